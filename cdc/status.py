@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from cdc import groups
 from cdc.units import human_bytes, iso_time, iso_time_us
 
 if TYPE_CHECKING:
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
     from cdc.store.reader.store import Store
 
 
-def collect(config: DestinationConfig, *, meta: Meta | None = None, lake: bool = True) -> dict[str, Any]:
+def collect(
+    config: DestinationConfig, *, meta: Meta | None = None, lake: bool = True, group: bool = False
+) -> dict[str, Any]:
     """Returns the status of a destination: the document of ``cdc status --json``. ``meta``: the open meta, if the
     caller has one. ``lake``: whether to look at the Delta tables and at snapshots; their lists are empty otherwise.
+    ``group``: whether to ask the other destinations that share the Delta tables, too; the group is None otherwise.
 
     Raises DamagedError, VersionError and StorageError of store and meta.
     """
@@ -36,6 +40,7 @@ def collect(config: DestinationConfig, *, meta: Meta | None = None, lake: bool =
         reader.last_seq(),
     )
     begins = reader.beginning() if reader.exists() else None
+    tables, members = _tables(config, reader) if lake else ([], {})
     return {
         "destination": config.name,
         "capture": {
@@ -71,7 +76,8 @@ def collect(config: DestinationConfig, *, meta: Meta | None = None, lake: bool =
         "standby": _standby(config),
         "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config, reader)},
         "subscriptions": _subscriptions(config, state, reader),
-        "tables": _tables(config, reader) if lake else [],
+        "tables": tables,
+        "group": groups.collect(config, members) if lake and group else None,
         "snapshots": _snapshots(config) if lake else [],
     }
 
@@ -267,7 +273,8 @@ def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _tables(config: DestinationConfig, reader: Store) -> list[dict[str, Any]]:
+def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
+    """Returns the tables, and the members of each shared one."""
     from cdc.client import captured_tables
     from cdc.targets import split_table, table_path
     from spark_jobs.delta.log import TablePosition, read_position
@@ -279,7 +286,7 @@ def _tables(config: DestinationConfig, reader: Store) -> list[dict[str, Any]]:
     names = captured_tables(config, reader)
     with ThreadPoolExecutor(max_workers=8) as pool:
         positions = list(pool.map(look, names))
-    return [
+    rows = [
         {
             "table": name,
             "mode": config.table_apply(name).mode,
@@ -291,6 +298,7 @@ def _tables(config: DestinationConfig, reader: Store) -> list[dict[str, Any]]:
         }
         for name, (path, position) in zip(names, positions, strict=True)
     ]
+    return rows, {name: position.members for name, (_, position) in zip(names, positions, strict=True)}
 
 
 def _iso(time_us: int) -> str | None:

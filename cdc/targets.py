@@ -6,6 +6,7 @@ from __future__ import annotations
 import string
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 from cdc.errors import UsageError
 
@@ -23,6 +24,62 @@ Without it the first generation is made by all of its changes, and a later one b
 CLUSTER_PROPERTY = "towpath.cluster_by"
 """Delta table property: the columns that the table is clustered by, as a JSON list. Delta itself keeps them where the
 readers of its log that Towpath uses do not show them."""
+
+
+SHARED_PROPERTY = "towpath.shared"
+"""Delta table property: ``true`` if several destinations write the table, each its own rows."""
+SOURCE_COLUMN = "_source"
+"""The column of a shared table that names the destination whose row it is."""
+_OURS, _MEMBER = "towpath.", "towpath.member."
+_OF_MEMBERS = frozenset({"generation", "since_seq", "begins_seq", "server_uuid", "epoch", "columns", "rebuild"})
+_RECORDS = "source_schema"
+REBUILD_PROPERTY = "towpath.rebuild"
+"""Delta table property of a shared table: the id of the snapshot or replay that began the generation."""
+
+
+def is_shared(properties: Mapping[str, str]) -> bool:
+    """Whether several destinations may write a table with these properties."""
+    return properties.get(SHARED_PROPERTY) == "true"
+
+
+def properties_for(properties: Mapping[str, str], destination: str) -> dict[str, str]:
+    """Returns a table's properties as one destination sees them. In a shared table each member has records of its own
+    (``towpath.member.DESTINATION.NAME``, with DESTINATION as :func:`encode_name` writes it); they get the names that
+    they have in a table with one owner. A destination that is no member of the table has none of them, and is not its
+    owner."""
+    if not is_shared(properties):
+        return dict(properties)
+    own = _member(destination)
+    found = {key: value for key, value in properties.items() if not key.startswith(_MEMBER)}
+    mine = {_OURS + key.removeprefix(own): value for key, value in properties.items() if key.startswith(own)}
+    if GENERATION_PROPERTY in mine:
+        found |= {**mine, DESTINATION_PROPERTY: destination}
+    return found
+
+
+def stored_name(name: str, destination: str, *, shared: bool) -> str:
+    """Returns the name under which a table stores a property of :func:`properties_for`."""
+    bare = name.removeprefix(_OURS)
+    is_members = bare in _OF_MEMBERS or bare == _RECORDS or bare.startswith(f"{_RECORDS}.")
+    return f"{_member(destination)}{bare}" if shared and name.startswith(_OURS) and is_members else name
+
+
+def records_of(properties: Mapping[str, str], destination: str) -> list[str]:
+    """Returns the names of a shared table's properties that are one member's records, also of a former member."""
+    return sorted(name for name in properties if name.startswith(_member(destination)))
+
+
+def members_of(properties: Mapping[str, str]) -> list[str]:
+    """Returns the destinations that have joined a shared table, sorted; none for other tables."""
+    ending = f".{GENERATION_PROPERTY.removeprefix(_OURS)}"
+    names = (key for key in properties if key.startswith(_MEMBER) and key.endswith(ending))
+    return sorted(unquote(name.removeprefix(_MEMBER).removesuffix(ending)) for name in names)
+
+
+def _member(destination: str) -> str:
+    """Returns the beginning of the names of a member's records. A dot in the destination's name is encoded, so that no
+    member's records begin like those of another one."""
+    return f"{_MEMBER}{encode_name(destination)}."
 
 
 def begins_of(properties: Mapping[str, str]) -> int | None:

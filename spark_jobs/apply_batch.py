@@ -45,7 +45,7 @@ from spark_jobs.delta.constraints import follow_constraints, follows_constraints
 from spark_jobs.delta.proof import prove
 from spark_jobs.delta.tables import follow_configuration, follows_configuration, require_ownership, target_of
 from spark_jobs.delta.tracked import tracked_schema
-from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
+from spark_jobs.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent, explain, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 
 if TYPE_CHECKING:
@@ -205,15 +205,13 @@ def _with_table(error: CdcError, table: str) -> CdcError:
 
 def _apply_with_retries(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     """Applies the batch to one table, again if another driver committed to it at the same moment."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return apply_table(batch, sessions, table)
-        except Exception as error:
-            if attempt == _ATTEMPTS or not is_concurrent(error) or is_driver_gone(error):
-                raise
-            _log.info("another commit came first; trying again", table=table, attempt=attempt)
-            time.sleep(0.2 * attempt)
-    raise AssertionError("the loop returns or raises")
+
+    def work() -> TableResult | None:
+        return apply_table(batch, sessions, table)
+
+    if not batch.config.apply.shared:
+        return again_if_concurrent(work, table, _ATTEMPTS)
+    return again_if_concurrent(work, table, SHARED_ATTEMPTS, target_of(batch.config, table).columns_of_all)
 
 
 def apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:

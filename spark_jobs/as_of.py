@@ -27,7 +27,7 @@ from cdc.meta.state import Subscription
 from cdc.positions import format_seq
 from cdc.sql.changes import NoEffect, SetDefault, SetTableCharset, table_of
 from cdc.store.reader.points import find_point
-from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, local_path
+from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, append_rows, latest, require_keys, with_moved_rows, with_variants
@@ -183,6 +183,13 @@ class _Table:
         with open_delta(self._target.path, self._target.table) as delta:
             if delta is None:
                 raise TargetError("there is no Delta table", place=self._place, remedy="Run `cdc apply` first.")
+            if is_shared(delta.metadata().configuration):
+                raise UnsupportedError(
+                    "a version of a shared table holds rows of several sources, each as of another transaction",
+                    place=self._place,
+                    remedy="Read the source's table as of that transaction from one of its own: `cdc replay "
+                    f"{self._target.destination} {self._target.table} --to SEQ --into URI`.",
+                )
             owner = delta.metadata().configuration.get(DESTINATION_PROPERTY)
             if owner != self._target.destination:
                 raise TargetError(

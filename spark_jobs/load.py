@@ -28,13 +28,22 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.errors import NeedsSnapshotError, TargetError
 from cdc.schemas import Schemas
-from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, SINCE_PROPERTY, application_id, begins_of
+from cdc.targets import (
+    BEGINS_PROPERTY,
+    GENERATION_PROPERTY,
+    REBUILD_PROPERTY,
+    SINCE_PROPERTY,
+    SOURCE_COLUMN,
+    application_id,
+    begins_of,
+)
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
 from spark_jobs.apply.schema.reshape import Destined, reshape
+from spark_jobs.apply.schema.shared_tables import create_or_join, ensure_columns, require_mode
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.adoption import ParquetFile, Replacement, begin, make_log
 from spark_jobs.delta.catalog import register, require_catalog
@@ -42,10 +51,13 @@ from spark_jobs.delta.comments import follow_comments
 from spark_jobs.delta.constraints import follow_constraints
 from spark_jobs.delta.layout import layout_of
 from spark_jobs.delta.log import clear_unborn
-from spark_jobs.delta.sql import quote, setting_value
+from spark_jobs.delta.proof import position_of, require_applied
+from spark_jobs.delta.sql import literal, quote, setting_value
 from spark_jobs.delta.tables import (
     BEFORE,
+    EPOCH_PROPERTY,
     MODE_PROPERTY,
+    UUID_PROPERTY,
     Origin,
     Target,
     delta_schema,
@@ -57,8 +69,9 @@ from spark_jobs.delta.tables import (
     sql_properties,
     target_of,
 )
-from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, tracked_schema
+from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, records, tracked_schema
 from spark_jobs.runtime.driver import ignore_errors
+from spark_jobs.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent
 from spark_jobs.runtime.session import transaction, view_of
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
@@ -72,7 +85,6 @@ if TYPE_CHECKING:
     from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
-
 
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 """A property that Delta alone sets."""
@@ -209,6 +221,8 @@ def _adopt(
     ``changes``, ``keys``: as for :func:`state_of_snapshot`.
     """
     target, columns = load.target, load.columns
+    if target.apply.shared:
+        return False
     if target.apply.mode != "upsert" or columns.variants or files.folder.local is None:
         return False
     chunks = [ParquetFile.read(path) for path in files.paths()]
@@ -289,11 +303,17 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
     begins = begins_of(state.properties)
     if begins is not None:
         changed[BEGINS_PROPERTY] = str(begins)
+    rebuild = Rebuild("replay", uuid.uuid4().hex)
+    if target.apply.shared:
+        changed[REBUILD_PROPERTY] = rebuild.id
     with sessions.one() as session:
-        session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
-        rebuild = Rebuild("replay", uuid.uuid4().hex)
-        with _carrying(session.spark, target, position, generation, rebuild):
-            session.spark.sql(empty_statement(target))
+
+        def begin() -> None:
+            session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(changed)})")
+            with _carrying(session.spark, target, position, generation, rebuild):
+                session.spark.sql(empty_statement(target))
+
+        again_if_concurrent(begin, table, SHARED_ATTEMPTS if target.apply.shared else 1)
 
 
 def replace_by(
@@ -332,6 +352,15 @@ def replace_by(
     with sessions.one() as session:
         rows = session.spark.read.format("delta").load(side.path)
         require_catalog(session.spark, config)
+        if target.apply.shared:
+            if schema is None:
+                raise TargetError("the rows that were built do not say which columns they have", place=side.path)
+            columns = columns_of_schema(schema, target.policies)
+            build = Rebuild("replay", uuid.uuid4().hex)
+            load = Load(target, state, columns, schema.primary_key, position, build, schema)
+            replace_own_rows(session, load, rows, begins)
+            _finish(session.spark, config, target, comments)
+            return
         replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex), state)
         _finish(session.spark, config, target, comments)
 
@@ -360,8 +389,15 @@ def is_loaded(config: DestinationConfig, files: SnapshotFiles) -> bool:
     state = target_of(config, files.info.table).state()
     if state is None:
         return False
+    if state.is_shared:  # others may have committed so much since that the log's last commits do not tell
+        return _has_loaded(state, files.id)
     rebuilds = [m["rebuild"]["id"] for _, m in state.ledger if m["generation"] == state.generation and m.get("rebuild")]
     return files.id in rebuilds
+
+
+def _has_loaded(state: DeltaState, rebuild: str) -> bool:
+    """Whether a snapshot or replay has given the destination's rows of a shared table their present generation."""
+    return state.properties.get(REBUILD_PROPERTY) == rebuild and state.applied_seq > 0
 
 
 def is_behind(config: DestinationConfig, table: str, seq: int) -> bool:
@@ -433,6 +469,9 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
     """
     state, mode = load.state, load.target.apply.mode
     rows = with_variants(rows, load.columns.variants)
+    if load.target.apply.shared:
+        _load_own_rows(session, load, rows, keys)
+        return
     moment = datetime.fromtimestamp(load.position.time_us / 1e6, UTC)
     if state is None or mode == "upsert" or state.properties.get(MODE_PROPERTY) != mode:
         shaped = _initial_rows(rows, delta_schema(load.columns.fields, mode), load.position)
@@ -465,12 +504,119 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
     own = set(rows.columns)
     return rows.select(
         *[
-            (f.col(quote(field.name)) if field.name in own else values[field.name])
+            (f.col(quote(field.name)) if field.name in own else values.get(field.name, f.lit(None)))
             .cast(field.dataType)
             .alias(field.name)
             for field in schema.fields
         ]
     )
+
+
+def _load_own_rows(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
+    """Brings the destination's rows of a shared table to the state that ``rows`` are, as :func:`load_state`."""
+    mode, position = load.target.apply.mode, load.position
+    moment = datetime.fromtimestamp(position.time_us / 1e6, UTC)
+    if mode == "upsert":
+        replace_own_rows(session, load, rows, None)
+        return
+
+    def merge() -> None:
+        commit = _shared_commit(session, load, None)
+        if commit is None:
+            return
+        if mode == "append":
+            insert_snapshot(commit, rows, moment, position.gtid)
+        else:
+            merge_full_state(commit, rows, keys, moment)
+        _require_loaded(load)
+
+    again_if_concurrent(merge, load.target.table, SHARED_ATTEMPTS, load.target.columns_of_all)
+
+
+def replace_own_rows(session: TableSession, load: Load, rows: DataFrame, begins: int | None) -> None:
+    """Replaces the destination's rows of a shared table by others, in one commit. ``rows``: in the shape of the Delta
+    columns; metadata columns may be missing. ``begins``: as for :func:`replace_by`."""
+
+    def replace() -> None:
+        commit = _shared_commit(session, load, begins)
+        if commit is None:
+            return
+        schema = schema_of(commit.state)
+        shaped = _in_shape(rows, schema).withColumn(SOURCE_COLUMN, f.lit(load.target.destination))
+        commit.execute_with(
+            shaped.select(*[quote(field.name) for field in schema.fields]),
+            lambda view: f"INSERT INTO {load.target.sql} REPLACE WHERE {load.target.own_rows} SELECT * FROM {view}",  # noqa: S608
+        )
+        _require_loaded(load)
+
+    again_if_concurrent(replace, load.target.table, SHARED_ATTEMPTS, load.target.columns_of_all)
+
+
+def _in_shape(rows: DataFrame, schema: t.StructType) -> DataFrame:
+    """Returns rows with the columns of a shared table; those that they lack are null."""
+    there = {field.name.lower(): field for field in rows.schema.fields}
+    columns = []
+    for field in schema.fields:
+        found = there.get(field.name.lower())
+        value = f.lit(None) if found is None else f.col(quote(found.name))
+        if found is not None and field.name == BEFORE:
+            assert isinstance(field.dataType, t.StructType) and isinstance(found.dataType, t.StructType)
+            inner = {one.name.lower() for one in found.dataType.fields}
+            images = [
+                (f.col(f"{BEFORE}.{quote(one.name)}") if one.name.lower() in inner else f.lit(None))
+                .cast(one.dataType)
+                .alias(one.name)
+                for one in field.dataType.fields
+            ]
+            value = f.when(f.col(BEFORE).isNotNull(), f.struct(*images))
+        columns.append(value.cast(field.dataType).alias(field.name))
+    return rows.select(*columns)
+
+
+def _shared_commit(session: TableSession, load: Load, begins: int | None) -> Commit | None:
+    """Joins a shared table if the destination has not, gives it the source's columns, and begins the destination's next
+    generation. Returns the commit that carries the position; None if an earlier attempt has committed.
+
+    Until that commit the generation has the rows of the one before, so it is said to be complete up to where that was.
+    """
+    spark, target, position = session.spark, load.target, load.position
+    record = Record(position.seq, load.schema)
+    state = target.state()
+    if state is not None and _has_loaded(state, load.rebuild.id):
+        return None
+    if state is None:  # complete up to nowhere until the rows are there
+        origin = Origin(position.server_uuid, position.epoch, 0, record=record)
+        state = create_or_join(spark, target, load.columns, load.primary, origin)
+    else:
+        require_mode(target, state)
+        state = record_policies(spark, target, state, load.columns, load.schema.column_names)
+        ensure_columns(spark, target, load.columns.fields)
+    in_force = record_in_force(state) or record
+    older = [one.name for one in records(state) if one.seq < in_force.seq and one.name in state.properties]
+    if older:
+        names = ", ".join(literal(target.stored_name(name)) for name in older)
+        spark.sql(f"ALTER TABLE {target.sql} UNSET TBLPROPERTIES IF EXISTS ({names})").collect()
+    changed = {
+        GENERATION_PROPERTY: str(state.generation + 1),
+        SINCE_PROPERTY: str(min(position_of(state), position.seq)),
+        SCHEMA_PROPERTY: in_force.to_json(),  # without a position, the oldest record is in force
+        record.name: record.to_json(),
+        BEGINS_PROPERTY: "" if begins is None else str(begins),
+        REBUILD_PROPERTY: load.rebuild.id,
+        UUID_PROPERTY: position.server_uuid,
+        EPOCH_PROPERTY: str(position.epoch),
+    }
+    spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(changed)})").collect()
+    state = target.state() or state
+    metadata = user_metadata(target, position, state.generation, load.rebuild)
+    return Commit(session, target, state, position.seq, metadata, lambda: None)
+
+
+def _require_loaded(load: Load) -> None:
+    """Raises MergeFailedError if the table does not have the position that was just committed."""
+    state = load.target.state()
+    if state is not None:
+        require_applied(load.target, state, load.position.seq)
 
 
 def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:

@@ -24,6 +24,7 @@ from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
+from cdc.targets import SOURCE_COLUMN
 from cdc.verify.buckets import Buckets
 from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, TableColumns, Weights
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
@@ -65,13 +66,14 @@ class SparkLake:
         if state is None:
             return None
         mode = state.properties.get(MODE_PROPERTY, target.apply.mode)
+        ours = RESERVED | {SOURCE_COLUMN} if state.is_shared else RESERVED
         columns = [field.name for field in schema_of(state).fields]
         return LakeFacts(
             version=state.version,
             position=position_of(state),
             applied_seq=state.applied_seq,
             mode=mode,
-            columns=tuple(name for name in columns if name.lower() not in RESERVED),
+            columns=tuple(name for name in columns if name.lower() not in ours),
             later_columns=_later_columns(state, table) if mode == "append" else (),
             handle=(target, state),
         )
@@ -200,7 +202,9 @@ class TableRows:
 
     def _read(self) -> DataFrame:
         state = self._table.state
-        return self._session.spark.read.format("delta").option("versionAsOf", state.version).load(state.path)
+        rows = self._session.spark.read.format("delta").option("versionAsOf", state.version).load(state.path)
+        own = self._table.target.own_rows
+        return rows if own is None else rows.where(own)
 
     def _stored(self, *, shown: bool = False) -> DataFrame:
         rows, mode = self._read(), self._table.mode

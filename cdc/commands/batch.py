@@ -245,7 +245,7 @@ def accept_gap(
 
 
 def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
-    """Reads a table's record from the lake; None if there is no Delta table.
+    """Reads a table's record from the lake; None if there is no Delta table, or none that the destination has joined.
 
     Raises UsageError if the table does not belong to the destination, TargetError and RetryableError if it cannot be
     read.
@@ -259,7 +259,9 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
             f"{table} is not a table of {config.name}", remedy="Write it as db.table, as `cdc status` does."
         )
     state = read_state(table_path(config.apply.target, *split_table(table)), config.name, table)
-    return None if state is None else TableRecord(state.generation, state.version, state.applied_seq, state.id)
+    if state is None or (state.is_shared and not state.is_joined):
+        return None
+    return TableRecord(state.generation, state.version, state.applied_seq, state.id)
 
 
 def _show(lease: Lease, dest: str, subscriber: str) -> None:

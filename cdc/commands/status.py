@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from cdc import groups
 from cdc.commands.common import Destination, Json, load, print_json, tables
 from cdc.status import (
     alarms,
@@ -28,7 +29,7 @@ def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
     from cdc.config.memory import in_memory
 
     config = in_memory(load(ctx, dest))  # the memory of a server on this machine can be read, too
-    document = collect(config)
+    document = collect(config, group=True)
     if as_json:
         print_json(document)
     else:
@@ -70,6 +71,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
         grid.add_row("disk", f"{disk['used_ratio']:.1%} used{level[disk['level']]}")
     console.print(grid, markup=False)
     sentences = [*failover_sentences(document["source"]), *archive_sentences(document["archive"])]
+    sentences += groups.sentences(document["group"])
     for text in [*sentences, *prepared_sentences(document["store"]["prepared"])]:
         console.print(text, markup=False, soft_wrap=True)
     if document["subscriptions"]:
@@ -88,6 +90,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
         texts = [*alarms(document["subscriptions"]), *gap_sentences(document["subscriptions"], name)]
         for text in [*texts, *parked_sentences(document["subscriptions"], name)]:
             console.print(text, markup=False, soft_wrap=True)
+    group = document["group"]
     if document["tables"]:
         table = Table(
             Column("table", overflow="fold"),
@@ -100,7 +103,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
         )
         for row in document["tables"]:
             table.add_row(
-                row["table"], row["mode"], _seq(row["applied_seq"]), _text(row["delta_version"]), _remark(row)
+                row["table"], row["mode"], _seq(row["applied_seq"]), _text(row["delta_version"]), _remark(row, group)
             )
         console.print()
         console.print(table, markup=False)
@@ -127,11 +130,17 @@ def _role_text(standby: dict[str, Any]) -> str:
     return f"{text}: {'; '.join(connected) or 'not connected'}"
 
 
-def _remark(row: dict[str, Any]) -> str:
+def _remark(row: dict[str, Any], group: dict[str, Any] | None) -> str:
     from cdc.targets import PLAIN_READER
 
     reader = row["reader"]
-    return row["note"] or (f"read it with {reader}" if reader not in (None, PLAIN_READER) else "")
+    members = [] if group is None else group["tables"].get(row["table"], [])
+    texts = [
+        row["note"] or "",
+        f"rows of {', '.join(members)}" if members else "",
+        f"read it with {reader}" if reader not in (None, PLAIN_READER) else "",
+    ]
+    return "; ".join(text for text in texts if text)
 
 
 def _text(value: Any) -> str:

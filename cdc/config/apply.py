@@ -65,6 +65,9 @@ class ApplyConfig(Section):
     target: Annotated[FilledText, Doc(example="./lake")]
     """Folder or URI of the Delta tables; each is `TARGET/DATABASE/TABLE`. A URI is any that Spark can write, like
     `s3a://bucket/lake`. A relative folder is taken from the folder above that of this file."""
+    shared: bool = False
+    """Whether several destinations write the Delta tables under `target`, each its own rows, which the column `_source`
+    names. All of them must say so, with the same `mode` and `target`, and with `schema_changes: additive`."""
     keys: tuple[str, ...] | None = None
     """Columns that identify a row, for tables without a primary key; null means the primary key."""
     zero_dates: Annotated[

@@ -108,6 +108,7 @@ def check_sections(config: DestinationConfig, file: Path, given: AbstractSet[str
     _check_folders(config, file)
     _check_policies(config, file)
     _check_small_batches(config, file)
+    _check_shared(config, file)
     _check_catalog(config, file)
     _check_s3(config, file)
     _check_triggers(config, file)
@@ -192,6 +193,58 @@ def _check_small_batches(config: DestinationConfig, file: Path) -> None:
             place=str(file),
             remedy="Remove apply.small_batches, or give apply.target a folder.",
         )
+
+
+def _check_shared(config: DestinationConfig, file: Path) -> None:
+    """A shared table belongs to no destination, so none may give it what the others do not have."""
+    apply = config.apply
+    if not apply.shared:
+        return
+    if apply.small_batches.engine == "deltalake":
+        raise ConfigError(
+            "apply.shared and apply.small_batches contradict each other: delta-rs does not know the other members' "
+            "commits as conflicts",
+            place=str(file),
+            remedy="Remove one of them.",
+        )
+    if apply.catalog.managed:
+        raise ConfigError(
+            "apply.shared and apply.catalog.managed contradict each other: no destination owns a shared table",
+            place=str(file),
+            remedy="Remove apply.catalog.managed.",
+        )
+    if is_s3(apply.target) and config.s3.log_store == "single_driver":
+        raise ConfigError(
+            "apply.shared and s3.log_store: single_driver contradict each other: each member has a driver, and two of "
+            "them could replace each other's commits",
+            place=str(file),
+            remedy="Set s3.log_store: conditional_put, which needs an object store with conditional puts.",
+        )
+    settings = [("apply", apply, apply.model_fields_set)]
+    for table, override in config.tables.overrides.items():
+        given = {key for key in type(override).model_fields if getattr(override, key) is not None}
+        settings.append((f"tables.overrides.{table}", config.table_apply(table), given))
+    for key, one, given in settings:
+        if one.schema_changes != "additive":
+            raise ConfigError(
+                f"apply.shared and {key}.schema_changes: {one.schema_changes} contradict each other: a column that one "
+                "source drops or renames is still in the others",
+                place=str(file),
+                remedy=f"Write {key}.schema_changes: additive.",
+            )
+        if one.constraints:
+            raise ConfigError(
+                f"apply.shared and {key}.constraints contradict each other: the sources may have other constraints",
+                place=str(file),
+                remedy=f"Remove {key}.constraints.",
+            )
+        if one.comments and "comments" in given:
+            raise ConfigError(
+                f"apply.shared and {key}.comments contradict each other: the sources may have other comments, so a "
+                "shared table gets none",
+                place=str(file),
+                remedy=f"Remove {key}.comments.",
+            )
 
 
 def _check_catalog(config: DestinationConfig, file: Path) -> None:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 from cdc.errors import ConfigError
 from cdc.log import hide_password
 
-_NOT_YET = "is not available yet; leave it out"
 _ONE_START = "contradicts the key beside it; keep one of file, gtid and time"
 _BY_PERIOD = (
     "is not a key: kind: mixed, for a store in memory, is stored each second; leave it out "
@@ -25,7 +24,6 @@ _WITHOUT_EFFECT = {
     "out (programs of your own may set it in cdc.replication.settings.MasterSettings)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
-    "apply.shared": _NOT_YET,
 }
 """Keys that have no effect today, or none beside another key, and the reason. They are refused, because a key that is
 accepted is a promise."""

@@ -9,7 +9,7 @@ from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
 from cdc.patterns import exclusion
 from cdc.schemas import VERSIONED, ColumnSchema, Schemas, TableSchema, versioned_remedy
 from cdc.source.findings import Finding, error, ok, warning
-from cdc.targets import MODE_COLUMNS, PLAIN_READER, expected_reader, split_table, table_path
+from cdc.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table, table_path
 
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
 """Columns that rows carry until they are merged, whatever the mode."""
@@ -91,7 +91,11 @@ def _columns(config: DestinationConfig, name: str, table: TableSchema) -> Iterat
             )
         # Spark compares column names case-insensitively.
         own = (_lake_name(apply, column) or "").lower()
-        if column.name.lower() in METADATA_COLUMNS or own in MODE_COLUMNS[apply.mode]:
+        if (
+            column.name.lower() in METADATA_COLUMNS
+            or own in MODE_COLUMNS[apply.mode]
+            or (apply.shared and own == SOURCE_COLUMN)
+        ):
             yield error(
                 f"table {name}",
                 f"column {column.name!r} has the name of one of Towpath's metadata columns",

@@ -315,7 +315,9 @@ def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, prog
 def _folder_beside(config: DestinationConfig, table: str) -> str:
     """Returns a new folder to build the table in, after removing those of replays that were killed."""
     target = config.apply.target.rstrip("/")
-    stem = f"{BESIDE}-{hashlib.sha256(table.encode()).hexdigest()[:12]}"
+    # Other members of a group may build the same table at this moment, each its own rows.
+    whose = f"{config.name}:{table}" if config.apply.shared else table
+    stem = f"{BESIDE}-{hashlib.sha256(whose.encode()).hexdigest()[:12]}"
     fs, path = _filesystem(target)
     for left in fs.glob(f"{glob.escape(path.rstrip('/'))}/{stem}-*"):
         fs.rm(left, recursive=True)

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cdc.ledger import Ledger, LedgerReport, TableHistory, read_commits
-from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id, split_table, table_path
+from cdc.targets import (
+    DESTINATION_PROPERTY,
+    GENERATION_PROPERTY,
+    SINCE_PROPERTY,
+    application_id,
+    is_shared,
+    properties_for,
+    split_table,
+    table_path,
+)
 from cdc.verify.report import LedgerResult
 from spark_jobs.delta.log import open_delta
 
@@ -17,11 +26,14 @@ if TYPE_CHECKING:
 
 
 def table_history(config: DestinationConfig, table: str, known: Subscription) -> TableHistory | None:
-    """Returns the commits of a Delta table; None if there is no table. Raises TargetError, RetryableError."""
+    """Returns the commits of a Delta table; None if there is no table, or if it is shared and the destination has not
+    joined it. Raises TargetError, RetryableError."""
     with open_delta(table_path(config.apply.target, *split_table(table)), table) as delta:
         if delta is None:
             return None
-        properties = delta.metadata().configuration
+        properties = properties_for(delta.metadata().configuration, config.name)
+        if is_shared(properties) and DESTINATION_PROPERTY not in properties:
+            return None
         generation = int(properties.get(GENERATION_PROPERTY, "0"))
         history = delta.history()
         applied = delta.transaction_version(application_id(config.name, table, generation))

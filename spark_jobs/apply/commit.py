@@ -60,6 +60,8 @@ class Commit:
     """Raises if the statement may not run any more."""
     use_vectors: bool | None = None
     """Whether a MERGE marks changed rows in deletion vectors, in a table that has them; None: as Delta decides."""
+    application: str | None = None
+    """The application id under which the commit carries :attr:`seq`; None: that of the table's applied position."""
 
     def execute(self, statement: str, instead: Callable[[], MergeStats | None] | None = None) -> MergeStats:
         """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position.
@@ -70,7 +72,8 @@ class Commit:
         marking: AbstractContextManager[None] = nullcontext()
         if self.use_vectors is not None and has_deletion_vectors(self.state):
             marking = marking_rows(spark, self.use_vectors)
-        carried = transaction(spark, self.target.application_id(self.state), self.seq, self.metadata)
+        application = self.application or self.target.application_id(self.state)
+        carried = transaction(spark, application, self.seq, self.metadata)
         with careful, marking, carried:
             self.check()
             before_statement(self.target.table)
@@ -78,8 +81,8 @@ class Commit:
                 return stats
             rows: list[Any] = spark.sql(statement).collect()
             row = rows[0].asDict() if rows else {}
-            # An UPDATE or DELETE says only how many rows it affected.
-            is_merge = "num_inserted_rows" in row
+            # An UPDATE, DELETE or INSERT says only how many rows it affected.
+            is_merge = "num_updated_rows" in row
             if not is_merge and row.get("num_affected_rows") == 0:
                 # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
                 spark.sql(empty_statement(self.target)).collect()

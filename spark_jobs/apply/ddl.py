@@ -12,18 +12,17 @@ from cdc.sql.changes import CreateTable, DropDatabase, NoEffect, RenameTable, Un
 from cdc.targets import split_table
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
-from spark_jobs.apply.schema.evolve import Evolution, Surroundings
+from spark_jobs.apply.schema.evolve import Surroundings
+from spark_jobs.apply.schema.shared_tables import create
 from spark_jobs.apply.schema.statements import DdlStatement, read_statements
+from spark_jobs.apply.shared_evolution import evolution_of, may_have_rows
 from spark_jobs.apply.statements import user_metadata
-from spark_jobs.delta.log import has_rows
 from spark_jobs.delta.tables import (
     Target,
-    create,
     record_policies,
     recorded_policies,
     require_ownership,
     require_same_policies,
-    sql_properties,
     target_of,
 )
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, schema_of_layout
@@ -109,11 +108,11 @@ def make_ready(
     has_position, changed = False, False
     around = _surroundings(batch, session, target, layout)
     if batch.statements:
-        evolved = Evolution(target, around, state).run(list(batch.statements))
+        evolved = evolution_of(target, around, state).run(list(batch.statements))
         changed, has_position = evolved.changed, evolved.has_position
         state = evolved.state
     else:
-        state = Evolution(target, around, state).mend()
+        state = evolution_of(target, around, state).mend()
     if state is None:
         if layout is None and stored is None:
             return None
@@ -182,12 +181,12 @@ def _with_rows(
         layout, stored = resolved(layout, schema), schema
     what = disagreement(target, layout, schema)
     if what is not None:
-        if schema is None or has_rows(state.path, target.table):
+        if schema is None or may_have_rows(target, state):
             raise disagreement_error(target, what)
         # It was created from a definition that capture had read, which was ahead of the rows.
         schema = schema_of_layout(layout, stored)
         around = _surroundings(batch, session, target, layout)
-        state = Evolution(target, around, state).start_anew(schema)
+        state = evolution_of(target, around, state).start_anew(schema)
     columns = columns_of_layout(layout, target.policies)
     names = [column.name for column in layout.columns]
     require_same_policies(state, target, columns, names)
@@ -203,6 +202,6 @@ def _first_record(
     columns_there(target, state, columns_of_schema(schema, target.policies))
     record = Record(state.applied_seq, schema)
     batch.check()
-    properties = sql_properties({SCHEMA_PROPERTY: record.to_json()})
+    properties = target.sql_properties({SCHEMA_PROPERTY: record.to_json()})
     session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({properties})")
     return record

@@ -17,8 +17,9 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from cdc.targets import SOURCE_COLUMN
 from spark_jobs.apply.rows import DELETE, INSERT
-from spark_jobs.apply.statements import empty_statement, key_ranges, soft_delete_statement
+from spark_jobs.apply.statements import empty_statement, key_ranges, own_conditions, soft_delete_statement
 from spark_jobs.apply.versions import CLOSES, recent, versions
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import schema_of
@@ -86,6 +87,7 @@ def insert_snapshot(commit: Commit, rows: DataFrame, commit_time: datetime, gtid
         "_row": f.monotonically_increasing_id(),
         "_commit_time": _time(commit_time),
         "_gtid": f.lit(gtid).cast("string"),
+        **({SOURCE_COLUMN: f.lit(commit.target.destination)} if commit.target.apply.shared else {}),
     }
     columns = []
     for field in schema_of(commit.state).fields:
@@ -112,7 +114,7 @@ def _differences(commit: Commit, rows: DataFrame, keys: Sequence[str], commit_ti
     """Returns the changes that lead from the present rows to these, as if one transaction had made them."""
     names, marks = rows.columns, commit.target.apply.mode == "soft_delete"
     gone = "t._deleted" if marks else "false"
-    where = "true" if marks else "t._valid_to IS NULL"
+    where = " AND ".join(["true" if marks else "t._valid_to IS NULL", *own_conditions(commit.target)])
     old = [f"t.{quote(name)} AS {quote('_towpath_old_' + name)}" for name in names]
     present = commit.session.spark.sql(
         f"SELECT {', '.join(old)}, {gone} AS _towpath_gone, true AS _towpath_old "  # noqa: S608

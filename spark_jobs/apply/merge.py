@@ -206,7 +206,7 @@ def _merge_plan(
         return statement(merge.target, view, keys.names, names, ranges, null_keys=False)
 
     rows = with_variants(rows, columns.variants)
-    if marks:
+    if marks or merge.target.apply.shared:  # rows that are replaced are found by their keys alone
         stats = commit.execute_with(rows, make)
     else:
         deletes = f"_op = {DELETE}"

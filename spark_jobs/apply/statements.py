@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from cdc.targets import SOURCE_COLUMN
 from spark_jobs.apply.rows import DELETE
 from spark_jobs.apply.versions import CLOSES
 from spark_jobs.delta.sql import literal, quote, setting_value, text_literal
@@ -108,15 +109,15 @@ def upsert_statement(
     target: Target, view: str, keys: Sequence[str], names: Sequence[str], ranges: Sequence[str], null_keys: bool
 ) -> str:
     """Returns the MERGE of reduced rows. ``null_keys``: keys may be null, and null equals null."""
-    on = _on(keys, ranges, null_keys)
-    columns = ", ".join(quote(n) for n in names)
-    values = ", ".join(f"s.{quote(n)}" for n in names)
+    on = _on(target, keys, ranges, null_keys)
+    values = _own({quote(n): f"s.{quote(n)}" for n in names}, target)
     changed = ", ".join(f"t.{quote(n)} = s.{quote(n)}" for n in names)
     return (
         f"MERGE INTO {target.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
         f"WHEN MATCHED AND s._op = {DELETE} THEN DELETE "
         f"WHEN MATCHED THEN UPDATE SET {changed} "
-        f"WHEN NOT MATCHED AND s._op <> {DELETE} THEN INSERT ({columns}) VALUES ({values})"
+        f"WHEN NOT MATCHED AND s._op <> {DELETE} THEN INSERT ({', '.join(values)}) "
+        f"VALUES ({', '.join(values.values())})"
     )
 
 
@@ -128,8 +129,9 @@ def insert_statement(
     values = {quote(name): f"s.{quote(name)}" for name in names}
     if marks:
         values |= {quote(name): f"s.{quote(name)}" for name in ("_commit_time", "_seq")} | {"`_deleted`": "false"}
+    values = _own(values, target)
     return (
-        f"MERGE INTO {target.sql} t USING {view} s ON {_on(keys, ranges, False)} "  # noqa: S608 - names are quoted
+        f"MERGE INTO {target.sql} t USING {view} s ON {_on(target, keys, ranges, False)} "  # noqa: S608 - names are quoted
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
     )
 
@@ -142,10 +144,11 @@ def soft_delete_statement(
     A deleted row keeps the values that it had. One that was inserted and deleted within the batch is inserted as
     deleted, as it would be by two batches; one that was never there is not.
     """
-    on = _on(keys, ranges, null_keys)
+    on = _on(target, keys, ranges, null_keys)
     values = {quote(name): f"s.{quote(name)}" for name in (*names, "_commit_time", "_seq")}
     values["_deleted"] = f"(s._op = {DELETE})"
     changed = ", ".join(f"t.{name} = {value}" for name, value in values.items())
+    values = _own(values, target)
     return (
         f"MERGE INTO {target.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
         f"WHEN MATCHED THEN UPDATE SET {changed} "
@@ -165,31 +168,47 @@ def scd2_statement(
 ) -> str:
     """Returns the MERGE of versions, by key and ``_seq``: it inserts the new ones and closes the open ones.
     ``corrects``: a new version that is there already gets its values once more."""
-    on = _on(keys, ["t._seq = s._seq", *conditions], null_keys)
+    on = _on(target, keys, ["t._seq = s._seq", *conditions], null_keys)
     columns = [quote(name) for name in (*names, "_valid_from", "_valid_to", "_current", "_seq")]
+    inserted = _own({name: f"s.{name}" for name in columns}, target)
     values = ", ".join(f"t.{quote(name)} = s.{quote(name)}" for name in names)
     corrected = f"WHEN MATCHED AND NOT s.{CLOSES} THEN UPDATE SET {values} " if corrects else ""
     return (
         f"MERGE INTO {target.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
         f"{corrected}WHEN MATCHED THEN UPDATE SET t._valid_to = s._valid_to, t._current = s._current "
-        f"WHEN NOT MATCHED AND NOT s.{CLOSES} THEN INSERT ({', '.join(columns)}) "
-        f"VALUES ({', '.join('s.' + name for name in columns)})"
+        f"WHEN NOT MATCHED AND NOT s.{CLOSES} THEN INSERT ({', '.join(inserted)}) "
+        f"VALUES ({', '.join(inserted.values())})"
     )
 
 
-def _on(keys: Sequence[str], conditions: Sequence[str], null_keys: bool) -> str:
+def _on(target: Target, keys: Sequence[str], conditions: Sequence[str], null_keys: bool) -> str:
     equal = "<=>" if null_keys else "="
-    return " AND ".join([f"t.{quote(k)} {equal} s.{quote(k)}" for k in keys] + list(conditions))
+    return " AND ".join(
+        [f"t.{quote(k)} {equal} s.{quote(k)}" for k in keys] + list(conditions) + own_conditions(target)
+    )
+
+
+def own_conditions(target: Target) -> list[str]:
+    """Returns the SQL condition on ``t`` that holds for the destination's own rows of a shared table; none for a table
+    with one owner."""
+    return [] if target.own_rows is None else [f"t.{target.own_rows}"]
+
+
+def _own(values: dict[str, str], target: Target) -> dict[str, str]:
+    """Adds to the SQL of an inserted row's values, by column, that the row is the destination's."""
+    return {**values, quote(SOURCE_COLUMN): literal(target.destination)} if target.apply.shared else values
 
 
 def append_statement(target: Target, view: str, state: DeltaState) -> str:
     """Returns the insert-only MERGE, in which a change that is there already matches itself. Only files after the
     applied position are read."""
     names = [quote(field.name) for field in schema_of(state).fields]
+    values = _own({name: f"s.{name}" for name in names}, target)
+    conditions = ["t._seq = s._seq", "t._row = s._row", f"t._seq > {state.applied_seq}L", *own_conditions(target)]
     return (
         f"MERGE INTO {target.sql} t USING {view} s "  # noqa: S608 - names are quoted
-        f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {state.applied_seq}L "
-        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join('s.' + n for n in names)})"
+        f"ON {' AND '.join(conditions)} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
     )
 
 

@@ -96,7 +96,8 @@ def _kept(events: DataFrame, name: str, keys: Sequence[str]) -> Column:
 def _known(commit: Commit, events: DataFrame, keys: Sequence[str], conditions: Sequence[str]) -> DataFrame:
     """Returns what the table says about the events' keys: the ``_seq`` of the open version, if there is one, and the
     end of the latest interval, or its beginning while it is open."""
-    where = " AND ".join(conditions) or "true"
+    own = [] if commit.target.own_rows is None else [f"t.{commit.target.own_rows}"]
+    where = " AND ".join([*conditions, *own]) or "true"
     names = [f"t.{quote(key)} AS {other}" for key, other in zip(keys, other_keys(keys), strict=True)]
     table = commit.session.spark.sql(
         f"SELECT {', '.join(names)}, t._seq AS {_OPEN}, t._valid_from AS {_BEGINS}, t._valid_to AS {_TIME} "  # noqa: S608

@@ -63,7 +63,7 @@ def follow_comments(
 
 
 def _changes(state: DeltaState, target: Target, comments: TableComments | None) -> Changes | None:
-    if comments is None or not target.apply.comments:
+    if comments is None or not target.apply.comments or target.apply.shared:  # the sources may differ in them
         return None
     fields = {field.name.lower(): field for field in schema_of(state).fields}
     present = {field.name: str(field.metadata.get("comment", "")) for field in fields.values()} | {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 
 from cdc.errors import ConfigError
-from cdc.targets import CLUSTER_PROPERTY
+from cdc.targets import CLUSTER_PROPERTY, SOURCE_COLUMN
 from spark_jobs.delta.sql import quote
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def layout_of(target: Target, fields: Iterable[t.StructField], former: DeltaStat
     Raises ConfigError for a column that the table does not have, or that cannot serve.
     """
     by_name = {field.name.lower(): field for field in fields}
-    partitions = _columns(target, "partition_by", target.apply.partition_by, by_name)
+    wanted = target.apply.partition_by
+    if wanted is None and target.apply.shared and not target.apply.cluster_by:
+        wanted = (SOURCE_COLUMN,)  # so that the members' merges read and write files of their own
+    partitions = _columns(target, "partition_by", wanted, by_name)
     clusters = _columns(target, "cluster_by", target.apply.cluster_by, by_name)
     if partitions and len(partitions) == len(by_name):
         raise _wrong(target, "partition_by", "every column of the table; one at least must be outside")
@@ -91,8 +94,10 @@ def _columns(
         if field is None:
             listed = ", ".join(by_name)
             raise _wrong(target, key, f"{name}, which the Delta table does not have (it has {listed})")
-        is_operation = target.apply.mode == "append" and field.name == "_op"  # a text that is never empty
-        if not isinstance(field.dataType, types) and not is_operation:
+        is_operation = target.apply.mode == "append" and field.name == "_op"
+        is_source = target.apply.shared and field.name == SOURCE_COLUMN
+        is_never_empty = is_operation or is_source
+        if not isinstance(field.dataType, types) and not is_never_empty:
             raise _wrong(target, key, f"{name} of the type {field.dataType.simpleString()}; {why}")
         found.append(field.name)
     return tuple(found)

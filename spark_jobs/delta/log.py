@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError, RetryableError, TargetError
 from cdc.log import get_logger
-from cdc.targets import GENERATION_PROPERTY, LOG_FOLDER, application_id, has_percent_sign, local_path, reader_of
+from cdc.targets import (
+    DESTINATION_PROPERTY,
+    GENERATION_PROPERTY,
+    LOG_FOLDER,
+    application_id,
+    has_percent_sign,
+    is_shared,
+    local_path,
+    members_of,
+    properties_for,
+    reader_of,
+)
 from spark_jobs.delta.known_tables import KnownTable, KnownTables
 from spark_jobs.delta.mirrors import mirrored, read_tip
 
@@ -77,6 +88,7 @@ class DeltaState:
     path: str
     version: int
     properties: dict[str, str]
+    """As the destination sees them: see :func:`cdc.targets.properties_for`."""
     schema_json: str
     """The schema in Delta's (and Spark's) JSON."""
     applied_seq: int
@@ -85,6 +97,8 @@ class DeltaState:
     """(version, user metadata) of the last commits of this destination, newest first."""
     id: str = ""
     """The table's id in Delta's metadata."""
+    stored: dict[str, str] = field(default_factory=dict)
+    """The properties as the table stores them."""
     partition_by: tuple[str, ...] = ()
     """The columns that the table is partitioned by."""
     description: str = ""
@@ -98,10 +112,25 @@ class DeltaState:
     def generation(self) -> int:
         return int(self.properties.get(GENERATION_PROPERTY, "0"))
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several destinations write the table."""
+        return is_shared(self.properties)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the destination is the table's owner, or a member of a shared table."""
+        return DESTINATION_PROPERTY in self.properties
+
     def version_of(self, last_seq: int) -> int | None:
-        """Returns the oldest known version whose commit applied up to ``last_seq`` or beyond."""
-        found = [version for version, metadata in self.ledger if int(metadata.get("last_seq", -1)) >= last_seq]
+        """Returns the oldest known version whose commit applied up to ``last_seq`` or beyond in this generation."""
+        found = [version for version, metadata in self.entries if int(metadata.get("last_seq", -1)) >= last_seq]
         return min(found) if found else None
+
+    @property
+    def entries(self) -> list[tuple[int, dict[str, Any]]]:
+        """The part of :attr:`ledger` that is of this generation."""
+        return [one for one in self.ledger if int(one[1].get("generation", 0)) == self.generation]
 
 
 def read_state(path: str, destination: str, table: str) -> DeltaState | None:
@@ -115,7 +144,8 @@ def read_state(path: str, destination: str, table: str) -> DeltaState | None:
 
 def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, destination: str, table: str) -> DeltaState:
     metadata = delta.metadata()
-    properties = {key: str(value) for key, value in metadata.configuration.items()}
+    stored = {key: str(value) for key, value in metadata.configuration.items()}
+    properties = properties_for(stored, destination)
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
     applied = delta.transaction_version(application_id(destination, table, generation)) or 0
     commits = list(commits)
@@ -131,6 +161,7 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
         applied_seq=max([applied, *known]),
         ledger=ledger,
         id=str(metadata.id),
+        stored=stored,
         partition_by=tuple(metadata.partition_columns),
         description=str(metadata.description or ""),
         lost_rows=next((one for of, one in lost if of == generation), None),
@@ -174,6 +205,11 @@ def has_rows(path: str, table: str) -> bool:
         return found is not None and bool(found.delta.file_uris())
 
 
+def ledger_of(commits: Iterable[dict[str, Any]], destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
+    """Returns those of the commits that are of the destination, as in :attr:`DeltaState.ledger`."""
+    return _ledger(commits, destination, table)[0]
+
+
 def _ledger(
     commits: Iterable[dict[str, Any]], destination: str, table: str
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, LostRows]]]:
@@ -206,6 +242,8 @@ class TablePosition:
     note: str | None = None
     reader: str | None = None
     """The readers that the table needs, in words: see :func:`cdc.targets.reader_of`."""
+    members: tuple[str, ...] = ()
+    """The destinations that have joined a shared table."""
 
 
 def read_position(path: str, destination: str, table: str) -> TablePosition:
@@ -223,11 +261,14 @@ def read_position(path: str, destination: str, table: str) -> TablePosition:
             if uri is None:
                 return TablePosition(note="not there yet")
             delta = DeltaTable(uri)
-            properties, protocol = delta.metadata().configuration, delta.protocol()
+            stored, protocol = delta.metadata().configuration, delta.protocol()
+            properties, members = properties_for(stored, destination), tuple(members_of(stored))
+            if is_shared(stored) and DESTINATION_PROPERTY not in properties:
+                return TablePosition(note="has rows of other destinations only", members=members)
             generation = int(properties.get(GENERATION_PROPERTY, 0))
             applied = delta.transaction_version(application_id(destination, table, generation))
             reader = reader_of(path, properties, protocol.reader_features or ())
-            return TablePosition(applied, delta.version(), generation, reader=reader)
+            return TablePosition(applied, delta.version(), generation, reader=reader, members=members)
     except TableNotFoundError:
         return TablePosition(note="not there yet")
     except (DeltaError, CdcError, OSError, ValueError) as error:
@@ -242,6 +283,13 @@ def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str,
             return []
         found = delta.history(max(1, delta.version() - version))
         return [commit for commit in found if int(commit.get("version", -1)) > version]
+
+
+def last_commits(state: DeltaState, table: str) -> list[dict[str, Any]]:
+    """Returns the last :data:`LEDGER_DEPTH` commits, newest first, each with its ``version``. It takes as long however
+    many there are."""
+    with open_newest(state.path, table) as found:
+        return [] if found is None else [commit for commit in found.commits if "version" in commit]
 
 
 def ends_with(path: str, version: int, delta_id: str, transaction: tuple[str, int] | None) -> bool:

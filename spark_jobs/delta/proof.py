@@ -18,7 +18,14 @@ from cdc.errors import CdcError, MergeFailedError, TargetError
 from cdc.log import get_logger
 from cdc.positions import format_seq
 from cdc.targets import SINCE_PROPERTY, application_id, local_path, split_table
-from spark_jobs.delta.log import TRANSACTION_RETENTION, DeltaState, commits_since, ends_with
+from spark_jobs.delta.log import (
+    TRANSACTION_RETENTION,
+    DeltaState,
+    commits_since,
+    ends_with,
+    last_commits,
+    ledger_of,
+)
 from spark_jobs.delta.tables import Target, target_of
 
 if TYPE_CHECKING:
@@ -29,30 +36,41 @@ if TYPE_CHECKING:
 IDLE_TABLES = 500
 """Tables without changes in the batch that are proved for each batch, in turn."""
 IDLE_S = 300.0
-"""Time after which a process looks again at a table in an object store that has no changes: once in a run."""
+"""Time after which a process looks again at a table without changes that is in an object store or shared: once in a
+run."""
 _LOOKS = 16
 """Tables in object stores that are looked at together."""
 _log = get_logger(__name__)
 _looked_at: dict[str, float] = {}
-"""When this process has found a table in an object store unchanged last, by its path."""
+"""When this process has found such a table unchanged, or proved a shared one, last, by its path."""
 
 
 def prove(
-    target: Target, state: DeltaState | None, manifest: Manifest, known: Subscription, *, created_here: bool
+    target: Target,
+    state: DeltaState | None,
+    manifest: Manifest,
+    known: Subscription,
+    *,
+    created_here: bool,
+    is_idle: bool = False,
 ) -> None:
     """Raises TargetError if the table is not, or not completely, what was acked. ``created_here``: a CREATE TABLE of
-    this very batch creates the table."""
+    this very batch creates the table. ``is_idle``: the batch does not change the table. Then only the last commits of a
+    shared one are searched for a RESTORE: others may have made any number since."""
     record = known.table(target.table)
     if state is None:
         if record is not None:
-            raise _refusal(target, f"the Delta table is gone; it had changes up to {_seq(record.applied_seq)}")
+            raise _refusal(
+                target,
+                f"the Delta table is gone; it had changes up to {_seq(record.applied_seq)}{_or_restored(target)}",
+            )
         _require_whole_start(target, manifest, known, created_here=created_here)
         return
     if record is None:
         _require_reaches_beginning(target, state, known)
     elif state.generation <= record.generation:
         _require_record(target, state, record)
-    _require_not_restored(target, state, record)
+    _require_not_restored(target, state, record, last=is_idle and state.is_shared)
     require_all_rows(target, state)
     retention = state.properties.get(TRANSACTION_RETENTION)
     if retention is not None and not retention_is_long(retention):
@@ -68,7 +86,7 @@ def prove_known(target: Target, state: DeltaState | None, known: Subscription) -
     """Makes the checks of :func:`prove` that need no batch, for a table that must exist. Returns its state."""
     record = known.table(target.table)
     if state is None:
-        raise _refusal(target, "the Delta table is gone")
+        raise _refusal(target, f"the Delta table is gone{_or_restored(target)}")
     if record is None:
         _require_reaches_beginning(target, state, known)
     elif state.generation <= record.generation:
@@ -125,15 +143,26 @@ def _require_record(target: Target, state: DeltaState, record: TableRecord) -> N
         )
 
 
-def _require_not_restored(target: Target, state: DeltaState, record: TableRecord | None) -> None:
+def _or_restored(target: Target) -> str:
+    """Another reason why a shared table does not exist for a destination that had joined it."""
+    return ", or it was restored to a version before this destination joined it" if target.apply.shared else ""
+
+
+def _require_not_restored(target: Target, state: DeltaState, record: TableRecord | None, *, last: bool = False) -> None:
     """Raises TargetError for a RESTORE that takes back changes. RESTORE makes a new version and keeps the applied
-    position, so only its entry in the history shows it."""
-    last = max((version for version, _ in state.ledger), default=None)
-    since = record.version if record is not None and record.delta_id == state.id else last
+    position, so only its entry in the history shows it. ``last``: whether to look at the last commits only."""
+    newest = max((version for version, _ in state.ledger), default=None)
+    if newest is None and state.is_shared and state.applied_seq:
+        newest = 0  # the last commits are all those of others
+    since = record.version if record is not None and record.delta_id == state.id else newest
     if since is None or since >= state.version:
         return
-    ours = {version for version, _ in state.ledger} | {since}
-    for commit in commits_since(state, target.table, since):
+    if last:
+        commits = [one for one in last_commits(state, target.table) if int(one["version"]) > since]
+    else:
+        commits = commits_since(state, target.table, since)
+    ours = {version for version, _ in [*state.ledger, *ledger_of(commits, target.destination, target.table)]} | {since}
+    for commit in commits:
         if commit.get("operation") != "RESTORE":
             continue
         version, to = int(commit["version"]), _restored_to(commit)
@@ -222,24 +251,32 @@ def prove_idle(
     targets = [target_of(config, name) for name in _turn(names, manifest.batch)]
     for target in _changed(config, targets, known):
         try:
-            prove(target, target.state(), manifest, known, created_here=False)
+            prove(target, target.state(), manifest, known, created_here=False, is_idle=True)
         except CdcError as error:
             if faults is None:
                 raise
             faults[target.table] = error
+            continue
+        if target.apply.shared:
+            _looked_at[target.path] = time.monotonic()
 
 
 def _changed(config: DestinationConfig, targets: list[Target], known: Subscription) -> list[Target]:
     """Returns the tables whose newest commit is not the recorded one, and which this process can read. In an object
-    store several are looked at together, and each again after :data:`IDLE_S`."""
-    here = [target for target in targets if local_path(target.path) is not None and config.spark.remote is None]
-    found = [target for target in here if not _is_unchanged(target, known)]
+    store several are looked at together. Each of these, and each shared table, which mostly ends with a commit of
+    another member, is looked at again after :data:`IDLE_S`."""
     now = time.monotonic()
-    away = [
-        target
-        for target in targets
-        if local_path(target.path) is None and now - _looked_at.get(target.path, -IDLE_S) >= IDLE_S
-    ]
+    here: list[Target] = []
+    away: list[Target] = []
+    for target in targets:
+        is_local = local_path(target.path) is not None
+        if (target.apply.shared or not is_local) and now - _looked_at.get(target.path, -IDLE_S) < IDLE_S:
+            continue
+        if not is_local:
+            away.append(target)
+        elif config.spark.remote is None:
+            here.append(target)
+    found = [target for target in here if not _is_unchanged(target, known)]
     if not away:
         return found
     with ThreadPoolExecutor(min(len(away), _LOOKS), thread_name_prefix="idle") as pool:

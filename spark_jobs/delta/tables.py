@@ -4,21 +4,25 @@ destinations."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.errors import IdentityError, TargetError
+from cdc.errors import CdcError, IdentityError, TargetError
 from cdc.positions import split_seq
 from cdc.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
     NEEDS_MAPPING,
+    SHARED_PROPERTY,
     SINCE_PROPERTY,
+    SOURCE_COLUMN,
     application_id,
+    members_of,
     split_table,
+    stored_name,
     table_path,
 )
 from spark_jobs.delta.layout import Layout, clustering_of, layout_of
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.config import ApplyConfig, DestinationConfig
-    from cdc.schemas import TableSchema
 
 MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
@@ -45,6 +48,7 @@ LARGE_PROPERTY = "towpath.large_values"
 rows; see :mod:`spark_jobs.apply.large_values`."""
 
 BEFORE = "_before"
+_SOURCE = t.StructField(SOURCE_COLUMN, t.StringType())
 _APPEND = (
     t.StructField("_op", t.StringType()),
     t.StructField("_seq", t.LongType()),
@@ -83,7 +87,44 @@ class Target:
         return f"delta.{quote(self.path)}"
 
     def state(self) -> DeltaState | None:
-        return read_state(self.path, self.destination, self.table)
+        """Returns the table's state; None if there is no table, or if it is shared and this destination has not joined
+        it yet. Raises TargetError for a table with one owner where the configuration says that it is shared, and the
+        other way round; and as :func:`spark_jobs.delta.log.read_state`."""
+        state = self.state_of_all()
+        return state if state is None or state.is_joined or not state.is_shared else None
+
+    def state_of_all(self) -> DeltaState | None:
+        """Returns the state of a shared table that this destination may not have joined; else as :meth:`state`."""
+        state = read_state(self.path, self.destination, self.table)
+        if state is not None and state.is_shared != self.apply.shared:
+            raise _shared_otherwise(self, state)
+        return state
+
+    def columns_of_all(self) -> str | None:
+        """Returns the columns of a shared table as JSON; None if there is no such table, or if it cannot be read."""
+        try:
+            state = self.state_of_all() if self.apply.shared else None
+        except CdcError:
+            return None
+        return None if state is None else state.schema_json
+
+    @property
+    def own_rows(self) -> str | None:
+        """SQL condition that holds for the destination's rows of a shared table; None if all rows are its own."""
+        return f"{SOURCE_COLUMN} = {literal(self.destination)}" if self.apply.shared else None
+
+    def sql_properties(self, properties: Mapping[str, str]) -> str:
+        """Returns properties of the table, as :attr:`DeltaState.properties` names them, as the list inside
+        ``TBLPROPERTIES (…)``."""
+        return sql_properties({self.stored_name(name): value for name, value in properties.items()})
+
+    def stored_name(self, name: str) -> str:
+        """Returns the name under which the table stores a property."""
+        return stored_name(name, self.destination, shared=self.apply.shared)
+
+    def schema(self, columns: list[t.StructField]) -> t.StructType:
+        """Returns all columns of the Delta table."""
+        return delta_schema(columns, self.apply.mode, shared=self.apply.shared)
 
     def application_id(self, state: DeltaState) -> str:
         return application_id(self.destination, self.table, state.generation)
@@ -102,11 +143,12 @@ def schema_of(state: DeltaState) -> t.StructType:
     return t.StructType.fromJson(json.loads(state.schema_json))
 
 
-def delta_schema(columns: list[t.StructField], mode: str) -> t.StructType:
+def delta_schema(columns: list[t.StructField], mode: str, *, shared: bool = False) -> t.StructType:
     """Returns all columns of the Delta table in this mode."""
+    more = [_SOURCE] if shared else []
     if mode == "append":
-        return t.StructType([*columns, *_APPEND, t.StructField(BEFORE, t.StructType(list(columns)))])
-    return t.StructType([*columns, *{"soft_delete": _SOFT_DELETE, "scd2": _SCD2}.get(mode, ())])
+        return t.StructType([*columns, *_APPEND, t.StructField(BEFORE, t.StructType(list(columns))), *more])
+    return t.StructType([*columns, *{"soft_delete": _SOFT_DELETE, "scd2": _SCD2}.get(mode, ()), *more])
 
 
 @dataclass(frozen=True)
@@ -128,7 +170,7 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
     # Configured keys that the table lacks are refused once there are rows, with a message about them.
     keys = () if mode == "append" else columns.keys([k for k in target.apply.keys or primary if columns.has(k)])
     properties = {
-        DESTINATION_PROPERTY: target.destination,
+        **({SHARED_PROPERTY: "true"} if target.apply.shared else {DESTINATION_PROPERTY: target.destination}),
         GENERATION_PROPERTY: str(origin.generation),
         MODE_PROPERTY: mode,
         UUID_PROPERTY: origin.server_uuid,
@@ -141,10 +183,12 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
     properties |= feature_properties(f.dataType for f in fields)
     if any(NEEDS_MAPPING & set(f.name) for f in fields):
         properties["delta.columnMapping.mode"] = "name"
-    layout = layout_of(target, delta_schema(fields, mode).fields)
+    layout = layout_of(target, target.schema(fields).fields)
     properties |= {**target.apply.properties, **layout.properties}
     needed = max((_index(fields, k) + 1 for k in (*keys, *(layout.cluster_by or ()))), default=0)
-    if mode != "upsert":  # up to _seq, which their statements or their readers look up
+    if target.apply.shared:
+        needed = len(target.schema(fields))
+    elif mode != "upsert":  # up to _seq, which their statements or their readers look up
         needed = len(fields) + {"soft_delete": len(_SOFT_DELETE), "append": 2, "scd2": len(_SCD2)}[mode]
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
@@ -166,34 +210,32 @@ def sql_properties(properties: dict[str, str]) -> str:
     return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
 
 
-def create(
-    spark: SparkSession, target: Target, columns: SourceColumns, schema: TableSchema, manifest: Manifest
+def create_table(
+    spark: SparkSession, target: Target, columns: SourceColumns, properties: Mapping[str, str]
 ) -> DeltaState:
-    """Creates the empty Delta table of a source table with this schema, and returns its state. A table that another
-    process creates meanwhile is returned as well.
+    """Creates the empty Delta table with these columns and properties, and returns its state. A table that another
+    process creates meanwhile is returned as well; if another destination has created a shared table, this one has not
+    joined it yet.
 
-    Raises TargetError if the table cannot be created, ConfigError if a policy leaves no key.
+    Raises TargetError if the table cannot be created.
     """
-    since_seq = max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)
-    origin = Origin(manifest.server_uuid, manifest.epoch, since_seq, record=Record(since_seq, schema))
-    whole = delta_schema(columns.fields, target.apply.mode)
-    properties = properties_of(target, columns, schema.primary_key, origin)
+    whole = target.schema(columns.fields)
     clause = layout_of(target, whole.fields).clause
     listed_columns = ", ".join(f"{quote(f.name)} {ddl_type(f.dataType)}" for f in whole.fields)
-    listed = sql_properties(properties)
+    listed = target.sql_properties(properties)
     clear_unborn(target.path)
     try:
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {target.sql} ({listed_columns}) USING delta{clause} TBLPROPERTIES ({listed})"
         )
     except Exception as error:
-        state = target.state()
+        state = target.state_of_all()
         if state is not None:
             return state
         from spark_jobs.runtime.failures import explain
 
         raise explain(error, target.table) from error
-    state = target.state()
+    state = target.state_of_all()
     if state is None:
         raise TargetError(
             "the Delta table is missing right after it was created",
@@ -213,6 +255,27 @@ def ddl_type(kind: t.DataType) -> str:
     if isinstance(kind, t.StructType):
         return "STRUCT<" + ", ".join(f"{quote(f.name)}: {ddl_type(f.dataType)}" for f in kind.fields) + ">"
     return kind.simpleString()
+
+
+def _shared_otherwise(target: Target, state: DeltaState) -> TargetError:
+    """Returns the error for a table that is shared, or has one owner, against the configuration."""
+    place = f"table {target.table} at {target.path}"
+    if state.is_shared:
+        members = ", ".join(members_of(state.stored)) or "no destination yet"
+        return TargetError(
+            f"the Delta table is shared by several destinations ({members}), and apply.shared is false",
+            place=place,
+            remedy="Set apply.shared: true to write into it, or give this destination another apply.target.",
+        )
+    owner = state.properties.get(DESTINATION_PROPERTY)
+    whose = "was not made by Towpath" if owner is None else f"belongs to the destination {owner!r} alone"
+    return TargetError(
+        f"the Delta table {whose}, and apply.shared is true",
+        place=place,
+        remedy="A table with one owner cannot become a shared one. Move it away, and load the table with `cdc snapshot "
+        f"{target.destination} {target.table}`; or set apply.shared: false; or give this destination another "
+        "apply.target.",
+    )
 
 
 def require_owner(state: DeltaState, target: Target) -> None:
@@ -236,16 +299,21 @@ def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> 
         raise TargetError(
             f"the Delta table was created in mode {mode}, the configuration says {target.apply.mode}",
             place=where,
-            remedy=f"Rebuild it in the new mode (`cdc replay {target.destination} {target.table}`), or set the mode "
+            remedy=f"Set the mode back to {mode}, which all members of the group have."
+            if target.apply.shared
+            else f"Rebuild it in the new mode (`cdc replay {target.destination} {target.table}`), or set the mode "
             f"back to {mode}.",
         )
     epoch, uuid = split_seq(state.applied_seq).epoch, None
-    if state.ledger:
-        epoch = max(epoch, int(state.ledger[0][1].get("epoch", 0)))
-        uuid = state.ledger[0][1].get("server_uuid")
+    # A former member of the same name may have had another source.
+    ledger = state.entries if state.is_shared else state.ledger
+    if ledger:
+        epoch = max(epoch, int(ledger[0][1].get("epoch", 0)))
+        uuid = ledger[0][1].get("server_uuid")
     else:
-        epoch = max(epoch, int(state.properties.get(EPOCH_PROPERTY, "0")))
-        uuid = state.properties.get(UUID_PROPERTY)
+        begun = int(state.properties.get(EPOCH_PROPERTY, "0"))
+        if begun >= epoch:  # the table has no later epoch, in which it may have another server
+            epoch, uuid = begun, state.properties.get(UUID_PROPERTY)
     if manifest.epoch < epoch:
         raise IdentityError(
             f"the batch is of epoch {manifest.epoch}, but the table has changes of epoch {epoch} already",
@@ -302,8 +370,8 @@ def record_policies(
     labels = {name.lower(): columns.labels[name.lower()] for name in names if name.lower() in columns.labels}
     if labels.items() <= recorded.items():
         return state
-    text = literal(labels_json(recorded | labels))
-    spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
+    properties = target.sql_properties({COLUMNS_PROPERTY: labels_json(recorded | labels)})
+    spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({properties})")
     return target.state() or state
 
 
@@ -340,7 +408,7 @@ def _changed_properties(state: DeltaState, target: Target) -> dict[str, str]:
 def _differing_layout(state: DeltaState, target: Target) -> Layout | None:
     """Returns the layout that the configuration says; None if it says nothing, or the table has it."""
     if target.apply.partition_by is None and target.apply.cluster_by is None:
-        return None
+        return None  # a shared table keeps the layout that its first member gave it
     layout = layout_of(target, schema_of(state).fields)
     same_partitions = layout.partition_by in (None, state.partition_by)
     return None if same_partitions and layout.cluster_by in (None, clustering_of(state)) else layout
@@ -348,10 +416,19 @@ def _differing_layout(state: DeltaState, target: Target) -> Layout | None:
 
 def _require_partitions(state: DeltaState, target: Target, layout: Layout) -> None:
     there, wanted = ", ".join(state.partition_by) or "nothing", layout.partition_by
-    anew = f"have the table written anew by `cdc replay {target.destination} {target.table}` or, in mode upsert, by "
-    if wanted is not None and wanted != state.partition_by:
+    asked = ", ".join(wanted or ()) or "nothing"
+    differs = wanted is not None and wanted != state.partition_by
+    if target.apply.shared and (differs or (layout.cluster_by and state.partition_by)):
         raise TargetError(
-            f"the Delta table is partitioned by {there}, and the configuration says {', '.join(wanted) or 'nothing'}",
+            f"the shared Delta table is partitioned by {there}, and the configuration says {asked}",
+            place=f"table {target.table} at {target.path}",
+            remedy="Write the same partition_by and cluster_by for all destinations that share the table: it has the "
+            "partitions that the first of them gave it.",
+        )
+    anew = f"have the table written anew by `cdc replay {target.destination} {target.table}` or, in mode upsert, by "
+    if differs:
+        raise TargetError(
+            f"the Delta table is partitioned by {there}, and the configuration says {asked}",
             place=f"table {target.table} at {target.path}",
             remedy=f"Set partition_by back, or {anew}`cdc snapshot`.",
         )

@@ -4,14 +4,21 @@ sentence that says whether trying again may help."""
 from __future__ import annotations
 
 import json
+import random
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import TypeVar, cast
 
 import cdc.errors
 from cdc.errors import CdcError, MergeFailedError, TargetError
+from cdc.log import get_logger
 
+SHARED_ATTEMPTS = 20
+"""Attempts to write into a table that other destinations write, too. Each failed one is a commit of another member."""
+_T = TypeVar("_T")
+_log = get_logger(__name__)
 _MARK = "towpath-error:"
 _MARKED = re.compile(_MARK + r"(\{.*?\}):end")
 _CONCURRENT = (
@@ -75,6 +82,24 @@ def is_concurrent(error: BaseException) -> bool:
         return True
     text = _text(error)
     return any(mark in text for mark in _CONCURRENT)
+
+
+def again_if_concurrent(
+    work: Callable[[], _T], table: str, attempts: int, columns: Callable[[], object] = lambda: None
+) -> _T:
+    """Calls a function, and calls it again if another writer committed to the table at the same moment. The function
+    must look at the table anew in each call. ``columns`` returns those of the table: if they have changed meanwhile,
+    whatever Spark says about them is no reason to give up."""
+    for attempt in range(1, attempts + 1):
+        before = columns()
+        try:
+            return work()
+        except Exception as error:
+            if attempt == attempts or is_driver_gone(error) or not (is_concurrent(error) or columns() != before):
+                raise
+            _log.info("another commit came first; trying again", table=table, attempt=attempt)
+            time.sleep(0.2 * attempt * (0.5 + random.random()))  # at random, so that two writers do not keep step
+    raise AssertionError("the loop returns or raises")
 
 
 def is_driver_gone(error: BaseException) -> bool:

@@ -29,7 +29,7 @@ from cdc.decode.policies import (
 )
 from cdc.errors import ConfigError, UnsupportedError
 from cdc.schemas import VERSIONED, versioned_remedy
-from cdc.targets import MODE_COLUMNS
+from cdc.targets import MODE_COLUMNS, SOURCE_COLUMN
 from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class TablePolicies:
     values: ValuePolicies = DEFAULT_POLICIES
     json: str = "text"
     key: bytes | None = field(default=None, repr=False)
+    shared: bool = False
+    """Whether the Delta table is shared, so that it has one column more."""
 
     @classmethod
     def of(cls, table: str, apply: ApplyConfig, required: Iterable[str] = ()) -> TablePolicies:
@@ -65,6 +67,7 @@ class TablePolicies:
             value_policies(apply),
             apply.types.get("json", "text"),
             hash_key(apply) if any(policy.kind == "hash" for policy in apply.columns.values()) else None,
+            apply.shared,
         )
 
     def column(self, name: str) -> ColumnPolicy:
@@ -85,9 +88,12 @@ class TablePolicies:
         there = {name.lower() for name in names}
         for name in names:
             policy = self.column(name)
-            if (self.lake_name(name) or "").lower() in MODE_COLUMNS[self.mode]:
+            lake_name = (self.lake_name(name) or "").lower()
+            is_source = self.shared and lake_name == SOURCE_COLUMN
+            if lake_name in MODE_COLUMNS[self.mode] or is_source:
+                by = "apply.shared" if is_source else f"mode {self.mode}"
                 raise UnsupportedError(
-                    f"the column {name} has the name of a column that mode {self.mode} adds",
+                    f"the column {name} has the name of a column that {by} adds",
                     place=f"table {self.table}",
                     remedy=f"Give it another name there (tables.overrides.{self.table}: {{columns: {{{name}: {{rename: "
                     "…}}}), or choose another mode.",

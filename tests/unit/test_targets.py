@@ -14,8 +14,12 @@ from cdc.targets import (
     encode_name,
     expected_reader,
     local_path,
+    members_of,
+    properties_for,
     reader_of,
+    records_of,
     split_table,
+    stored_name,
     table_path,
 )
 
@@ -67,3 +71,38 @@ def test_which_reader_a_table_needs() -> None:
     assert expected_reader("/lake/shop/orders", ["id"], deletion_vectors=True) == VECTORS_READER
     assert reader_of("/lake/x", {}, ["deletionVectors"]) == VECTORS_READER
     assert reader_of("/lake/x", {}, ["variantType"]) == "Spark, or another reader with variants"
+
+
+def test_members_of_a_shared_table_see_their_own_records() -> None:
+    names = ["eu", "eu.x", "eu.source_schema", "EU", "a b", "_delta_log"]
+    stored = {"towpath.shared": "true", "towpath.mode": "upsert", "delta.appendOnly": "false"}
+    for number, name in enumerate(names):
+        for record in ("generation", "since_seq", "source_schema", "source_schema.7"):
+            stored[stored_name(f"towpath.{record}", name, shared=True)] = str(number)
+    assert len(stored) == 3 + 4 * len(names)
+    assert members_of(stored) == sorted(names)
+    for number, name in enumerate(names):
+        found = properties_for(stored, name)
+        assert found == {
+            "towpath.shared": "true",
+            "towpath.mode": "upsert",
+            "delta.appendOnly": "false",
+            "towpath.destination": name,
+            "towpath.generation": str(number),
+            "towpath.since_seq": str(number),
+            "towpath.source_schema": str(number),
+            "towpath.source_schema.7": str(number),
+        }
+        assert len(records_of(stored, name)) == 4
+    assert "towpath.destination" not in properties_for(stored, "us")
+    left = {name: value for name, value in stored.items() if name != "towpath.member.eu.generation"}
+    assert "eu" not in members_of(left)
+    assert properties_for(left, "eu") == {k: v for k, v in stored.items() if not k.startswith("towpath.member.")}
+    assert len(records_of(left, "eu")) == 3
+
+
+def test_other_properties_keep_their_names() -> None:
+    assert stored_name("towpath.mode", "eu", shared=True) == "towpath.mode"
+    assert stored_name("delta.generation", "eu", shared=True) == "delta.generation"
+    assert stored_name("towpath.generation", "eu", shared=False) == "towpath.generation"
+    assert properties_for({"towpath.destination": "eu"}, "us") == {"towpath.destination": "eu"}

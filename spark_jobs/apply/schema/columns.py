@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
 
-from cdc.targets import MODE_COLUMNS
+from cdc.targets import MODE_COLUMNS, SOURCE_COLUMN
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import BEFORE, MODE_PROPERTY, ddl_type
 
@@ -51,6 +51,7 @@ def columns_of(state: DeltaState, *, before: bool = False) -> list[DeltaColumn]:
         fields = nested[0]["fields"] if nested else []
     else:
         own = MODE_COLUMNS[state.properties.get(MODE_PROPERTY, "upsert")]
+        own = (*own, SOURCE_COLUMN) if state.is_shared else own
         fields = [f for f in fields if f["name"].lower() not in own]
     return [
         DeltaColumn(f["name"], f.get("metadata", {}).get(_PHYSICAL, f["name"]), t.StructField.fromJson(f).dataType)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from cdc.targets import SOURCE_COLUMN
+from spark_jobs.apply.schema.plan import NOTHING
 from spark_jobs.delta.layout import Layout, layout_of
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tables import BEFORE, Target, ddl_type, delta_schema, sql_properties
@@ -19,8 +21,13 @@ if TYPE_CHECKING:
 
 def fill_statement(target: Target, columns: Sequence[PlannedColumn]) -> str:
     """Returns the UPDATE that gives old rows their values, after the columns have their names and types."""
-    values = [f"{quote(c.name)} = {c.value(quote(c.name))}" for c in columns if c.value is not None]
-    return f"UPDATE {target.sql} SET {', '.join(values)}"  # noqa: S608 - names are quoted, values are literals
+    values = {quote(c.name): c.value(quote(c.name)) for c in columns if c.value is not None}
+    conditions = [] if target.own_rows is None else [target.own_rows]
+    if all(value == NOTHING for value in values.values()):  # rows without a value stay unread
+        conditions.append(f"({' OR '.join(f'{name} IS NOT NULL' for name in values)})")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    listed = ", ".join(f"{name} = {value}" for name, value in values.items())
+    return f"UPDATE {target.sql} SET {listed}{where}"  # noqa: S608 - names are quoted, values are literals
 
 
 def position_statement(target: Target) -> str:
@@ -30,30 +37,36 @@ def position_statement(target: Target) -> str:
 
 
 def delete_statement(target: Target) -> str:
-    return f"DELETE FROM {target.sql}"  # noqa: S608
+    """Returns the DELETE of all rows that are the destination's."""
+    own = "" if target.own_rows is None else f" WHERE {target.own_rows}"
+    return f"DELETE FROM {target.sql}{own}"  # noqa: S608
 
 
 def truncate_statement(target: Target, by: DdlStatement, applied_seq: int) -> str:
     """Returns what TRUNCATE TABLE means in the table's mode: no rows, rows marked as deleted, no current version, or
     one more change."""
+    own = "" if target.own_rows is None else f" AND {target.own_rows}"
     time = f"timestamp_micros({round(by.commit_time.timestamp() * 1_000_000)}L)"
     if target.apply.mode == "soft_delete":
         return (
             f"UPDATE {target.sql} SET _deleted = true, _commit_time = {time}, _seq = {by.seq}L "  # noqa: S608
-            "WHERE NOT _deleted"
+            f"WHERE NOT _deleted{own}"
         )
     if target.apply.mode == "scd2":
         return (
             f"UPDATE {target.sql} SET _valid_to = greatest(_valid_from, {time}), _current = false "  # noqa: S608
-            "WHERE _current"
+            f"WHERE _current{own}"
         )
     if target.apply.mode == "append":
         gtid = "CAST(NULL AS STRING)" if by.gtid is None else literal(by.gtid)
         row = f"'truncate' AS _op, {by.seq}L AS _seq, 0L AS _row, {time} AS _commit_time, {gtid} AS _gtid"
         names = "_op, _seq, _row, _commit_time, _gtid"
+        if target.apply.shared:
+            row, names = f"{row}, {literal(target.destination)} AS {SOURCE_COLUMN}", f"{names}, {SOURCE_COLUMN}"
+            own = f" AND t.{target.own_rows}"
         return (
             f"MERGE INTO {target.sql} t USING (SELECT {row}) s "  # noqa: S608
-            f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {applied_seq}L "
+            f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {applied_seq}L{own} "
             f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES (s.{names.replace(', ', ', s.')})"
         )
     return delete_statement(target)

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
 from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
-from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, MODE_COLUMNS, NEEDS_MAPPING, begins_of
+from cdc.targets import (
+    BEGINS_PROPERTY,
+    GENERATION_PROPERTY,
+    MODE_COLUMNS,
+    NEEDS_MAPPING,
+    SOURCE_COLUMN,
+    begins_of,
+)
 from spark_jobs.apply.schema.columns import (
     MAPPING,
     WIDENING,
@@ -36,16 +43,17 @@ from spark_jobs.apply.schema.content import (
 from spark_jobs.apply.schema.lineage import Followed, differences, follow
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
+from spark_jobs.apply.schema.shared_tables import create
 from spark_jobs.apply.schema.statements import DdlStatement, TableEffect, effect_on
 from spark_jobs.delta.comments import COMMENTS_PROPERTY
 from spark_jobs.delta.layout import clustering_of
 from spark_jobs.delta.log import DeltaState, has_rows, state_before
+from spark_jobs.delta.sql import literal
 from spark_jobs.delta.tables import (
     COLUMNS_PROPERTY,
     LARGE_PROPERTY,
     Origin,
     Target,
-    create,
     feature_properties,
     labels_json,
     missing_features,
@@ -183,7 +191,8 @@ class Evolution:
         if state is None:
             self._around.check()
             before_step(self._target.table, "CREATE TABLE")
-            self._state = create(self._around.session.spark, self._target, columns, schema, self._around.manifest)
+            manifest = self._around.manifest
+            self._state = create(self._around.session.spark, self._target, columns, schema, manifest)
             self._known = Record(by.seq, schema)
             self._is_recorded = self._around.rows_follow is None
             return
@@ -426,7 +435,7 @@ class Evolution:
         partitions' columns gets another type: Delta changes neither in place."""
         target = self._target
         kept = {c.was.name: c for c in found.columns if c.was is not None}
-        ours = MODE_COLUMNS[target.apply.mode]
+        ours = (*MODE_COLUMNS[target.apply.mode], SOURCE_COLUMN)
         types = {column.name: column.type for column in columns_of(state)}
         for key, names in (("partition_by", state.partition_by), ("cluster_by", clustering_of(state))):
             lost = [name for name in names if name not in kept and name not in ours]
@@ -460,10 +469,10 @@ class Evolution:
             if labels or COLUMNS_PROPERTY in state.properties:
                 properties[COLUMNS_PROPERTY] = labels_json(labels)
         if any(state.properties.get(name) != value for name, value in properties.items()):
-            self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({sql_properties(properties)})")
+            self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({self._target.sql_properties(properties)})")
         outdated = outdated_records(state)
         if outdated:
-            names = ", ".join(sql_properties({name: ""}).partition(" = ")[0] for name in outdated)
+            names = ", ".join(literal(self._target.stored_name(name)) for name in outdated)
             self._sql(f"ALTER TABLE {self._target.sql} UNSET TBLPROPERTIES IF EXISTS ({names})")
 
     def _replace(

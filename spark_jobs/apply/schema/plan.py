@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from spark_jobs.apply.schema.lineage import Followed
     from spark_jobs.delta.tables import Target
 
+NOTHING = "NULL"
+"""SQL of the value of a column that is empty in all old rows, though the Delta table has such a column already."""
 _SAME_PRINT = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 """Types whose values print alike in each of the others."""
 
@@ -82,7 +84,7 @@ def plan(
             wanted.columns.append(column)
     policy = target.apply.schema_changes
     if policy == "additive":
-        return _additive(wanted, there)
+        return _additive(wanted, there, is_shared=target.apply.shared)
     if policy == "ignore":
         return _ignoring(wanted, there)
     if policy == "fail":
@@ -173,20 +175,25 @@ def _prints_alike(old: ColumnSchema, new: ColumnSchema) -> bool:
 # --- policies --------------------------------------------------------------------------------------------------------
 
 
-def _additive(wanted: Plan, there: Sequence[DeltaColumn]) -> Plan:
-    """Keeps all columns where they are, and adds the new ones and new names behind the column that precedes them."""
+def _additive(wanted: Plan, there: Sequence[DeltaColumn], *, is_shared: bool) -> Plan:
+    """Keeps all columns where they are, and adds the new ones and new names behind the column that precedes them.
+    ``is_shared``: another destination may have given the table a column of that name already."""
     columns = [PlannedColumn(c.name, c.type, c) for c in there]
     previous: str | None = None
     for one in wanted.columns:
         at = next((i for i, c in enumerate(columns) if c.name.lower() == one.name.lower()), None)
-        if at is not None and (one.was is None or one.was.name.lower() == one.name.lower()):
+        is_same = one.was is None or one.was.name.lower() == one.name.lower()
+        if at is not None and (is_same or is_shared):
             held = columns[at].type
             kind = held if holds(held, one.type) else one.type
             if kind != held and not widens(held, kind):
                 wanted.refused.append(
                     f"changes the type of {one.name} from {held.simpleString()} to {one.type.simpleString()}"
                 )
-            columns[at] = replace(columns[at], type=kind, value=one.value)
+            value = one.value if one.was is None or is_same else _copied(one.was.name, one.value)
+            if one.was is None and value is None:  # a dropped column of that name may have left values
+                value = _nothing
+            columns[at] = replace(columns[at], type=kind, value=value)
         elif at is not None:
             wanted.refused.append(f"gives a column the name {one.name}, which the Delta table has already")
         else:
@@ -199,6 +206,10 @@ def _additive(wanted: Plan, there: Sequence[DeltaColumn]) -> Plan:
     if wanted.rewrites:
         wanted.refused.append("changes a type in a way that Delta cannot follow in place")
     return replace(wanted, columns=columns, rewrites=False)
+
+
+def _nothing(_: str) -> str:
+    return NOTHING
 
 
 def _copied(name: str, value: Expression | None) -> Expression:

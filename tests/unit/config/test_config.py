@@ -451,7 +451,49 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             "tables.overrides.shop.a.on_drop: 'apply' must be one of keep, drop, fail",
         ),
         ({"apply__on_unknown_effect": "park"}, "apply.on_unknown_effect: 'park' must be one of snapshot, fail"),
-        ({"apply__shared": True}, "apply.shared: is not available yet; leave it out"),
+        ({"apply__shared": True}, "apply.shared and apply.schema_changes: evolve contradict each other: a column"),
+        (
+            {"apply__shared": True, "apply__schema_changes": "additive", "apply__comments": True},
+            "apply.shared and apply.comments contradict each other",
+        ),
+        (
+            {
+                "apply__shared": True,
+                "apply__schema_changes": "additive",
+                "apply__target": "s3a://lake/shop",
+                "s3": {"log_store": "single_driver"},
+            },
+            "apply.shared and s3.log_store: single_driver contradict each other",
+        ),
+        (
+            {"apply__shared": True, "apply__schema_changes": "additive", "apply__constraints": True},
+            "apply.shared and apply.constraints contradict each other",
+        ),
+        (
+            {
+                "apply__shared": True,
+                "apply__schema_changes": "additive",
+                "tables__overrides": {"shop.a": {"schema_changes": "ignore"}},
+            },
+            "apply.shared and tables.overrides.shop.a.schema_changes: ignore contradict each other",
+        ),
+        (
+            {
+                "apply__shared": True,
+                "apply__schema_changes": "additive",
+                "apply__small_batches": {"engine": "deltalake", "max_rows": 9},
+            },
+            "apply.shared and apply.small_batches contradict each other",
+        ),
+        (
+            {
+                "apply__shared": True,
+                "apply__schema_changes": "additive",
+                "apply__catalog": {"name": "spark_catalog", "managed": True},
+                "spark": {"conf": {"spark.sql.catalogImplementation": "hive"}},
+            },
+            "apply.shared and apply.catalog.managed contradict each other",
+        ),
         (
             {"apply__mode": "scd2", "apply__constraints": True},
             "apply.constraints and mode scd2 contradict each other: rows of the past lack columns that came later",

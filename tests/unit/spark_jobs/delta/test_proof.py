@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,9 +20,17 @@ from cdc.config import DestinationConfig
 from cdc.errors import CdcError, TargetError, UsageError
 from cdc.event_store.memory_meta import MemoryMeta
 from cdc.meta import Gap, Subscription, TableRecord
-from cdc.targets import SINCE_PROPERTY, application_id
+from cdc.targets import DESTINATION_PROPERTY, SHARED_PROPERTY, SINCE_PROPERTY, application_id
 from cdc.testing.pipeline import sample_manifest
-from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, read_state
+from spark_jobs.delta import proof
+from spark_jobs.delta.log import (
+    KEPT_TRANSACTIONS,
+    LEDGER_DEPTH,
+    TRANSACTION_RETENTION,
+    DeltaState,
+    commits_since,
+    read_state,
+)
 from spark_jobs.delta.proof import prove, prove_idle, retention_is_long
 from spark_jobs.delta.tables import Target, target_of
 from tests.support.unit_batches import make_config
@@ -29,16 +38,17 @@ from tests.support.unit_batches import make_config
 TABLE = "shop.orders"
 ROWS = pa.table({"id": [1, 2]})
 PROPERTIES = {
-    "towpath.destination": "shop",
+    DESTINATION_PROPERTY: "shop",
     "towpath.generation": "0",
     SINCE_PROPERTY: "100",
     TRANSACTION_RETENTION: KEPT_TRANSACTIONS,
 }
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> DestinationConfig:
-    return make_config(tmp_path)
+@pytest.fixture(params=[False, True], ids=["owned", "shared"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> DestinationConfig:
+    found = make_config(tmp_path)
+    return found.model_copy(update={"apply": found.apply.model_copy(update={"shared": request.param})})
 
 
 @pytest.fixture
@@ -48,12 +58,16 @@ def target(config: DestinationConfig) -> Target:
 
 def make(target: Target, **properties: str) -> None:
     """Creates an empty table as Spark does. ``deltalake`` refuses unknown properties, so they are written by hand."""
+    found = {target.stored_name(name): value for name, value in {**PROPERTIES, **properties}.items()}
+    if target.apply.shared:
+        found[SHARED_PROPERTY] = "true"
+        del found[DESTINATION_PROPERTY]
     write_deltalake(target.path, ROWS.slice(0, 0))
     first = Path(target.path) / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in first.read_text().splitlines()]
     for action in actions:
         if "metaData" in action:
-            action["metaData"]["configuration"] = {**PROPERTIES, **properties}
+            action["metaData"]["configuration"] = found
     first.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
@@ -209,7 +223,7 @@ def restore_what_was_not_acked(target: Target) -> None:
 
 
 HARMFUL: list[tuple[Callable[[Target], None], str]] = [
-    (remove, "is gone; it had changes up to 500"),
+    (remove, "is gone.*; it had changes up to 500"),
     (remove_the_log, "is gone|cannot be read"),
     (replace_by_another, "was replaced"),
     (older_copy, "version 1, and version 2"),
@@ -247,6 +261,28 @@ def test_a_busy_table_is_not_looked_at_twice(config: DestinationConfig, target: 
     prove_idle(config, batch(), known, {TABLE})
 
 
+def test_the_log_of_others_is_not_read_for_an_idle_table(
+    config: DestinationConfig, target: Target, known: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore(target)
+    for _ in range(LEDGER_DEPTH):
+        foreign_append(target)
+    read: list[str] = []
+
+    def look(state: DeltaState, table: str, version: int) -> list[dict[str, Any]]:
+        read.append(table)
+        return commits_since(state, table, version)
+
+    monkeypatch.setattr(proof, "commits_since", look)
+    if config.apply.shared:
+        for _ in range(2):
+            prove_idle(config, batch(), known, ())
+        assert not read
+    with pytest.raises(TargetError, match="version 3 of the Delta table is a RESTORE to version 1"):
+        proved(target, known)
+    assert read == [TABLE]
+
+
 # --- positions that Delta forgot -----------------------------------------------------------------------------------
 
 
@@ -263,6 +299,7 @@ def test_an_older_generations_commits_do_not_count(target: Target) -> None:
     commit(target, 300, generation=1)
     state = target.state()
     assert state is not None and (state.generation, state.applied_seq) == (1, 300)
+    assert state.version_of(300) == 2
 
 
 def test_no_position_at_all_though_one_was_acked(target: Target, known: Subscription) -> None:

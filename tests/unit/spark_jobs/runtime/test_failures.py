@@ -6,7 +6,7 @@ import pytest
 
 import cdc.errors
 from cdc.errors import CdcError, MergeFailedError, TargetError
-from spark_jobs.runtime.failures import explain, find_error, is_concurrent, marked_errors
+from spark_jobs.runtime.failures import again_if_concurrent, explain, find_error, is_concurrent, marked_errors
 
 
 def test_errors_cross_from_workers_to_the_driver() -> None:
@@ -37,3 +37,41 @@ def test_foreign_errors_become_a_sentence(text: str, kind: type[CdcError]) -> No
     assert "\n" not in str(error)
     assert is_concurrent(RuntimeError("io.delta.exceptions.ConcurrentTransactionException: x"))
     assert not is_concurrent(RuntimeError(text))
+
+
+CONFLICT = "io.delta.exceptions.ConcurrentAppendException: x"
+
+
+@pytest.mark.parametrize(
+    ("errors", "columns", "calls"),
+    [
+        ([], "a", 1),
+        ([CONFLICT, CONFLICT], "aaaaa", 3),
+        ([CONFLICT] * 9, "a" * 9, None),  # all attempts
+        (["Cannot cast"], "aba", 2),  # another writer has changed the columns
+        (["Cannot cast"], "aa", None),
+        (["Cannot cast", "Cannot cast"], "abbb", None),
+        (["Connection refused"], "ab", None),
+    ],
+)
+def test_a_statement_is_tried_again_after_a_commit_of_another_writer(
+    errors: list[str], columns: str, calls: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    left, seen = list(errors), iter(columns)
+    called: list[None] = []
+
+    def work() -> int:
+        called.append(None)
+        if left:
+            raise RuntimeError(left.pop(0))
+        return len(called)
+
+    def find() -> int:
+        return again_if_concurrent(work, "shop.orders", 4, lambda: next(seen))
+
+    if calls is None:
+        with pytest.raises(RuntimeError, match=errors[-1][:20]):
+            find()
+    else:
+        assert find() == calls

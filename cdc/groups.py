@@ -1,0 +1,101 @@
+"""Groups: the destinations that write one set of Delta tables (``apply.shared``), and which of them has which table.
+
+A group has no file of its own. Its members are the destinations of one configuration folder that share a target, and
+those that the Delta tables themselves name: they may be configured on other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cdc.errors import CdcError
+from cdc.units import iso_time_us
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+
+
+def collect(config: DestinationConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, Any] | None:
+    """Returns the group of a destination as a document; None for a destination that shares no tables. ``tables``: the
+    members that each table names.
+
+    ``complete_until`` is the least of the members', and null if that of one is not known. A member that cannot be read
+    has an ``error``, and hinders none of the others.
+    """
+    if not config.apply.shared:
+        return None
+    found, errors = _neighbours(config)
+    names = sorted({*found, *(name for members in tables.values() for name in members)})
+    members = [_member(name, found.get(name), errors.get(name)) for name in names]
+    known = [one["complete_until_us"] for one in members]
+    least = min(known) if all(known) else 0
+    return {
+        "target": config.apply.target,
+        "complete_until": iso_time_us(least) if least else None,
+        "members": [
+            {
+                "destination": one["destination"],
+                "complete_until": iso_time_us(one["complete_until_us"]) if one["complete_until_us"] else None,
+                "error": one["error"],
+            }
+            for one in members
+        ],
+        "tables": {table: sorted(members) for table, members in sorted(tables.items())},
+    }
+
+
+def _neighbours(config: DestinationConfig) -> tuple[dict[str, DestinationConfig], dict[str, str]]:
+    """Returns the members that are configured in the destination's folder, and the errors of files that cannot be
+    loaded."""
+    from cdc.config import destinations, load_destination
+
+    found, errors = {config.name: config}, {}
+    folder = config.file.parent
+    for name in destinations(folder):
+        if name == config.name:
+            continue
+        try:
+            other = load_destination(folder, name)
+        except CdcError as error:
+            errors[name] = str(error)
+            continue
+        if other.apply.shared and other.apply.target == config.apply.target:
+            found[name] = other
+    return found, errors
+
+
+def _member(name: str, config: DestinationConfig | None, error: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"destination": name, "complete_until_us": 0, "error": error}
+    if config is None:
+        found["error"] = error or "it is not configured in this folder"
+        return found
+    try:
+        found["complete_until_us"] = _complete_until_us(config)
+    except CdcError as caught:
+        found["error"] = str(caught)
+    return found
+
+
+def _complete_until_us(config: DestinationConfig) -> int:
+    """Returns the source's time up to which a member's store is complete, µs since 1970; 0 if it is not known."""
+    from cdc.client import open_meta, open_store
+
+    state = open_meta(config).read()
+    capture = open_store(config, state.source.base_name if state.source else None).capture_state()
+    return 0 if capture is None else capture.complete_until_us
+
+
+def sentences(group: Mapping[str, Any] | None) -> list[str]:
+    """Returns a sentence about the group of a status document, and one for each member whose state is not known."""
+    if group is None:
+        return []
+    names = ", ".join(one["destination"] for one in group["members"])
+    until = group["complete_until"] or "not known"
+    lines = [f"Shares its tables in {group['target']} ({names}); all together are complete until: {until}."]
+    for one in group["members"]:
+        if one["error"] is not None:
+            lines.append(f"The member {one['destination']} cannot be asked: {one['error']}")
+        elif one["complete_until"] is None:
+            lines.append(f"The member {one['destination']} has not captured anything yet.")
+    return lines

@@ -1,0 +1,101 @@
+"""Destinations with sources of their own that write one set of Delta tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from cdc import pipeline
+from cdc.testing.servers import Server
+from spark_jobs.runtime.session import acquire
+from tests.support.apply import Loop
+
+Database = Callable[[Server], str]
+SHARED = "shared: true, schema_changes: additive"
+MODES = "DB.marked: {mode: soft_delete}, DB.history: {mode: scd2}, DB.log: {mode: append}"
+TABLES = ("mirror", "marked", "history", "log")
+
+
+class Member(Loop):
+    """One source of a group."""
+
+    def __init__(self, folder: Path, server: Server, db: str, name: str, **settings: str) -> None:
+        apply = ", ".join(one for one in (SHARED, settings.pop("apply", "")) if one)
+        super().__init__(folder, server, db, name=name, apply=apply, **settings)
+        self.name = name
+
+    def own(self, table: str) -> list[dict[str, Any]]:
+        """Returns the member's rows that are current, with the source's columns, ordered by their values."""
+        rows = [row for row in self._rows(table) if row["_source"] == self.name]
+        rows = [row for row in rows if not row.get("_deleted") and row.get("_current") is not False]
+        if "_op" in (rows[0] if rows else {}):
+            rows = self._replayed(rows)
+        names = list(self._names(table))
+        return sorted(({name: row[name] for name in names} for row in rows), key=repr)
+
+    def _rows(self, table: str) -> list[dict[str, Any]]:
+        """Returns all rows, by Spark if delta-rs cannot read the table."""
+        if "typeWidening" not in (DeltaTable(str(self.path(table))).protocol().reader_features or ()):
+            return self.delta(table)
+        spark = acquire(self.config.spark).spark
+        return [row.asDict(recursive=True) for row in spark.read.format("delta").load(str(self.path(table))).collect()]
+
+    def _names(self, table: str) -> list[str]:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM `{self.db}`.`{table}` LIMIT 0")
+            return [column[0] for column in cursor.description]
+
+    def _replayed(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns what the changes of a changelog add up to. A snapshot is the state after all changes of its seq."""
+        state: dict[Any, dict[str, Any]] = {}
+        for row in sorted(rows, key=lambda one: (one["_seq"], one["_op"] == "snapshot", one["_row"])):
+            if row["_op"] in ("truncate", "snapshot"):
+                if row["_op"] == "truncate":
+                    state = {}
+            elif row["_before"] is not None:
+                state.pop(row["_before"]["id"], None)
+            if row["_op"] in ("insert", "update", "snapshot"):
+                assert row["_op"] != "insert" or row["id"] not in state, "an insert is there twice"
+                state[row["id"]] = row
+        return list(state.values())
+
+    def require_own(self, *tables: str) -> None:
+        for table in tables or TABLES:
+            expected = sorted(self.select(table), key=repr)
+            assert self.own(table) == expected, (self.name, table)
+
+    def level(self) -> None:
+        self.capture()
+        self.apply_all()
+
+    def require_proved(self) -> None:
+        report = pipeline.verify(self.config, None, wait_s=10)
+        assert report.state == "proved", report.document()
+
+
+def members(
+    one: Server,
+    other: Server,
+    folder: Path,
+    database: Database,
+    *,
+    columns: str = "v INT, note VARCHAR(20)",
+    names: tuple[str, str] = ("eu", "us"),
+    **settings: str,
+) -> tuple[Member, Member]:
+    """Returns two destinations for databases of one name, with equal empty tables, on two servers."""
+    db = database(one)
+    other.execute(f"CREATE DATABASE `{db}`")
+    for server in (one, other):
+        for table in TABLES:
+            server.execute(f"CREATE TABLE `{db}`.{table} (id INT PRIMARY KEY, {columns})")
+    settings = {"overrides": MODES, "start": "now", **settings}
+    return Member(folder, one, db, names[0], **settings), Member(folder, other, db, names[1], **settings)
+
+
+def fill(loop: Member) -> None:
+    rows = ", ".join(f"({i}, {i}, '{loop.name}')" for i in range(20))
+    loop.sql(*[f"INSERT INTO {table} VALUES {rows}" for table in TABLES])
