@@ -300,6 +300,8 @@ _ANSWERS = (
     Answer(r"SHOW (BINARY LOG|MASTER) STATUS", _status),
     Answer(r"UNIX_TIMESTAMP\(SYSDATE\(6\)\)", lambda *_: [{"time_us": time.time_ns() // 1000}]),
     Answer(r"SHOW (REPLICAS|SLAVE HOSTS)", _nothing),
+    Answer(r"SHOW (REPLICA|SLAVE|ALL SLAVES) STATUS", _nothing),
+    Answer(r"SHOW GLOBAL STATUS WHERE Variable_name IN \(.Slaves_running.", _nothing),
     Answer(r"SELECT CURRENT_USER\(\)", lambda *_: [{"account": "cdc@%"}]),
     Answer(r"SHOW GRANTS", lambda *_: [{"Grants": "GRANT ALL PRIVILEGES ON *.* TO `cdc`@`%`"}]),
     Answer(
