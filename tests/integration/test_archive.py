@@ -113,6 +113,7 @@ def archived_until(loop: Loop) -> int:
     return read_record(loop.config.store.path).archived_seq
 
 
+@pytest.mark.long
 def test_a_lost_host_is_rebuilt(
     mysql9: Server, tmp_path: Path, database: Database, s3: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

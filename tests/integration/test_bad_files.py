@@ -293,6 +293,7 @@ def test_a_full_disk(server: Server, tmp_path: Path, way: str) -> None:
 # ---------------------------------------------------------------- the target
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_targets_and_segments_that_cannot_be_merged(template: Site, server: Server, tmp_path: Path) -> None:
     """A folder with other files, a file in place of the table, a damaged segment: the batch is rolled back, nothing

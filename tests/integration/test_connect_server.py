@@ -101,6 +101,7 @@ def require_gateway(config: SparkConfig, port: int) -> None:
         assert time.monotonic() - begun < 30
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_server_is_started_used_killed_and_stopped(
     port: int,

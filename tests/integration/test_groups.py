@@ -358,6 +358,7 @@ def test_a_replay_that_was_cut_off_goes_on_from_the_rows_that_are_there(
         loop.require_proved()
 
 
+@pytest.mark.long
 def test_what_a_shared_table_refuses(pair: tuple[Member, Member], tmp_path: Path, database: Database) -> None:
     eu, us = pair
     eu.sql("CREATE TABLE clash (id INT PRIMARY KEY, v INT)", "INSERT INTO clash VALUES (1, 1)")

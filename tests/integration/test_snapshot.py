@@ -237,6 +237,7 @@ def test_a_table_that_was_written_anew_is_replayed_without_a_snapshot(
         pipeline.replay(loop.config, [f"{loop.db}.w"])
 
 
+@pytest.mark.long
 def test_a_snapshot_overtakes_schema_changes_and_the_history_stays(
     tmp_path: Path, mysql9: Server, database: Database
 ) -> None:

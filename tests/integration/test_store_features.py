@@ -302,6 +302,7 @@ def test_subscribers_with_filters_and_retention(loop: Loop, cdc: Cdc) -> None:
 # --- master and standby ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_standby_takes_over_from_a_killed_master(
     tmp_path: Path, mysql9: Server, database: Database, cdc: Cdc, monkeypatch: pytest.MonkeyPatch
 ) -> None:

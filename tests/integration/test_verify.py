@@ -144,6 +144,7 @@ def test_everything_is_proved_and_each_fault_in_the_lake_is_found(loop: Loop) ->
     assert len(limited.differences) == 1 and limited.more
 
 
+@pytest.mark.long
 def test_rows_that_the_binlog_never_had_are_found_even_under_changes_that_are_not_applied(loop: Loop) -> None:
     unlogged(
         loop,
@@ -270,6 +271,7 @@ def test_no_false_alarm_under_writes_to_the_same_keys(loop: Loop) -> None:
             time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_large_tables_are_compared_by_ranges_of_their_keys(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "ROWS_A_RANGE", 100)
     rows = ", ".join(f"({7 * i}, 'v{i}', {i}, '2026-01-02 03:04:05.{i % 1000:03d}')" for i in range(200, 2200))
@@ -295,6 +297,7 @@ def test_large_tables_are_compared_by_ranges_of_their_keys(loop: Loop, monkeypat
     assert {int(d[0]["id"] or 0) for d in faults(report, "nothing")} == {2**63 - 1, 2**63, 2**64 - 1}
 
 
+@pytest.mark.long
 def test_without_capture_nothing_can_be_told(loop: Loop) -> None:
     loop.sql("INSERT INTO mirror VALUES (61, 'a', 1, NULL)")
     report = pipeline.verify(loop.config, [f"{loop.db}.mirror"], wait_s=0)

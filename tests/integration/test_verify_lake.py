@@ -105,6 +105,7 @@ def test_hashed_columns_are_compared_by_what_a_client_reads(
     assert "silent" not in json.dumps(report.document())
 
 
+@pytest.mark.long
 def test_values_that_are_close_exchanged_or_impossible_at_the_source(
     tmp_path: Path, server: Server, database: Database
 ) -> None:
