@@ -175,6 +175,7 @@ def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure
     assert_equal_to(config, pair.primary, configure)
 
 
+@pytest.mark.long
 def test_prepared_transactions_are_ended_on_the_new_server(pair: ReplicaPair, configure: Configure) -> None:
     """Their rows were read from the former server, and their XA COMMIT and XA ROLLBACK come from the new one."""
     config = configure(pair.primary.port, pair.primary.kind.name, pair.replica.port)

@@ -143,6 +143,7 @@ def test_reset_where_only_positions_are_stored(server: Server, configure: Config
     assert_refused(config, "history is not the one", "position")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["mariadb11", NO_GTIDS], indirect=True)
 def test_a_restored_copy_of_the_data_folder(server: Server, configure: Configure, tmp_path: Path) -> None:
     make_tables(server)

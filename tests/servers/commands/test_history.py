@@ -167,6 +167,7 @@ def test_bad_input_ends_with_one_sentence(
     assert "no configuration" in refused("other", name, "1") or "other" in asked.remarks
 
 
+@pytest.mark.long
 def test_a_million_changes_take_seconds(
     mysql9: Server, tmp_path: Path, database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -436,6 +436,7 @@ def test_a_store_that_is_cleaned_under_it(mysql9: Server, tmp_path: Path, databa
     assert "were removed by retention before they were shown" in log_of(loop)
 
 
+@pytest.mark.long
 def test_a_store_at_a_server_is_shown_alike(
     mysql9: Server, tmp_path: Path, database: Database, capfd: pytest.CaptureFixture[str]
 ) -> None:

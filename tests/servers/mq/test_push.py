@@ -300,6 +300,7 @@ def test_packets_have_canals_entries(kafka: Server, source: tuple[Server, str, P
     assert keys == expected
 
 
+@pytest.mark.long
 def test_a_message_that_is_too_large_ends_the_push_and_nothing_is_skipped(
     kafka: Server, source: tuple[Server, str, Path]
 ) -> None:

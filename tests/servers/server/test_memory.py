@@ -274,6 +274,7 @@ def used_bytes(run: Path) -> int:
     return sum(one.stat().st_blocks * 512 for one in run.rglob("*") if one.is_file())
 
 
+@pytest.mark.long
 def test_a_slow_client_holds_the_source_back(
     mysql9: Server, db: str, tmp_path: Path, embedded: Callable[..., EmbeddedServer]
 ) -> None:

@@ -49,6 +49,7 @@ def _fill(server: Server, name: str) -> None:
         server.execute(f"INSERT INTO shop.{name} VALUES {rows}")
 
 
+@pytest.mark.long
 def test_chunks_and_changes_are_the_table_as_of_the_second_position(busy: Server, tmp_path: Path, seed: int) -> None:
     config = _created(busy, tmp_path, "hot", snapshot={"chunk_rows": 150, "parallel": 3})
     reader = StoreReader(config.store.path)

@@ -273,6 +273,7 @@ def test_empty_tables_and_tables_without_a_key(
             keyless.is_exact(reader)
 
 
+@pytest.mark.long
 def test_huge_rows_pass(mariadb11: Server, database: Any, tmp_path: Path) -> None:
     db = database(mariadb11)
     config = _ready(mariadb11, tmp_path, db, rows=0)
@@ -315,6 +316,7 @@ def test_rows_per_second_are_limited(mariadb11: Server, database: Any, tmp_path:
     assert told[-1].bytes == sum(record.bytes for record in files.records())
 
 
+@pytest.mark.long
 def test_reading_pauses_while_the_source_is_busy(mariadb11: Server, database: Any, tmp_path: Path) -> None:
     db = database(mariadb11)
     config = _ready(mariadb11, tmp_path, db, rows=10, snapshot={"max_threads_running": 1})
