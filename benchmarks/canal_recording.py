@@ -2,9 +2,9 @@
 
     python -m benchmarks.canal_recording FILE
 
-That plays a recording back to one client after the other, and prints its port first. Playing costs next to no CPU time,
-so a client reads from it as fast as from a server that needs none. Each client gets the recording from its beginning,
-and again and again until it has enough.
+This command prints its port, and then plays a recording back to one client after the other. It needs hardly any CPU
+time, so a client reads at its own pace. Each client gets the recording from its beginning, and again and again until it
+has enough.
 """
 
 from __future__ import annotations

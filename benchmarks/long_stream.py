@@ -41,7 +41,7 @@ class Part:
     name: str
     transactions: int
     rows: int
-    """Of each transaction."""
+    """The rows of each transaction."""
     compressed: bool = False
 
 

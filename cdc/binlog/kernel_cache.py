@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -179,17 +177,13 @@ def sole_compiler(file: Path) -> Iterator[None]:
     nothing else: a process that cannot have it (a folder without locks, or one that compiles for ever) goes on alone.
     The operating system releases the lock when the process dies.
     """
+    from cdc.durable import locked
+    from cdc.errors import CdcError
+
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(CdcError, OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(open(file.with_suffix(".lock"), "ab"))
-            deadline = time.monotonic() + _WAIT_S
-            while time.monotonic() < deadline:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(0.05)
+            held.enter_context(locked(file.with_suffix(".lock"), "another process", wait_s=_WAIT_S))
         yield
 
 

@@ -25,7 +25,7 @@ from cdc.log import get_logger
 from cdc.positions import make_seq
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
-from cdc.source.server import ClockProbe, Source, clock_and_position, refuses_writes, replica_lag_s
+from cdc.source.server import ClockProbe, Source, behind_s, clock_and_position
 from cdc.store.formats.time_index import MARGIN_US, TimeIndexWriter, time_index_path
 from cdc.store.writer.log import RelayLog
 
@@ -86,13 +86,11 @@ class WatermarkTracker:
         if isinstance(control, BinlogFiles) or not self._may_ask_for_lag:
             return 0.0
         try:
-            lag_s = replica_lag_s(control)
+            lag_s = behind_s(control)
         except SourceRefusedError as error:
             self._may_ask_for_lag = False
             log.debug("whether the source is a replica that lags is not known", reason=error.message)
             return 0.0
-        if lag_s is not None and isinf(lag_s) and not refuses_writes(control):
-            lag_s = None  # it was a replica, and takes writes of its own now
         is_stalled = lag_s is not None and isinf(lag_s)
         if is_stalled and not self._is_stalled:
             log.warning(

@@ -21,10 +21,9 @@ from cdc.source.server import (
     Connection,
     Flavor,
     ServerInfo,
+    behind_s,
     describe,
-    refuses_writes,
     replica_label,
-    replica_lag_s,
     replicas,
     server_version,
     status_statement,
@@ -373,7 +372,7 @@ def _relay(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
             "Start it with log_slave_updates=ON, or capture its source.",
         )
     try:
-        lag_s = replica_lag_s(conn)
+        lag_s = behind_s(conn)
     except SourceRefusedError as refused:
         if runs:
             yield warning(
@@ -387,7 +386,7 @@ def _relay(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
         return
     if not isinf(lag_s):
         yield ok("source: replication", f"the server is a replica, {lag_s:g} s behind")
-    elif refuses_writes(conn):
+    else:
         yield warning(
             "source: replication",
             "the server is a read-only replica that does not replicate now: no interval becomes complete until it does",

@@ -6,6 +6,7 @@ import hashlib
 import re
 import socket
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, Literal, TypeAlias
 
 import pymysql
@@ -202,6 +203,13 @@ def replica_lag_s(conn: Connection) -> float | None:
     rows = [row for row in _replication(conn) if not str(row.get(name) or "").startswith("group_replication_")]
     found = [row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) for row in rows]
     return max((float("inf") if one is None else float(one) for one in found), default=None)
+
+
+def behind_s(conn: Connection) -> float | None:
+    """Returns the lag of :func:`replica_lag_s`; None also for a replica that has stopped to replicate and takes writes
+    of its own: it was promoted. Raises as that does."""
+    lag_s = replica_lag_s(conn)
+    return None if lag_s is not None and isinf(lag_s) and not refuses_writes(conn) else lag_s
 
 
 def is_replicating(conn: Connection) -> bool:

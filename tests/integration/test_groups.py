@@ -27,7 +27,7 @@ from spark_jobs.delta.known_tables import KnownTables
 from spark_jobs.delta.tables import target_of
 from spark_jobs.runtime.session import acquire
 from tests.support.apply import Loop
-from tests.support.groups import MODES, TABLES, Database, Member, fill, members
+from tests.support.groups import MODES, TABLES, Database, Member, fill, members, require_own_and_proved
 from tests.support.orphans import merge_overtaken
 
 
@@ -64,9 +64,7 @@ def test_members_write_the_same_keys(pair: tuple[Member, Member]) -> None:
     eu.sql("INSERT INTO mirror VALUES (5, 5, 'new')")
     us.level()
     eu.level()
-    for loop in pair:
-        loop.require_own()
-        loop.require_proved()
+    require_own_and_proved(*pair)
     assert [(row["_source"], row["id"]) for row in eu.delta("mirror", order="_source")] == [("eu", 5), ("us", 1)]
 
 
@@ -93,8 +91,7 @@ def test_a_name_that_begins_like_another_one(
     for loop in pair:
         loop.sql(*[f"UPDATE {table} SET v = -1 WHERE id = 5" for table in TABLES])
         loop.level()
-        loop.require_own()
-        loop.require_proved()
+        require_own_and_proved(loop)
 
 
 @pytest.mark.long
@@ -180,8 +177,7 @@ def test_a_member_leaves_and_comes_back_with_another_store(
     for loop in (eu, again):
         loop.sql(*[f"UPDATE {table} SET v = -2 WHERE id = 5" for table in TABLES])
         loop.level()
-        loop.require_own()
-        loop.require_proved()
+        require_own_and_proved(loop)
 
 
 @pytest.mark.long
@@ -257,9 +253,7 @@ def test_an_orphan_of_one_beside_merges_of_the_other(
     with monkeypatch.context() as patch:
         merge_overtaken(eu, eu.fetch(14), patch, others)
     eu.apply_all()
-    for loop in pair:
-        loop.require_own()
-        loop.require_proved()
+    require_own_and_proved(*pair)
 
 
 @pytest.mark.long
@@ -305,9 +299,7 @@ def test_a_snapshot_of_one_beside_the_other(
         cursor.execute(f"UPDATE `{eu.db}`.mirror SET note = 'unseen' WHERE id = 6")
         connection.commit()
     pipeline.snapshot(eu.config, [f"{eu.db}.{table}" for table in TABLES])
-    for loop in (eu, us):
-        loop.require_own()
-        loop.require_proved()
+    require_own_and_proved(eu, us)
 
 
 @pytest.mark.long
@@ -326,8 +318,7 @@ def test_a_replay_of_one_leaves_the_other_alone(pair: tuple[Member, Member]) -> 
     for loop in pair:
         loop.sql(*[f"UPDATE {table} SET v = -1 WHERE id = 5" for table in TABLES])
         loop.level()
-        loop.require_own()
-        loop.require_proved()
+        require_own_and_proved(loop)
 
 
 @pytest.mark.long
@@ -353,9 +344,7 @@ def test_a_replay_that_was_cut_off_goes_on_from_the_rows_that_are_there(
         loop.sql(*[f"UPDATE {table} SET v = -1, id = 100 WHERE id = 5" for table in TABLES])
         loop.level()
     assert len(retry_parked(eu.config)) == len(TABLES)
-    for loop in pair:
-        loop.require_own()
-        loop.require_proved()
+    require_own_and_proved(*pair)
 
 
 @pytest.mark.long
@@ -470,5 +459,4 @@ def test_a_snapshot_that_was_cut_off_leaves_the_member_out_until_the_next_one(
     for loop in pair:
         loop.sql(*[f"DELETE FROM {table} WHERE id = 6" for table in TABLES])
         loop.level()
-        loop.require_own()
-        loop.require_proved()
+        require_own_and_proved(loop)

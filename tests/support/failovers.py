@@ -1,4 +1,4 @@
-"""What tests of failovers ask the store and the servers."""
+"""Questions that tests of failovers ask the store and the servers."""
 
 from __future__ import annotations
 

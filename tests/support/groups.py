@@ -76,6 +76,13 @@ class Member(Loop):
         assert report.state == "proved", report.document()
 
 
+def require_own_and_proved(*loops: Member) -> None:
+    """Each member's rows are those of its source, and verify says so."""
+    for loop in loops:
+        loop.require_own()
+        loop.require_proved()
+
+
 def members(
     one: Server,
     other: Server,

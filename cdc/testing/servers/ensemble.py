@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import socket
 import time
-from types import TracebackType
 from typing import Self
 
 from cdc.errors import SourceUnavailableError
 from cdc.testing.servers.kinds import HOST
-from cdc.testing.servers.server import Server, free_port
+from cdc.testing.servers.server import Server, ServerSet, free_port
 
 _WAIT_S = 60.0
 _LEADS = ("leader", "standalone")
 
 
-class ZooKeeperEnsemble:
+class ZooKeeperEnsemble(ServerSet):
     """ZooKeepers that elect a leader among themselves. Its members are stopped, killed and restarted one by one."""
 
     def __init__(self, count: int = 3, options: tuple[str, ...] = ()) -> None:
@@ -56,14 +55,6 @@ class ZooKeeperEnsemble:
         """Stops all members."""
         for one in self.members:
             one.stop()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def leader(self) -> Server | None:
         """Returns the member that leads the others; None if none does now."""

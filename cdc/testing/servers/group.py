@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 import pymysql
 
 from cdc.errors import SourceUnavailableError
 from cdc.testing.servers.kinds import HOST, PASSWORD, USER
-from cdc.testing.servers.server import Server, free_port
+from cdc.testing.servers.server import Server, ServerSet, free_port
 
 T = TypeVar("T")
 
@@ -29,7 +28,7 @@ _STATES = (
 )
 
 
-class ReplicationGroup:
+class ReplicationGroup(ServerSet):
     """Three servers of MySQL 9 with one primary. Their transactions have the group's name as their UUID."""
 
     def __init__(self) -> None:
@@ -64,14 +63,6 @@ class ReplicationGroup:
         """Stops all servers."""
         for server in self.members:
             server.stop()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def primary(self) -> Server:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import pymysql
 
 from cdc.errors import SourceUnavailableError
 from cdc.testing.servers.kinds import HOST, PASSWORD, USER
-from cdc.testing.servers.server import Server
+from cdc.testing.servers.server import Server, ServerSet
 
 _WAIT_S = 30
 
 
-class ReplicaPair:
+class ReplicaPair(ServerSet):
     """Two servers of one kind, with GTIDs: :attr:`replica` replicates :attr:`primary`, asynchronously."""
 
     def __init__(self, kind_name: str, options: Sequence[str] = ()) -> None:
@@ -41,14 +40,6 @@ class ReplicaPair:
         """Stops both."""
         self.primary.stop()
         self.replica.stop()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def replicate(self) -> None:
         """Makes the replica replicate the primary, from the first transaction that it lacks."""

@@ -35,7 +35,7 @@ class FakeSessionAndStore:
 
 @pytest.fixture(autouse=True)
 def replica(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the source says of itself as a replica: its lag, and whether it is read-only."""
+    """The source's lag as a replica, and whether it is read-only, as the test sets them."""
     said: dict[str, Any] = {"lag_s": None, "read_only": False}
 
     def lag_s(control: Any) -> float | None:
@@ -44,8 +44,8 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found: float | None = said["lag_s"]
         return found
 
-    monkeypatch.setattr("cdc.capture.watermark.replica_lag_s", lag_s)
-    monkeypatch.setattr("cdc.capture.watermark.refuses_writes", lambda control: said["read_only"])
+    monkeypatch.setattr("cdc.source.server.replica_lag_s", lag_s)
+    monkeypatch.setattr("cdc.source.server.refuses_writes", lambda control: said["read_only"])
     monkeypatch.setattr("cdc.capture.watermark.server_of", lambda control: "db:3306")
     return said
 
