@@ -15,10 +15,15 @@ _POLL_S = 0.1
 
 
 class Proxy:
-    """Forwards connections to :attr:`target`, a port of 127.0.0.1. Use it as a context."""
+    """Forwards connections to :attr:`target`, a port of 127.0.0.1. Use it as a context.
 
-    def __init__(self, target: int) -> None:
+    With ``record``, :attr:`requests` has what each client has sent, connection by connection.
+    """
+
+    def __init__(self, target: int, *, record: bool = False) -> None:
         self.target = target
+        self.requests: list[bytearray] = []
+        self._record = record
         self._listener = socket.create_server((HOST, 0))
         self._listener.settimeout(_POLL_S)
         self.port: int = self._listener.getsockname()[1]
@@ -86,14 +91,17 @@ class Proxy:
             server.settimeout(None)
             with self._mutex:
                 self._pairs.append((client, server))
-            for here, there in ((client, server), (server, client)):
-                thread = threading.Thread(target=self._forward, args=(here, there), daemon=True)
+            self.requests.append(bytearray())
+            for here, there, copy in ((client, server, self.requests[-1]), (server, client, None)):
+                thread = threading.Thread(target=self._forward, args=(here, there, copy), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _forward(self, here: socket.socket, there: socket.socket) -> None:
+    def _forward(self, here: socket.socket, there: socket.socket, copy: bytearray | None) -> None:
         with suppress(OSError):
             while data := here.recv(1 << 16):
+                if self._record and copy is not None:
+                    copy += data
                 self._open.wait()
                 there.sendall(data)
         for one in (here, there):
