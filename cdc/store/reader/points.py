@@ -92,16 +92,9 @@ def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | No
     if last is None:
         raise UsageError("the store has no transaction yet", place=reader.place)
     first = reader.find_by_commit_time(wanted)
-    begins = reader.beginning()
     # An older transaction in the store proves that it has all that came since.
-    if begins is not None and begins.time_us > wanted and first == _oldest(reader):
-        if remark is None or begins.time_us // _SECOND_US != wanted // _SECOND_US:
-            raise UsageError(
-                f"the store begins on {iso_time_us(begins.time_us)}, after {iso_time_us(wanted)}",
-                place=reader.place,
-                remedy="Give a later time.",
-            )
-        remark("the store begins within that second; what was committed in it before is not there")
+    if first is not None and first == int((oldest := _oldest(reader))["seq"]):
+        _require_nothing_before(reader, oldest, wanted, remark)
     if first is None:
         if reader.complete_until_us() < wanted:
             raise UsageError(
@@ -113,9 +106,38 @@ def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | No
     return first - 1
 
 
-def _oldest(reader: Store) -> int:
-    """Returns the seq of the first transaction of a store that has one."""
-    return int(next(entries for entries in reader.all_entries() if len(entries))["seq"][0])
+def _oldest(reader: Store) -> np.void:
+    """Returns the first entry of a store that has one."""
+    first: np.void = next(entries for entries in reader.all_entries() if len(entries))[0]
+    return first
+
+
+def _require_nothing_before(reader: Store, oldest: np.void, wanted: int, remark: Callable[[str], None] | None) -> None:
+    """Raises UsageError if transactions between a time and the oldest one in the store were committed before the store
+    began, or may have been removed by retention."""
+    seq, committed = int(oldest["seq"]), int(oldest["commit_time_us"])
+    begins = reader.beginning()
+    begins_us = 0 if begins is None else begins.time_us
+    in_its_second = False
+    if begins_us > wanted:
+        if remark is None or begins_us // _SECOND_US != wanted // _SECOND_US:
+            raise UsageError(
+                f"the store begins on {iso_time_us(begins_us)}, after {iso_time_us(wanted)}",
+                place=reader.place,
+                remedy="Give a later time.",
+            )
+        in_its_second = True
+    if 0 < reader.removed_seq() < seq:
+        if remark is None or committed // _SECOND_US != wanted // _SECOND_US:
+            raise UsageError(
+                f"retention has removed the transactions before {iso_time_us(committed)}, and some of them may have "
+                f"been committed after {iso_time_us(wanted)}",
+                place=reader.place,
+                remedy=f"Give a later time; or {seq - 1}, the seq before the oldest transaction that is kept.",
+            )
+        in_its_second = True
+    if in_its_second and remark is not None:
+        remark("the store begins within that second; what was committed in it before is not there")
 
 
 def _gtids(text: str) -> list[_Gtid]:

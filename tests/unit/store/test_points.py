@@ -9,6 +9,7 @@ import pytest
 
 from cdc.errors import UsageError
 from cdc.positions import format_seq
+from cdc.store.formats.missing import Removed, write_removed
 from cdc.store.formats.state import Beginning, record_beginning
 from cdc.store.reader.points import find_point
 from cdc.store.reader.reader import StoreReader
@@ -129,3 +130,30 @@ def test_of_the_second_in_which_the_store_begins_only_viewers_get_what_is_there(
     with pytest.raises(UsageError, match="the store begins on"):
         find_point(later, iso_time_us(time - 1_000_000), told.append)
     assert len(told) == 1
+
+
+def test_a_time_before_what_retention_has_kept_is_refused(begun: Callable[[int], StoreReader]) -> None:
+    """Transactions between that time and the oldest one may be among those that were removed."""
+    later = begun(0)
+    first, time, _ = entries(later)[0]
+    assert find_point(later, iso_time_us(time)) == find_point(later, iso_time_us(time - 5_000_000)) == first - 1
+    write_removed(later.path, Removed(first - 100, time - 3_000_000))
+    told = list[str]()
+    for wanted in (time, time - 1, time - 5_000_000):
+        with pytest.raises(UsageError, match="retention has removed the transactions before") as caught:
+            find_point(later, iso_time_us(wanted))
+        assert str(first - 1) in str(caught.value) and find_point(later, str(first - 1)) == first - 1
+    with pytest.raises(UsageError, match="retention has removed"):
+        find_point(later, iso_time_us(time - 1_000_000), told.append)
+    assert told == []
+    assert find_point(later, iso_time_us(time), told.append) == first - 1
+    assert told == ["the store begins within that second; what was committed in it before is not there"]
+    _, after, _ = next(one for one in entries(later) if one[1] > time)
+    assert find_point(later, iso_time_us(after)) >= first, "an older transaction is there"
+
+
+def test_what_capture_has_read_again_counts_as_kept(begun: Callable[[int], StoreReader]) -> None:
+    later = begun(0)
+    first, time, _ = entries(later)[0]
+    write_removed(later.path, Removed(first + 1, time))
+    assert find_point(later, iso_time_us(time)) == first - 1
