@@ -76,7 +76,9 @@ def filled(kind: str, rows: int) -> Iterator[tuple[Server, str]]:
 
 
 def add_last(server: Server) -> tuple[str, int]:
-    """Writes one more small transaction, and returns the file and offset at which it begins."""
+    """Writes one more small transaction, and returns the file and offset at which it begins: a file of its own, since a
+    start in the middle of a file reads what is before it for the GTIDs."""
+    server.execute("FLUSH BINARY LOGS")
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
         file, pos = cursor.fetchone()[:2]  # type: ignore[index]

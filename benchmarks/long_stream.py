@@ -1,4 +1,5 @@
-"""Memory of capture over a long stream: 10 GB, among them a transaction of a gigabyte and a compressed one.
+"""Memory of capture over a long stream: 10 GB, among them a transaction of a gigabyte, a compressed one, and half a
+million of one row each.
 
 A MySQL 9 writes the stream, and ``cdc capture --until-current`` reads it from the beginning, in a process of its own. Its
 resident memory (RSS) is looked at twenty times a second, and the kernel says the most that it ever had. The exit status
@@ -30,6 +31,9 @@ from cdc.testing.servers import HOST, PASSWORD, USER, Server
 _ROW_BYTES = 1984
 _ROWS = 8_000
 """Rows of an ordinary transaction, of 16 MB."""
+_SMALL = 500_000
+"""Transactions of one row: their entries in the index have 64 MB."""
+_SMALL_BYTES = 100
 _EVERY_S = 0.05
 _OPTIONS = ("--max-binlog-size=1G", "--cte-max-recursion-depth=4294967295", "--max-binlog-cache-size=8G")
 
@@ -54,7 +58,12 @@ def parts_of(gigabytes: float) -> list[Part]:
         Part("one transaction", 1, large),
         Part("compressed transactions of 16 MB", max(1, 2 * large // _ROWS), _ROWS, compressed=True),
         Part("one compressed transaction", 1, large, compressed=True),
+        Part("transactions of one row", _SMALL, 1),
     ]
+
+
+def _bytes_of(part: Part) -> int:
+    return _SMALL_BYTES if part.rows == 1 else _ROW_BYTES
 
 
 def write(server: Server, part: Part) -> None:
@@ -67,6 +76,9 @@ def write(server: Server, part: Part) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE stream")  # a common table expression needs a database
         cursor.execute(f"SET SESSION binlog_transaction_compression = {switch}")
+        if part.rows == 1:
+            cursor.execute(f"CALL stream.small({part.transactions})")
+            return
         for _ in range(part.transactions):
             cursor.execute(insert)
             if part.compressed:
@@ -176,6 +188,8 @@ def main() -> int:
             "CREATE DATABASE stream",
             f"CREATE TABLE stream.gone {columns} ENGINE=BLACKHOLE",
             f"CREATE TABLE stream.kept {columns}",
+            "CREATE PROCEDURE stream.small(n INT) BEGIN DECLARE i INT DEFAULT 0; WHILE i < n DO "
+            f"INSERT INTO stream.gone (pad) VALUES (REPEAT('x', {_SMALL_BYTES})); SET i = i + 1; END WHILE; END",
         )
         for part in parts:
             began = time.monotonic()
@@ -187,7 +201,7 @@ def main() -> int:
     faults = []
     if transactions != (expected := sum(part.transactions for part in parts)):
         faults.append(f"the store has {transactions} transactions with rows, and the source wrote {expected}")
-    if stored_bytes < (least := sum(part.transactions * part.rows for part in parts) * _ROW_BYTES):
+    if stored_bytes < (least := sum(part.transactions * part.rows * _bytes_of(part) for part in parts)):
         faults.append(f"the store has {stored_bytes:,} bytes, and the rows alone have {least:,}")
     if result.peak_mb >= options.limit_mb:
         faults.append(f"capture needed {result.peak_mb:.0f} MB, and the limit is {options.limit_mb:g}")

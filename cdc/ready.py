@@ -13,7 +13,6 @@ from importlib import import_module
 
 _MODULES = (
     "cdc.alarms.start",
-    "cdc.binlog.entry_checksums",
     "cdc.capture",
     "cdc.capture.memory_room",
     "cdc.cli",
@@ -30,7 +29,7 @@ def prepare() -> None:
     """Loads what capture needs."""
     for name in _MODULES:
         import_module(name)
-    from cdc.binlog.framer import warm_up
+    from cdc.capture.kernels import warm_up
 
     warm_up()
 

@@ -176,7 +176,7 @@ class ArchivedReader(StoreReader):
 
     def _stats_of(self, stats: StoreStats, name: str) -> SegmentStats:
         path = self._segment(name)
-        return super()._stats_of(stats, name) if path.parent != self._folder else stats_of(IndexFile(path).entries)
+        return super()._stats_of(stats, name) if path.parent != self._folder else stats_of(IndexFile(path))
 
     def schema_path(self, last_seq: int) -> Path | None:
         self._older()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from cdc.archive.background import archiving
 from cdc.batches.retention import make_cleaner
-from cdc.binlog.framer import warm_up
 from cdc.capture import own_store, replication
 from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
+from cdc.capture.kernels import warm_up
 from cdc.capture.memory_room import MemoryRoom
 from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.servers import SourceServers

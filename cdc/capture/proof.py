@@ -104,9 +104,9 @@ def read_store_end(store: Path) -> StoreEnd | None:
         entries = index.verified(max(0, len(index.entries) - 1), len(index.entries))
         if last is None:
             last = _copy(entries, -1)
-        every = index.entries
-        if gtid_entry is None and len(found := np.flatnonzero(every["gtid_count"])):
-            gtid_entry = _copy(index.verified(int(found[-1]), int(found[-1]) + 1), 0)
+        found = None if gtid_entry is not None else next(index.from_end("gtid_count"), None)
+        if found is not None:
+            gtid_entry = _copy(index.verified(found, found + 1), 0)
         if transaction is None:
             transaction = _newest_transaction(segment, index)
         searched += 1
@@ -125,13 +125,13 @@ def _newest_transaction(segment: Path, index: IndexFile) -> StoredTransaction | 
     """Returns the newest transaction of a segment at which a dump can begin: the request's offset has 32 bits."""
     entries, start = index.entries, layout.segment_start(segment)
     assert start is not None
-    for at in np.flatnonzero(entries["length"])[::-1]:
+    for at in index.from_end("length"):
         file = split_seq(int(entries["seq"][at])).file_number
         before = [split_seq(int(entries["seq"][at - 1]))] if at else []
         # The entry before may be a position entry of the previous binlog file.
         after = next((p.offset for p in before if p.file_number == file), split_seq(start).offset)
         if after <= MAX_POSITION:
-            return StoredTransaction(segment, _copy(index.verified(int(at), int(at) + 1), 0), after)
+            return StoredTransaction(segment, _copy(index.verified(at, at + 1), 0), after)
     return None
 
 

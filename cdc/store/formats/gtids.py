@@ -30,7 +30,6 @@ from cdc.store.formats.missing import first_after, read_removed
 GTIDS_FILE = "gtids.json"
 _KEPT = 16
 """Older checkpoints are for a store whose end was cut off."""
-_SLICE = 1 << 16
 _REMEDY = "Remove it: capture asks the server again, as long as it is the same server."
 
 
@@ -107,8 +106,7 @@ def entries_after(store: Path, seq: int) -> Iterator[Entries]:
     segments = layout.list_segments(store)
     for segment in segments[first_after([segment.name for segment in segments], seq) :]:
         index = IndexFile(segment)
-        for start in range(index.after(seq), len(index.entries), _SLICE):
-            yield index.verified(start, min(start + _SLICE, len(index.entries)))
+        yield from index.verified_parts(index.after(seq))
 
 
 def gtids_of(entries: Entries, flavor: Flavor) -> GtidSet:

@@ -13,6 +13,7 @@ import os
 import struct
 import zlib
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ _HEADER = struct.Struct("<4sHH")
 _WITHOUT_KERNEL = 64
 """Up to so many entries are verified without the compiled kernel, which takes longer to load."""
 _TAIL_ENTRIES = 8
-_STATS_ENTRIES = 1 << 18
+_PART_ENTRIES = 1 << 15
 _REBUILD = "Stop capture, remove this index and start it again: it is made anew from the segment."
 
 
@@ -108,9 +109,32 @@ class IndexFile:
         if len(self.entries) and first_bad(self.entries[-1:]) == 0:
             self.entries = self.entries[:-1]  # being written at this moment, or torn by a crash and not repaired yet
 
-    def release(self) -> None:
-        """Takes the pages that were looked at out of this process's memory; they are read again when they are needed.
-        Call it between the parts of a look at all entries, which may be millions."""
+    def parts(self, start: int = 0, stop: int | None = None) -> Iterator[Entries]:
+        """Yields the entries from ``start`` to ``stop``, some thousands at a time. There may be millions, so the pages
+        of each part leave this process's memory before the next one."""
+        stop = len(self.entries) if stop is None else stop
+        for at in range(start, stop, _PART_ENTRIES):
+            yield self.entries[at : min(at + _PART_ENTRIES, stop)]
+            self._release()
+
+    def verified_parts(self, start: int = 0, stop: int | None = None) -> Iterator[Entries]:
+        """:meth:`parts` as :meth:`verified` copies."""
+        stop = len(self.entries) if stop is None else stop
+        for at in range(start, stop, _PART_ENTRIES):
+            found = self.verified(at, min(at + _PART_ENTRIES, stop))
+            self._release()
+            yield found
+
+    def from_end(self, field: str) -> Iterator[int]:
+        """Yields the numbers of the entries whose field is not 0, from the last one to the first one."""
+        for stop in range(len(self.entries), 0, -_PART_ENTRIES):
+            start = max(0, stop - _PART_ENTRIES)
+            yield from (start + int(at) for at in np.flatnonzero(self.entries[field][start:stop])[::-1])
+            self._release()
+
+    def _release(self) -> None:
+        """Takes the pages that were looked at out of this process's memory; they are read again when they are
+        needed."""
         mapped = getattr(self.entries, "_mmap", None)
         if mapped is not None:
             mapped.madvise(mmap.MADV_DONTNEED)
@@ -233,16 +257,15 @@ class SegmentStats:
     """The latest commit time, µs since 1970."""
 
 
-def stats_of(entries: Entries) -> SegmentStats:
-    """Computes the stats of entries, some of them at a time."""
+def stats_of(index: IndexFile) -> SegmentStats:
+    """Computes the stats of a segment's entries."""
     transactions = size = newest = 0
-    for start in range(0, len(entries), _STATS_ENTRIES):
-        part = entries[start : start + _STATS_ENTRIES]
+    for part in index.parts():
         lengths = part["length"]
         transactions += int(np.count_nonzero(lengths))
         size += int(lengths.sum())
         newest = max(newest, int(part["commit_time_us"].max()))
-    return SegmentStats(len(entries), transactions, size, newest)
+    return SegmentStats(len(index.entries), transactions, size, newest)
 
 
 class StoreStats:
@@ -266,7 +289,7 @@ class StoreStats:
     def of(self, name: str) -> SegmentStats:
         """Returns the stats of a segment at this moment. Raises what opening an index raises."""
         known = self.recorded(name)
-        return stats_of(IndexFile(layout.segments_folder(self._store) / name).entries) if known is None else known
+        return stats_of(IndexFile(layout.segments_folder(self._store) / name)) if known is None else known
 
 
 def update_stats(store: Path) -> None:
@@ -278,7 +301,7 @@ def update_stats(store: Path) -> None:
         known = stats.recorded(name)
         if known is None:
             index = IndexFile(layout.segments_folder(store) / name)
-            known = stats_of(index.entries) if index.is_whole() else None
+            known = stats_of(index) if index.is_whole() else None
         if known is not None:
             made[name] = known
     if made != stats.known:

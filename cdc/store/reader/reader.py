@@ -166,12 +166,12 @@ class StoreReader:
         first one does. A filtered reader's cursor may move there, so that it does not hold the store back."""
         found, pending = after_seq, after_seq
         for _, index in self._indexes(after_seq):
-            entries = index.entries[index.after(after_seq) :]
+            start = index.after(after_seq)
             found = pending  # this segment exists: the one before it is finished
             names = TableNumbers(self.path).names
-            if any(table_filter.wanted(part, names).any() for part in _slices(entries)):
+            if any(table_filter.wanted(part, names).any() for part in index.parts(start)):
                 break
-            pending = int(entries["seq"][-1]) if len(entries) else pending
+            pending = int(index.entries["seq"][-1]) if start < len(index.entries) else pending
         self.require_kept(after_seq)
         return found
 
@@ -183,8 +183,8 @@ class StoreReader:
         until = CommitTimeLimit(self.path, limits.until_us)
         for _, index in self._indexes(until.certain_seq):
             start, stop = index.after(until.certain_seq), index.after(after_seq)
-            for at in range(start, stop, _SLICE):
-                until.count_before(index.verified(at, min(at + _SLICE, stop)))
+            for part in index.verified_parts(start, stop):
+                until.count_before(part)
             if stop < len(index.entries):
                 break
         return until
@@ -233,8 +233,7 @@ class StoreReader:
         DamagedError."""
         for _, index in self._indexes(after_seq):
             stop = len(index.entries) if upto_seq is None else index.after(upto_seq)
-            for start in range(index.after(after_seq), stop, _SLICE):
-                yield index.verified(start, min(start + _SLICE, stop))
+            yield from index.verified_parts(index.after(after_seq), stop)
             if stop < len(index.entries):
                 return
 
@@ -276,7 +275,7 @@ class StoreReader:
                 continue
             index = IndexFile(self._segment(name))
             start = 0
-            for part in _slices(index.entries):
+            for part in index.parts():
                 late = np.flatnonzero(part["commit_time_us"] >= time_us)
                 if len(late):
                     at = start + int(late[0])
@@ -313,10 +312,9 @@ class StoreReader:
         size = sum(found.bytes for found in recorded)
         rest = names[:1] + [name for name in names[1:] if stats.recorded(name) is None]
         for _, index in self._indexes(after_seq, rest):
-            for part in _slices(index.entries[index.after(after_seq) :]):
+            for part in index.parts(index.after(after_seq)):
                 transactions += int(np.count_nonzero(part["length"]))
                 size += int(part["length"].sum())
-                index.release()
         oldest = self._oldest(names, after_seq)
         if oldest is None:
             return Backlog(transactions, size, None)
@@ -447,14 +445,8 @@ def _file_created_s(segment: Path, seq: int) -> int | None:
 
 def first_transaction(entries: Entries, start: int) -> int | None:
     """Returns the number of the first entry from ``start`` on that has bytes; None if there is none."""
-    for part in _slices(entries[start:], 256):
-        there = np.flatnonzero(part["length"])
+    for at in range(start, len(entries), _FIRST_SLICE):
+        there = np.flatnonzero(entries["length"][at : at + _FIRST_SLICE])
         if len(there):
-            return start + int(there[0])
-        start += len(part)
+            return at + int(there[0])
     return None
-
-
-def _slices(entries: Entries, size: int = _SLICE) -> Iterator[Entries]:
-    for start in range(0, len(entries), size):
-        yield entries[start : start + size]
