@@ -10,7 +10,10 @@ aside: everything in it was acked, or is read again.
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 OWNER_FILE = "server.json"
 """The file in a store that names the server which it belongs to."""
 _VERSION = 1
+_REMOVED = ".removed-"
+"""In the names of stores that are being removed, behind the store's own name."""
 _log = get_logger(__name__)
 
 
@@ -80,6 +85,8 @@ def prepare(config: DestinationConfig, state: State, conn: Source) -> None:
         reason = None if begin is None else _fault(StoreReader(folder), begin, state, conn)
         if reason is not None:
             _set_aside(folder, reason)
+    if folder.parent.is_dir():
+        _remove_older(folder)
 
 
 def _fault(reader: StoreReader, begin: int, state: State, conn: Source) -> str | None:
@@ -105,18 +112,35 @@ def _fault(reader: StoreReader, begin: int, state: State, conn: Source) -> str |
 
 
 def _set_aside(folder: Path, reason: str) -> None:
-    """Moves a store away. The one that was moved away before it is removed."""
+    """Moves a store away, in place of the one that was moved away before it, which is removed later: a large one takes
+    seconds to remove, and readers wait for this server."""
     aside = folder.with_name(f"{folder.name}.aside")
     lock = StoreLock(folder)
     try:
         with storage_errors(folder):
             if aside.exists():
-                shutil.rmtree(aside)
+                aside.rename(folder.with_name(f"{folder.name}{_REMOVED}{secrets.token_hex(4)}"))
             folder.rename(aside)
             sync_folder(folder.parent)
     finally:
         lock.release()
     _log.warning("store set aside: this server begins a new one", store=str(folder), moved_to=str(aside), reason=reason)
+
+
+def _remove_older(folder: Path) -> None:
+    """Removes, in the background, stores that were moved away twice, those of earlier processes included."""
+    name = re.compile(re.escape(f"{folder.name}{_REMOVED}") + "[0-9a-f]{8}")
+    older = [one for one in folder.parent.iterdir() if name.fullmatch(one.name)]
+
+    def remove() -> None:
+        for one in older:
+            try:
+                shutil.rmtree(one)
+            except OSError as error:
+                _log.warning("store that was set aside cannot be removed", store=str(one), reason=str(error))
+
+    if older:
+        threading.Thread(target=remove, name="remove-older-stores", daemon=True).start()
 
 
 def _require_own(config: DestinationConfig, folder: Path) -> None:

@@ -18,6 +18,7 @@ from cdc.errors import ConfigError, CutOffError, SourceRefusedError
 from cdc.meta import open_meta
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.cluster import until
 
 Database = Callable[[Server], str]
 
@@ -135,13 +136,19 @@ def test_a_store_that_begins_behind_a_reader_is_set_aside(pair: Pair) -> None:
     assert take(pair.one, "fast") == 3
     pair.capture(pair.two)
     assert len(seqs(pair.two)) == 3
+    folder = pair.two.store.path
+    older = [folder.with_name(name) for name in ("store.aside", "store.removed-0123abcd", "store.removed-mine")]
+    for one in older:  # of an earlier time, of a process that was killed while it removed it, and somebody else's
+        one.mkdir()
+        (one / "file").touch()
     assert take(pair.one, "late") == 3  # a new reader begins at the first transaction of the leader's store
     with open_meta(pair.one) as meta:
         meta.update_cursor("late", StoreReader(pair.one.store.path).beginning().seq)  # type: ignore[union-attr]
     pair.capture(pair.two)
     assert seqs(pair.two) == seqs(pair.one) and len(seqs(pair.two)) == 6
-    aside = pair.two.store.path.with_name("store.aside")
-    assert StoreReader(aside).last_seq() is not None
+    aside = folder.with_name("store.aside")
+    assert StoreReader(aside).last_seq() is not None and not (aside / "file").exists()
+    until(lambda: {one.name for one in folder.parent.glob("store.removed*")} == {"store.removed-mine"}, 30)
 
 
 def test_a_store_whose_continuation_was_purged_is_set_aside(pair: Pair) -> None:
