@@ -86,9 +86,35 @@ REFUSALS = (
         "history, restore the file from there; else start a new destination after the event.",
     ),
     Refusal(
+        "The beginning of the file is damaged",
+        "the server's binlog file of {position} does not begin as a binlog does",
+        (
+            "Binlog has bad magic number",
+            "Could not find format_description_event in binlog file",
+            "Found invalid Format description event",
+            "Found invalid event in binary log",
+            "Failed to find format descriptor event",
+            "Corrupt Format_description event found",
+        ),
+        "The first bytes of the file, or its first event, are not those of a binlog: the disk has damaged it, or "
+        "another file was put in its place.",
+        "Compare the file with a copy, or with mysqlbinlog. If another server has the same history, restore the file "
+        "from there; else start a new destination after it.",
+    ),
+    Refusal(
         "The server cannot read its file",
         "the server cannot read its binlog at {position}",
-        ("I/O error reading log event", "unknown error reading log event", "Failed to decrypt content"),
+        (
+            "I/O error reading log event",
+            "I/O error reading the header from the binary log",
+            "unknown error reading log event",
+            "Failed to decrypt content",
+            "Cannot get file password for encrypted replication log file",
+            "Found invalid binary log encryption header",
+            "event decryption failure",
+            "Could not decrypt binlog",
+            "decryption of binlog",
+        ),
         "The server's disk fails, the file was changed under it, or the key of an encrypted binlog is missing.",
         "Look into the server's error log, and repair its disk or its keyring. Then start capture again.",
     ),
@@ -150,9 +176,13 @@ REFUSALS = (
     Refusal(
         "Checksums were not agreed on",
         "the server does not send its binlog",
-        ("can not handle replication events with the checksum",),
-        "The server believes that the reader does not know checksums. Capture asks for them at every connect, so a "
-        "proxy between the two may have dropped the session's variables.",
+        (
+            "can not handle replication events with the checksum",
+            "Failed to replace GTID event",
+            "Failed to replace binlog checkpoint",
+        ),
+        "The server believes that the reader does not know checksums, or MariaDB's GTIDs. Capture says so at every "
+        "connect, so a proxy between the two may have dropped the session's variables.",
         "Connect to the server itself, without a proxy that shares or resets sessions.",
     ),
     Refusal(

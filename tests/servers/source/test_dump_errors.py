@@ -129,6 +129,26 @@ def test_files_that_are_damaged_and_missing(kind: str, monkeypatch: pytest.Monke
         assert isinstance(error, SourceRefusedError) and "cannot continue behind" in error.message, text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_do_not_begin_as_binlogs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_PW", PASSWORD)
+    with Server(kind) as server:
+        source = SourceConfig(url=server.url, password_env="SOURCE_PW", server_id=41_000_007)
+        server.execute("CREATE DATABASE d", "FLUSH BINARY LOGS")
+        with connect(source) as conn:
+            first = binlog_files(conn)[0].name
+        path = server.data / first
+        content = path.read_bytes()
+        size = int.from_bytes(content[13:17], "little")  # of the format description, which begins at byte 4
+        other_magic, no_description = b"\xfexxx" + content[4:], content[:4] + content[4 + size :]
+        # MySQL 5.6 sends a file without a format description.
+        for damaged in (other_magic,) if kind == "mysql56" else (other_magic, no_description):
+            path.write_bytes(damaged)
+            error, text = refused(source, BinlogPosition(first, 4))
+            assert cause(text) == "The beginning of the file is damaged" and isinstance(error, SourceRefusedError), text
+            assert first in error.message
+
+
 def test_transactions_without_gtids_behind_gtid_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_PW", PASSWORD)
     with Server("mysql9", options=["--gtid-mode=OFF"]) as server:
