@@ -102,7 +102,7 @@ def examine_server(conn: Connection) -> list[Finding]:
         found.append(ok("source: gtid", "transactions have GTIDs"))
     else:
         found.append(ok("source: gtid", "transactions have no GTIDs (positions are used)"))
-    return found + check_privileges(info, read_grants(conn), account)
+    return found + check_privileges(info, read_grants(conn), account, values.get("gtid_mode"))
 
 
 def examine(
@@ -132,7 +132,7 @@ def _examine(
         return found
     account = _account(conn)
     grants = read_grants(conn)
-    privileges = check_privileges(info, grants, account)
+    privileges = check_privileges(info, grants, account, values.get("gtid_mode"))
     found += privileges
     found += _server_ids(config, conn, info, own_capture_running)
     found += _retention(conn, values)
@@ -143,13 +143,13 @@ def _examine(
         found += _filters(conn, databases)
     found += _relay(conn, values)
     found += check_visibility(config.tables, len(names), databases, grants, account)
-    hidden = unreadable(conn, sorted(databases))
+    hidden = unreadable(conn, names, grants)
     for name in sorted(f"{db}.{table}" for db, table in names):
         if name in hidden:
             found.append(
                 error(
                     f"table {name}",
-                    f"{account} may not SELECT all of its columns, so their types are unknown",
+                    f"{account} may not SELECT all of its columns, so their types and values are unknown",
                     f"GRANT SELECT ON `{name.replace('.', '`.`', 1)}` TO {account};",
                 )
             )

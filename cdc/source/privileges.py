@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cdc.config import TablesConfig
-from cdc.source.connection import query
+from cdc.errors import SourceRefusedError
+from cdc.source.connection import query, quoted
 from cdc.source.findings import Advice, Finding, error, ok, warning
 from cdc.source.server import Connection, ServerInfo
 
@@ -18,6 +20,8 @@ SELECT DISTINCT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.CO
 WHERE TABLE_SCHEMA IN ({marks}) AND NOT FIND_IN_SET('select', PRIVILEGES)
 """
 _ALL = frozenset({"ALL PRIVILEGES", "ALL"})
+_OF_COLUMNS = re.compile(r"[A-Z ]+\([^)]*\)")
+_SELECT_OF_COLUMNS = re.compile(r"\bSELECT \(")
 
 
 @dataclass
@@ -26,6 +30,8 @@ class Grants:
 
     everywhere: set[str] = field(default_factory=set)
     databases: dict[str, set[str]] = field(default_factory=dict)
+    of_columns: set[tuple[str, str]] = field(default_factory=set)
+    """Tables (database and name) with SELECT on single columns."""
 
     def has(self, *names: str) -> bool:
         """Whether the user has any of these privileges globally."""
@@ -45,19 +51,22 @@ def read_grants(conn: Connection) -> Grants:
 
 
 def parse_grants(lines: list[str]) -> Grants:
-    """Parses the lines of SHOW GRANTS. Grants on single tables, columns, routines and roles are ignored."""
+    """Parses the lines of SHOW GRANTS. Grants on whole tables, routines and roles are ignored."""
     grants = Grants()
     for line in lines:
         match = _GRANT.match(line)
         if match is None:
             continue
         # SELECT (a, b) grants columns, not the table.
-        what = {part.strip() for part in re.sub(r"[A-Z ]+\([^)]*\)", "", match["what"]).split(",")} - {""}
+        what = {part.strip() for part in _OF_COLUMNS.sub("", match["what"]).split(",")} - {""}
         scope = match["scope"]
         if scope == "*.*":
             grants.everywhere |= what
         elif scope.endswith(".*"):
             grants.databases.setdefault(scope[1:-3].replace("``", "`"), set()).update(what)
+        elif _SELECT_OF_COLUMNS.search(match["what"]):
+            db, table = (name.replace("``", "`") for name in scope[1:-1].split("`.`", 1))
+            grants.of_columns.add((db, table))
     return grants
 
 
@@ -73,8 +82,9 @@ def _like(pattern: str, name: str) -> bool:
     return re.fullmatch(regex, name, re.DOTALL) is not None
 
 
-def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Finding]:
-    """Checks that the user may read the binlog and ask for the current position."""
+def check_privileges(info: ServerInfo, grants: Grants, account: str, gtid_mode: str | None = None) -> list[Finding]:
+    """Checks that the user may read the binlog and ask for the current position. Snapshots need one more privilege on
+    MySQL without GTIDs. ``gtid_mode`` is the server's variable."""
     found: list[Finding] = []
     if not grants.has("REPLICATION SLAVE"):
         found.append(
@@ -98,11 +108,13 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Fin
             )
         )
     found = found or [ok("source: privileges", f"{account} may read the binlog and ask for positions")]
-    if info.flavor == "mysql" and info.version_info < (5, 7) and not grants.has("PROCESS"):
+    by_gtids = info.version_info >= (5, 7) and (gtid_mode or "OFF").upper() == "ON"
+    if info.flavor == "mysql" and not by_gtids and not grants.has("PROCESS"):
+        which = "MySQL 5.6" if info.version_info < (5, 7) else f"a server with gtid_mode={gtid_mode or 'OFF'}"
         found.append(
             warning(
                 "source: privileges",
-                f"{account} may not see other sessions (PROCESS is missing), which snapshots of MySQL 5.6 need",
+                f"{account} may not see other sessions (PROCESS is missing), which snapshots of {which} need",
                 f"GRANT PROCESS ON *.* TO {account};",
             )
         )
@@ -147,14 +159,18 @@ def _covered(pattern: str, grants: Grants) -> bool:
     return bool(dot) and re.fullmatch(r"[A-Za-z0-9_$-]+", db) is not None and grants.may_select_all_of(db)
 
 
-def unreadable(conn: Connection, databases: list[str]) -> set[str]:
-    """Returns the visible tables (``db.table``) of which the user may not SELECT all columns."""
-    if not databases:
+def unreadable(conn: Connection, tables: Collection[tuple[str, str]], grants: Grants) -> set[str]:
+    """Returns those of the visible tables (database and name; returned as ``db.table``) of which the user may not
+    SELECT all columns."""
+    if not tables:
         return set()
-    marks = ", ".join(["%s"] * len(databases))
-    rows = query(
-        conn,
-        _UNREADABLE.format(marks=marks),
-        databases,
-    )
-    return {f"{row['db']}.{row['tab']}" for row in rows}
+    databases = sorted({db for db, _ in tables})
+    rows = query(conn, _UNREADABLE.format(marks=", ".join(["%s"] * len(databases))), databases)
+    found = {f"{row['db']}.{row['tab']}" for row in rows}
+    # A column on which a user has no privilege at all is not in information_schema.
+    for db, table in grants.of_columns & set(tables):
+        try:
+            query(conn, f"SELECT * FROM {quoted(db)}.{quoted(table)} LIMIT 0")  # noqa: S608
+        except SourceRefusedError:
+            found.add(f"{db}.{table}")
+    return found

@@ -19,9 +19,11 @@ class Service(enum.StrEnum):
     RDS = "Amazon RDS"
     AURORA = "Amazon Aurora"
     CLOUD_SQL = "Cloud SQL"
+    AZURE = "Azure Database for MySQL"
 
 
 _AMAZON = re.compile(r".*\.rds(\.[a-z0-9-]+)?\.amazonaws\.com(\.cn)?")
+_AZURE = re.compile(r".*\.mysql\.database\.(azure\.com|chinacloudapi\.cn|usgovcloudapi\.net)")
 _CLUSTER = (".cluster-", ".cluster-ro-", ".cluster-custom-")
 
 
@@ -31,6 +33,8 @@ def service_of(host: str, version: str) -> Service | None:
     host = host.lower()
     if _AMAZON.fullmatch(host):
         return Service.AURORA if any(part in host for part in _CLUSTER) else Service.RDS
+    if _AZURE.fullmatch(host):
+        return Service.AZURE
     return Service.CLOUD_SQL if version.lower().endswith("-google") else None
 
 
@@ -87,12 +91,16 @@ _OFFERED: Mapping[Service, tuple[str, tuple[str, ...]]] = {
     Service.RDS: ("in the instance's parameter group:", (FORMAT.name, IMAGE.name, METADATA.name)),
     Service.AURORA: ("in the cluster's parameter group:", (FORMAT.name, IMAGE.name, METADATA.name)),
     Service.CLOUD_SQL: ("as a database flag:", (IMAGE.name, METADATA.name)),  # it always writes rows
+    Service.AZURE: ("in the server parameters:", (IMAGE.name,)),  # it always writes rows
 }
 """For each service, the words that say where its settings are changed, and the settings that users may change there."""
 
 
 def _managed(name: str, value: str) -> dict[str, str]:
-    return {str(service): f"{place} {name} = {value}" for service, (place, names) in _OFFERED.items() if name in names}
+    ways = {str(service): f"{place} {name} = {value}" for service, (place, names) in _OFFERED.items() if name in names}
+    if name == METADATA.name:
+        ways[str(Service.AZURE)] = f"its users cannot change {name}, so MySQL 8 there cannot be captured"
+    return ways
 
 
 _LOG_BIN = {
@@ -137,6 +145,7 @@ def short_retention(seconds: float, values: Mapping[str, str]) -> Finding:
                 str(Service.RDS): RDS_RETENTION,
                 str(Service.AURORA): RDS_RETENTION,
                 str(Service.CLOUD_SQL): f"as a database flag: {name} = {value}",
+                str(Service.AZURE): f"in the server parameters: {name} = {value}",
             },
         ),
     )

@@ -311,6 +311,19 @@ def test_a_url_of_the_other_flavor(source: Server, tmp_path: Path) -> None:
                 "error table pre.nokey: 'w'@'127.0.0.1' may not SELECT all of its columns",
             ],
         ),
+        (
+            ["REPLICATION SLAVE, REPLICATION CLIENT ON *.*", "SELECT (id) ON pre.good"],
+            r"pre\.good",
+            [
+                "warning source: tables: 'w'@'127.0.0.1' may SELECT only some tables",
+                "error table pre.good: 'w'@'127.0.0.1' may not SELECT all of its columns",
+            ],
+        ),
+        (
+            ["REPLICATION SLAVE, REPLICATION CLIENT ON *.*", "SELECT (id, a), INSERT (id) ON pre.good"],
+            r"pre\.good",
+            ["warning source: tables: 'w'@'127.0.0.1' may SELECT only some tables"],
+        ),
         (["REPLICATION SLAVE, REPLICATION CLIENT ON *.*", "SELECT ON pre.*"], r"pre\.good", []),
         (
             ["SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.*"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from cdc.source.privileges import check_privileges, parse_grants
@@ -11,12 +13,22 @@ _REPLICATION = "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT{} ON *.* TO 
 
 
 @pytest.mark.parametrize(
-    ("version", "more", "warned"),
-    [((5, 6, 24), "", True), ((5, 6, 24), ", PROCESS", False), ((9, 7, 4), "", False)],
+    ("flavor", "version", "mode", "more", "warned"),
+    [
+        ("mysql", (5, 6, 24), "ON", "", True),
+        ("mysql", (5, 6, 24), None, ", PROCESS", False),
+        ("mysql", (9, 7, 4), "ON", "", False),
+        ("mysql", (9, 7, 4), "ON_PERMISSIVE", "", True),
+        ("mysql", (9, 7, 4), "OFF", "", True),
+        ("mysql", (9, 7, 4), "OFF", ", PROCESS", False),
+        ("mariadb", (11, 8, 9), None, "", False),
+    ],
 )
-def test_snapshots_of_mysql_56_need_to_see_other_sessions(version: tuple[int, ...], more: str, warned: bool) -> None:
-    info = ServerInfo("mysql", ".".join(map(str, version)), version, "uuid", 1)
-    found = check_privileges(info, parse_grants([_REPLICATION.format(more)]), "'cdc'@'%'")
+def test_snapshots_of_mysql_without_gtids_need_to_see_other_sessions(
+    flavor: Literal["mysql", "mariadb"], version: tuple[int, ...], mode: str | None, more: str, warned: bool
+) -> None:
+    info = ServerInfo(flavor, ".".join(map(str, version)), version, "uuid", 1)
+    found = check_privileges(info, parse_grants([_REPLICATION.format(more)]), "'cdc'@'%'", mode)
     assert found[0].level == "ok"
     assert [f.remedy for f in found if f.level == "warning"] == (
         ["GRANT PROCESS ON *.* TO 'cdc'@'%';"] if warned else []

@@ -20,6 +20,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "prepare-source
         ("shop.cluster-ro-c1abc.us-east-1.rds.amazonaws.com", "8.0.28", Service.AURORA),
         ("shop.abc.rds.cn-north-1.amazonaws.com.cn", "8.0.36", Service.RDS),
         ("10.0.0.3", "8.0.31-google", Service.CLOUD_SQL),
+        ("Shop.mysql.database.azure.com", "8.0.39", Service.AZURE),
         ("db.example", "9.7.4", None),
     ],
 )
@@ -38,6 +39,9 @@ def test_a_setting_has_value_reason_statement_and_the_services_own_way() -> None
     there = for_service(found, Service.CLOUD_SQL).advice
     assert there is not None and there.statements == () and there.keep is None
     assert there.managed == {"Cloud SQL": "as a database flag: binlog_row_metadata = FULL"}
+    there = for_service(found, Service.AZURE).advice
+    assert there is not None and there.statements == ()
+    assert "MySQL 8 there cannot be captured" in there.managed["Azure Database for MySQL"]
     assert for_service(found, None) is found
     # Cloud SQL always writes rows, so nothing can be set there.
     [found] = settings.FORMAT.check({"binlog_format": "MIXED"})
