@@ -140,6 +140,29 @@ def test_without_capture_the_load_waits_and_says_so(
     loop.require_equal("t")
 
 
+def test_the_rows_of_a_snapshot_come_behind_the_changes_of_its_seq(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    """A changelog has both with the same _seq and _row if the snapshot lies where the last change was."""
+    loop = Started(tmp_path, mysql9, database(mysql9), overrides="DB.log: {mode: append}")
+    loop.sql("CREATE TABLE log (id INT PRIMARY KEY, v VARCHAR(10))", "INSERT INTO log VALUES (1, 'a')")
+    loop.capture()
+    with capturing(loop.config):
+        pipeline.snapshot(loop.config)
+    loop.sql("UPDATE log SET v = 'b'")
+    loop.capture()
+    loop.apply_all()
+    with capturing(loop.config):
+        pipeline.snapshot(loop.config, [f"{loop.db}.log"])
+    first, change, last = loop.delta("log", order="_seq, _op = 'snapshot', _row")
+    assert [(row["_op"], row["v"]) for row in (first, change, last)] == [
+        ("snapshot", "a"),
+        ("update", "b"),
+        ("snapshot", "b"),
+    ]
+    assert (change["_seq"], change["_row"]) == (last["_seq"], last["_row"])
+
+
 @pytest.mark.long
 def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
     tmp_path: Path, mysql9: Server, database: Database
