@@ -143,8 +143,8 @@ def check_visibility(
         found.append(
             warning(
                 subject,
-                f"{account} may SELECT only some tables; others that {', '.join(hidden)} matches are invisible, "
-                "and a change of one of them stops capture",
+                f"{account} may SELECT only some tables; others that {', '.join(hidden)} matches are invisible: "
+                "their changes are captured, but no snapshot loads their rows, and nobody knows their definitions",
                 grant,
             )
         )
