@@ -105,9 +105,10 @@ def recover(store: Path, tables: TableNumbers) -> Recovered:
     if changed and segments:
         with storage_errors(segments[-1]):
             sync_folder(segments[-1].parent)
+    segments, unused = _split_unused(segments)
     newest = segments[-1] if segments else None
-    # Nothing is appended to a segment of which transactions were lost.
-    current = None if newest is None or skipped_ranges(store, newest.name) else newest
+    # Nothing is appended to a segment that is finished, or of which transactions were lost.
+    current = None if newest is None or unused or skipped_ranges(store, newest.name) else newest
     header = None if current is None else read_segment_header(current)
     last_seq = _last_seq(segments)
     checkpoints = CheckpointWriter(store, lambda: len(tables.names))
@@ -117,6 +118,8 @@ def recover(store: Path, tables: TableNumbers) -> Recovered:
         empty=newest is not None and not len(IndexFile(newest).entries),
         finished=newest is not None and current is None,
     )
+    for segment in unused:  # behind the checkpoint, which no longer names them
+        _remove(segment)
     if header is None:
         return Recovered(None, "", 0, last_seq, checkpoints)
     return Recovered(current, header.file, header.size, last_seq, checkpoints)
@@ -206,6 +209,18 @@ def _never_began(found: Verification, checkpoint: Checkpoint | None) -> bool:
     in it."""
     noted = checkpoint is not None and checkpoint.segment == found.segment.name and checkpoint.log_bytes > 0
     return found.scan is None and not len(found.visible) and not noted
+
+
+def _split_unused(segments: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Returns the segments up to the newest one with entries, and those after it, which were begun and got none.
+
+    Capture goes on behind the newest entry, in a new segment whose name is below theirs: they must not stay behind it,
+    or it would not be the last one when it is recovered. The segment before them is finished, or recovery would have
+    removed them already."""
+    used = len(segments)
+    while used > 1 and not len(IndexFile(segments[used - 1]).entries):
+        used -= 1
+    return segments[:used], segments[used:]
 
 
 def _last_seq(segments: list[Path]) -> int | None:
@@ -344,15 +359,20 @@ def merge(visible: Entries, scanned: Entries) -> Entries:
 def set_aside(segment: Path, why: str, *, keep: bool) -> None:
     """Takes a segment that was begun and never acknowledged out of the store: removes it, or with ``keep`` renames it
     to ``*.cut``."""
-    with storage_errors(segment):
-        if keep:
+    if keep:
+        with storage_errors(segment):
             files.layer.replace(segment, segment.with_name(f"{segment.name}.0.cut"))
-        else:
-            files.layer.unlink(segment)
-        if layout.index_path(segment).exists():
-            files.layer.unlink(layout.index_path(segment))
-        sync_folder(segment.parent)
+    _remove(segment)
     log.warning("segment taken out of the store", segment=str(segment), why=why, kept=keep)
+
+
+def _remove(segment: Path) -> None:
+    """Removes what there is of a segment and its index."""
+    with storage_errors(segment):
+        for path in (segment, layout.index_path(segment)):
+            if path.exists():
+                files.layer.unlink(path)
+        sync_folder(segment.parent)
 
 
 def _read_through(segment: Path) -> None:

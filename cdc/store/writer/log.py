@@ -20,6 +20,7 @@ import numpy as np
 
 from cdc import files
 from cdc.binlog.entry import Entries
+from cdc.durable import storage_errors
 from cdc.encryption import keys
 from cdc.encryption.append import truncate_content
 from cdc.errors import CdcError, StorageError, StoreClosedError, UsageError
@@ -33,7 +34,7 @@ from cdc.store.formats.state import StoreLock, TableNumbers
 from cdc.store.recovery.recover import recover
 from cdc.store.writer.durability import FlushPolicy
 from cdc.store.writer.flush import Flusher, FlushRange, FlushRequest, LogEnd
-from cdc.store.writer.segment import SegmentWriter
+from cdc.store.writer.segment import SegmentWriter, holds_transactions
 
 log = get_logger(__name__)
 
@@ -86,7 +87,7 @@ class LogTail:
     def is_begun_at(self, epoch: int, file: str, pos: int) -> bool:
         """Returns whether the current segment begins at this position. It is empty then; drop it before a new segment
         is begun there."""
-        return self.segment is not None and self.segment.path.name == _segment_name(epoch, file, pos)
+        return self.segment is not None and self.segment.path == self._new_path(epoch, file, pos)
 
     def drop_segment(self) -> None:
         """Closes the current segment, which is empty and about to be begun again."""
@@ -97,14 +98,24 @@ class LogTail:
     def new_segment(self, epoch: int, file: str, pos: int, header: bytes) -> SegmentWriter:
         """Begins a segment; the one before is finished with the next request. Raises StorageError, also if a segment
         of that name holds transactions."""
-        path = layout.segments_folder(self._store) / _segment_name(epoch, file, pos)
-        new = SegmentWriter.create(path, header, file)
+        new = SegmentWriter.create(self._new_path(epoch, file, pos), header, file)
         if self.segment is not None:
             self._finishing.append(self.segment)
         self.segment = new
         self._has_other_key = False
         self._set_end(new)
         return new
+
+    def _new_path(self, epoch: int, file: str, pos: int) -> Path:
+        """Returns the path of a segment that begins at a position. If a segment of that name is finished and holds
+        nothing but the position itself, the next name is free, because no transaction is that short."""
+        folder = layout.segments_folder(self._store)
+        path = folder / _segment_name(epoch, file, pos)
+        if self.last_seq == layout.segment_start(path):
+            with storage_errors(path):
+                if holds_transactions(path):
+                    return folder / _segment_name(epoch, file, pos + 1)
+        return path
 
     def rolled_header(self, pos: int) -> bytes:
         """Returns the header of a segment that continues the current one's source file. Raises StorageError."""

@@ -52,7 +52,7 @@ class SegmentWriter:
         ConfigError, RetryableError if the key cannot be had."""
         fds: list[int] = []
         try:
-            if _holds_transactions(path):
+            if holds_transactions(path):
                 raise StorageError(
                     "a new segment would have the name of one that holds transactions",
                     place=str(path),
@@ -234,7 +234,7 @@ class SegmentWriter:
             raise failure from None
 
 
-def _holds_transactions(path: Path) -> bool:
+def holds_transactions(path: Path) -> bool:
     """Returns whether a segment exists that has entries, or bytes after its header. Raises OSError."""
     try:
         size, entries = content_size(path), index_path(path).stat().st_size

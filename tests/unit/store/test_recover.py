@@ -14,17 +14,19 @@ import pytest
 
 from cdc import files
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
-from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
+from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries, EntryFlag
 from cdc.errors import CdcError, DamagedError, StorageError, VersionError
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta.file import FileMeta
+from cdc.positions import make_seq, split_seq
 from cdc.store.formats.checkpoint import SIZE, Checkpoint, parse, read_checkpoint, was_aborted
 from cdc.store.formats.index import IndexFile, make_header, read_entries, seal
-from cdc.store.formats.layout import index_path, list_segments, segment_name
+from cdc.store.formats.layout import index_path, list_segments, segment_name, segment_start
 from cdc.store.reader.reader import StoreReader
 from cdc.store.recovery import recover
 from cdc.store.recovery.recover import Verification
+from cdc.store.writer.log import RelayLog
 from cdc.store.writer.segment import SegmentWriter
 from cdc.testing.faults import FaultyFiles
 from cdc.testing.transactions import make_transactions
@@ -270,6 +272,98 @@ def test_a_segment_behind_a_finished_one_is_kept(tmp_path: Path, transactions: l
     index_path(second).unlink()
     opened(tmp_path / "crashed", SMALL).close()
     assert seqs(tmp_path / "crashed") == numbers(transactions[:4])
+
+
+class Rotating:
+    """A relay log that takes a source's files, and is copied as a kill leaves it."""
+
+    def __init__(self, path: Path, transactions: list[Transaction]) -> None:
+        self.path = path
+        self._transactions = transactions
+        self.log = RelayLog(path, destination="shop", segment_bytes=1 << 20)
+
+    def begin(self, file: int, pos: int) -> int:
+        source = self._transactions[0].source
+        return self.log.begin(0, f"binlog.{file:06}", pos, source.format_description, 1)
+
+    def position(self, file: int, pos: int) -> None:
+        """Publishes the position, behind which nothing was captured."""
+        self._publish(np.zeros(1, ENTRY), make_seq(0, file, pos), flags=EntryFlag.POSITION)
+
+    def put(self, number: int, offset: int) -> int:
+        """Publishes a transaction at an offset in the segment. Returns the offset behind it."""
+        one = self._transactions[number]
+        self.log.tables.number(one.tables[0])
+        self.log.append(memoryview(one.data))
+        self._publish(one.entry.copy(), one.seq, offset=offset)
+        return offset + len(one.data)
+
+    def half(self, number: int) -> None:
+        self.log.append(memoryview(self._transactions[number].data)[:50])
+
+    def _publish(self, entry: Entries, seq: int, **fields: int) -> None:
+        for key, value in {"seq": seq, **fields}.items():
+            entry[key] = value
+        self.log.publish(entry)
+        self.log.flush()
+
+    def killed(self) -> Rotating:
+        """Returns the log as a new process opens it."""
+        self.log.flush()
+        copied = self.path.with_name(f"{self.path.name}-killed")
+        shutil.copytree(self.path, copied)
+        self.log.close()
+        return Rotating(copied, self._transactions)
+
+    def starts(self) -> list[tuple[int, int]]:
+        """Returns the file number and the position in the name of each segment."""
+        parts = (split_seq(segment_start(segment) or 0) for segment in list_segments(self.path))
+        return [(part.file_number, part.offset) for part in parts]
+
+
+def test_a_kill_right_after_a_rotation_from_a_file_without_captured_changes(
+    tmp_path: Path, transactions: list[Transaction]
+) -> None:
+    """The store has nothing of the file but its beginning, where capture goes on; the next file's segment is there."""
+    running = Rotating(tmp_path / "store", transactions)
+    running.begin(1, 4)
+    running.position(1, 4)
+    running.begin(2, 4)
+    assert running.starts() == [(1, 4), (2, 4)]
+    for _ in range(3):
+        running = running.killed()
+        assert running.starts() == [(1, 4)]
+        assert running.log.last_seq == make_seq(0, 1, 4)
+        offset = running.begin(1, 4)
+        assert running.begin(1, 4) == offset  # a new connection
+        assert running.starts() == [(1, 4), (1, 5)]
+    running.put(1, running.put(0, offset))
+    for file in (2, 3):
+        running.begin(file, 4)
+        running.position(file, 4)
+    running = running.killed()
+    assert seqs(running.path) == numbers(transactions[:2])
+    found = [make_seq(0, 1, 4), *seqs(running.path), make_seq(0, 2, 4), make_seq(0, 3, 4)]
+    assert [int(entry["seq"]) for part in StoreReader(running.path).all_entries() for entry in part] == found
+    running.log.close()
+
+
+def test_a_second_kill_in_a_segment_that_was_begun_before_an_unused_one(
+    tmp_path: Path, transactions: list[Transaction]
+) -> None:
+    """The unused segment of the next file is removed: what the second kill leaves is then at the very end."""
+    first, second = (split_seq(one.seq).offset for one in transactions[:2])
+    running = Rotating(tmp_path / "store", transactions)
+    running.put(0, running.begin(1, 4))
+    running.begin(2, 4)
+    running = running.killed()
+    running.put(1, running.begin(1, first))
+    running.half(2)
+    running = running.killed()
+    assert running.starts() == [(1, 4), (1, first)]
+    running.put(2, running.begin(1, second))
+    running.log.close()
+    assert seqs(running.path) == numbers(transactions[:3])
 
 
 # --- failing disks
