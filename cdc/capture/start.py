@@ -161,6 +161,7 @@ def _locate(
             raise ConfigError(refused.message, place=str(config.file), remedy=refused.remedy)
         located = _configured(config, conn, [f.name for f in files])
         position, gtid = located.position, located.gtid
+        files = binlog_files(conn)  # again: the server may have written on, up to the end that was located
         epoch = known.epoch if known else 0
     else:
         gtid = None

@@ -251,6 +251,12 @@ def explain(error: Exception, place: str, user: str) -> CdcError:
             remedy="Set source.ssl_ca to the authority's PEM file, and use the certificate's name as the URL's host. "
             "source.ssl_mode: verify_ca accepts any name.",
         )
+    if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # cut, not refused: a refusal is an alert
+        return SourceUnavailableError(
+            "the connection was closed while TLS began",
+            place=place,
+            remedy="Check the network to the server; if this persists, source.ssl_ca and ssl_cert.",
+        )
     if isinstance(cause, ssl.SSLError):
         return SourceRefusedError(
             f"TLS failed: {cause.reason or cause}", place=place, remedy="Check source.ssl_ca and ssl_cert."

@@ -32,6 +32,9 @@ class Proxy:
         self._ended = threading.Event()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._mutex = threading.Lock()
+        self._left: int | None = None
+        """Bytes to clients before the end that :meth:`end_after` has announced."""
+        self._stalls = False
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     def __enter__(self) -> Self:
@@ -60,6 +63,17 @@ class Proxy:
     def thaw(self) -> None:
         """Forwards again."""
         self._open.set()
+
+    def end_after(self, count: int, *, stall: bool) -> None:
+        """Forwards exactly ``count`` (at least 1) more bytes to clients, then closes all connections, or (``stall``)
+        forwards nothing until :meth:`thaw`. Most byte counts end inside a packet."""
+        with self._mutex:
+            self._left, self._stalls = count, stall
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last :meth:`end_after` has taken effect."""
+        return self._left is None
 
     def cut(self) -> None:
         """Closes all connections, with what they hold back."""
@@ -103,12 +117,34 @@ class Proxy:
                 if self._record and copy is not None:
                     copy += data
                 self._open.wait()
+                if copy is None and self._left is not None:
+                    data = self._up_to_the_end(data, there)
+                    self._open.wait()
                 there.sendall(data)
         for one in (here, there):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         with self._mutex:
             self._pairs = [pair for pair in self._pairs if here not in pair]
+
+    def _up_to_the_end(self, data: bytes, client: socket.socket) -> bytes:
+        """Forwards the bytes before the end that :meth:`end_after` has announced, ends if these are all, and returns
+        the others."""
+        with self._mutex:
+            if self._left is None:
+                return data
+            now, rest = data[: self._left], data[self._left :]
+            self._left -= len(now)
+            ends = self._left == 0
+            if ends:
+                self._left = None
+                if self._stalls:
+                    self._open.clear()
+        client.sendall(now)
+        if ends and not self._stalls:
+            self.cut()
+            return b""
+        return rest
 
 
 class Proxies:

@@ -14,6 +14,7 @@ from cdc.source.connection import connect, explain, place_of, query
 from cdc.source.dump import DumpStream
 from cdc.source.server import current_position
 from cdc.testing.servers import PASSWORD, USER, Server
+from tests.support.proxy import Proxy
 from tests.support.server import Certificates, make_certificates
 
 KINDS = ("mysql9", "mariadb10", "mariadb11")
@@ -85,6 +86,24 @@ def test_the_certificate_is_verified(
     assert cipher(source(mysql9, ssl_ca=elsewhere.ca, ssl_mode="verify_ca"))
     with pytest.raises(SourceRefusedError, match=r"source.ssl_mode: verify_ca accepts any name"):
         connect(source(mysql9, ssl_ca=elsewhere.ca))
+
+
+def test_a_connection_that_is_cut_anywhere_in_the_login_may_be_tried_again(mysql9: Server) -> None:
+    refused = []
+    with Proxy(mysql9.port) as proxy:
+        through = source(mysql9, url=mysql9.url.replace(f":{mysql9.port}", f":{proxy.port}"), ssl_mode="required")
+        assert cipher(through)
+        for count in (*range(1, 120, 7), *range(120, 2500, 53)):
+            proxy.end_after(count, stall=False)
+            try:
+                connect(through).close()
+            except SourceUnavailableError:
+                continue
+            except SourceRefusedError as error:
+                refused.append(f"after {count} bytes: {error}")
+            if not proxy.has_ended:
+                break
+    assert refused == [] and count > 1000
 
 
 def test_an_account_that_requires_a_certificate(mysql9: Server, certified: Certificates) -> None:
