@@ -12,7 +12,7 @@ from cdc.log import get_logger
 from cdc.positions import split_seq
 from cdc.source.resume import gtids_before
 from cdc.source.server import Source
-from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, record_newest, write_checkpoint
+from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, lacks_some, record_newest, write_checkpoint
 
 log = get_logger(__name__)
 
@@ -23,25 +23,28 @@ class GtidRecorder:
     """Records the GTIDs of one store, beside one connection to its source."""
 
     def __init__(self, config: DestinationConfig, conn: Source, start: Start, last_seq: int | None) -> None:
-        """Asks the source for the GTIDs before the store's end if they are not known. ``last_seq`` is the store's
-        newest seq. Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError, DamagedError, StorageError.
+        """Asks the source for the GTIDs before the store's end if some are not known. ``last_seq`` is the store's newest
+        seq. Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError, DamagedError, StorageError.
         """
         self._store: Path = config.store.path
         self._flavor: Flavor = start.identity.flavor
         self._recorded_at = time.monotonic()
         self._active = True
         seq = start.seq if last_seq is None else last_seq
-        if gtids_at_end(self._store, self._flavor, seq) is not None:
+        is_known = gtids_at_end(self._store, self._flavor, seq) is not None
+        if is_known and not lacks_some(self._store):
             return
         identity = start.identity
         if split_seq(seq).epoch < identity.epoch and identity.start_gtid is not None:
+            if is_known:  # the server that is asked from now on has other positions: the next start asks it
+                return
             found: GtidSet | None = parse_state(identity.start_gtid, self._flavor)
         else:
             found = gtids_before(config.source, conn, self._flavor, start.position)
         if found is None:
-            self._active = False
+            self._active = is_known
             return
-        write_checkpoint(self._store, self._flavor, GtidCheckpoint(seq, found))
+        write_checkpoint(self._store, self._flavor, GtidCheckpoint(seq, found), is_complete=True)
 
     def tick(self) -> None:
         """Records what is visible, if some time has passed. Reads the index entries since then."""

@@ -43,7 +43,7 @@ from cdc.source.history import NoEventAtPositionError, executed_gtids, file_crea
 from cdc.source.server import Flavor, Source
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
-from cdc.store.formats.segment_header import source_file_created_s
+from cdc.store.formats.segment_header import read_segment_header, source_file_created_s
 
 _SEGMENTS_SEARCHED = 16
 """How many segments are searched for a GTID. A source without GTIDs has none in any of them."""
@@ -123,13 +123,13 @@ def _same_epoch(one: np.void, other: np.void) -> bool:
 
 def _newest_transaction(segment: Path, index: IndexFile) -> StoredTransaction | None:
     """Returns the newest transaction of a segment at which a dump can begin: the request's offset has 32 bits."""
-    entries, start = index.entries, layout.segment_start(segment)
-    assert start is not None
+    entries = index.entries
     for at in index.from_end("length"):
         file = split_seq(int(entries["seq"][at])).file_number
         before = [split_seq(int(entries["seq"][at - 1]))] if at else []
         # The entry before may be a position entry of the previous binlog file.
-        after = next((p.offset for p in before if p.file_number == file), split_seq(start).offset)
+        after = next((p.offset for p in before if p.file_number == file), None)
+        after = read_segment_header(segment).pos if after is None else after
         if after <= MAX_POSITION:
             return StoredTransaction(segment, _copy(index.verified(at, at + 1), 0), after)
     return None

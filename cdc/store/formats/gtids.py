@@ -55,10 +55,27 @@ def read_checkpoints(store: Path, flavor: Flavor) -> list[GtidCheckpoint]:
         raise DamagedError("is not a list of GTID sets", place=str(path), remedy=_REMEDY) from None
 
 
-def write_checkpoint(store: Path, flavor: Flavor, checkpoint: GtidCheckpoint) -> None:
-    """Adds a checkpoint durably. Those at or after its seq are replaced by it."""
+def write_checkpoint(store: Path, flavor: Flavor, checkpoint: GtidCheckpoint, *, is_complete: bool = False) -> None:
+    """Adds a checkpoint durably. Those at or after its seq are replaced by it. ``is_complete``: the source has told the
+    GTIDs, so that none is missing any more."""
     kept = [one for one in read_checkpoints(store, flavor) if one.seq < checkpoint.seq]
-    _write(store, flavor, [*kept, checkpoint])
+    _write(store, flavor, [*kept, checkpoint], lacks_some=not is_complete and lacks_some(store))
+
+
+def lacks_some(store: Path) -> bool:
+    """Whether GTIDs of transactions without captured changes may be missing (:func:`record_missing`)."""
+    found = layout.read_document(store / GTIDS_FILE, _REMEDY)
+    return isinstance(found, dict) and bool(found.get("lacks_some"))
+
+
+def record_missing(store: Path) -> None:
+    """Records, durably, that index entries of positions are lost: a kill came between a transaction in the segment and
+    the entries before it. The GTIDs of transactions without captured changes are in no other place of the store; those
+    that are known stay, and capture asks the source for all at its next start."""
+    path = store / GTIDS_FILE
+    found = layout.read_document(path, _REMEDY)
+    if isinstance(found, dict) and not found.get("lacks_some"):
+        replace_file(path, json.dumps({**found, "lacks_some": True}, indent=1).encode() + b"\n")
 
 
 def record_newest(store: Path, flavor: Flavor) -> None:
@@ -67,15 +84,17 @@ def record_newest(store: Path, flavor: Flavor) -> None:
     known = read_checkpoints(store, flavor)
     found = _newest(store, known, flavor)
     if found is not None and found.seq > known[-1].seq:
-        _write(store, flavor, [*known, found])
+        _write(store, flavor, [*known, found], lacks_some=lacks_some(store))
 
 
-def _write(store: Path, flavor: Flavor, checkpoints: list[GtidCheckpoint]) -> None:
+def _write(store: Path, flavor: Flavor, checkpoints: list[GtidCheckpoint], *, lacks_some: bool) -> None:
     document: dict[str, Any] = {
         "version": 1,
         "flavor": flavor,
         "checkpoints": [{"seq": one.seq, "gtids": format_state(one.gtids, flavor)} for one in checkpoints[-_KEPT:]],
     }
+    if lacks_some:
+        document["lacks_some"] = True
     replace_file(store / GTIDS_FILE, json.dumps(document, indent=1).encode() + b"\n")
 
 

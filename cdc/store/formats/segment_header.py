@@ -16,6 +16,8 @@ from cdc.binlog.events import make_rotate, parse_header, parse_rotate, stored_fo
 from cdc.durable import storage_errors
 from cdc.encryption.read import open_content
 from cdc.errors import DamagedError, StorageError
+from cdc.positions import make_seq, split_seq
+from cdc.store.formats.layout import segment_start
 
 _READ_BYTES = 8192
 _SHORT_READ_BYTES = 4096
@@ -60,6 +62,15 @@ def read_segment_header(segment: Path) -> SegmentHeader:
     header = parse_header(data[at:])
     rotate = parse_rotate(data[at : at + header.length], has_checksum=True)
     return SegmentHeader(description, rotate.file, rotate.pos, header.server_id, at + header.length)
+
+
+def position_seq(segment: Path) -> int:
+    """Returns the seq of the position in the source's file at which a segment begins, as its header says. Its name is
+    one byte further if another segment has the name of that position. Raises StorageError."""
+    start = segment_start(segment)
+    assert start is not None, "only names that say where they begin are listed"
+    parts = split_seq(start)
+    return make_seq(parts.epoch, parts.file_number, read_segment_header(segment).pos)
 
 
 def require_sound_header(segment: Path) -> None:

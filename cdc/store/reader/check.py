@@ -9,9 +9,9 @@ import numpy as np
 
 from cdc.positions import format_seq, split_seq
 from cdc.store.formats.index import IndexFile
-from cdc.store.formats.layout import segment_start, segments_folder
+from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.missing import kept_names, read_damaged
-from cdc.store.formats.segment_header import segment_header_size
+from cdc.store.formats.segment_header import position_seq, segment_header_size
 
 
 @dataclass
@@ -29,8 +29,7 @@ def check_files(path: Path) -> FilesReport:
     before = None
     for number, name in enumerate(names):
         segment = segments_folder(path) / name
-        start = segment_start(segment)
-        assert start is not None  # only names that say where they begin are listed
+        start = position_seq(segment)
         if before is not None:
             _check_step(before, start, name, report)
         index = IndexFile(segment)

@@ -40,6 +40,7 @@ from cdc.errors import DamagedError
 from cdc.log import get_logger
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, CheckpointWriter, read_checkpoint, was_aborted
+from cdc.store.formats.gtids import record_missing
 from cdc.store.formats.index import IndexFile, check_header, first_bad, make_header, reaches_end, seal
 from cdc.store.formats.missing import skipped_ranges
 from cdc.store.formats.segment_header import read_segment_header, require_sound_header
@@ -331,6 +332,8 @@ def repair(verified: Verification, flushed: int) -> None:
             before = b""
     if before != content:
         added, known = len(entries), len(verified.visible)
+        if added > known:  # the positions between them are lost
+            record_missing(segment.parent.parent)
         log.info("index completed from its segment", segment=str(segment), entries=added, were=known)
         replace_file(path, content)
         return

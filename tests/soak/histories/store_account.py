@@ -54,7 +54,8 @@ def _change(line: dict[str, Any]) -> Change:
 
 
 def _add_gtids(account: Account, config: DestinationConfig) -> None:
-    """Adds the GTIDs of all index entries, which also count transactions without captured changes."""
+    """Adds the GTIDs of all index entries, which also count transactions without captured changes. A kill may have lost
+    some of these."""
     for entries in StoreReader(config.store.path).all_entries():
         for entry in np.array(entries):
             last, flags = format_gtid(entry), int(entry["flags"])

@@ -20,7 +20,9 @@ from cdc.store.formats.gtids import (
     entries_with,
     gtids_at_end,
     gtids_of,
+    lacks_some,
     read_checkpoints,
+    record_missing,
     write_checkpoint,
 )
 
@@ -91,6 +93,19 @@ def test_checkpoints_are_kept_and_replaced(tmp_path: Path) -> None:
     assert gtids_at_end(tmp_path, "mysql", 20) == GtidSet.parse(f"{A}:1-7")
     assert gtids_at_end(tmp_path, "mysql", 15) == GtidSet.parse(f"{A}:1-15")
     assert gtids_at_end(tmp_path, "mysql", 13) is None
+
+
+def test_missing_gtids_are_remembered_until_the_source_has_told_them(tmp_path: Path) -> None:
+    record_missing(tmp_path)
+    assert not (tmp_path / GTIDS_FILE).exists() and not lacks_some(tmp_path)
+    write_checkpoint(tmp_path, "mysql", GtidCheckpoint(1, GtidSet.parse(f"{A}:1")))
+    assert not lacks_some(tmp_path)
+    record_missing(tmp_path)
+    assert lacks_some(tmp_path) and gtids_at_end(tmp_path, "mysql", 1) == GtidSet.parse(f"{A}:1")
+    write_checkpoint(tmp_path, "mysql", GtidCheckpoint(2, GtidSet.parse(f"{A}:1:3")))
+    assert lacks_some(tmp_path)
+    write_checkpoint(tmp_path, "mysql", GtidCheckpoint(3, GtidSet.parse(f"{A}:1-3")), is_complete=True)
+    assert not lacks_some(tmp_path)
 
 
 def test_a_store_without_checkpoints_knows_no_gtids(tmp_path: Path) -> None:

@@ -15,14 +15,18 @@ import pytest
 from cdc import files
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries, EntryFlag
+from cdc.capture.proof import read_store_end
 from cdc.errors import CdcError, DamagedError, StorageError, VersionError
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
+from cdc.gtids import GtidSet
 from cdc.meta.file import FileMeta
 from cdc.positions import make_seq, split_seq
 from cdc.store.formats.checkpoint import SIZE, Checkpoint, parse, read_checkpoint, was_aborted
+from cdc.store.formats.gtids import GtidCheckpoint, lacks_some, write_checkpoint
 from cdc.store.formats.index import IndexFile, make_header, read_entries, seal
 from cdc.store.formats.layout import index_path, list_segments, segment_name, segment_start
+from cdc.store.reader.check import check_files
 from cdc.store.reader.reader import StoreReader
 from cdc.store.recovery import recover
 from cdc.store.recovery.recover import Verification
@@ -337,7 +341,12 @@ def test_a_kill_right_after_a_rotation_from_a_file_without_captured_changes(
         offset = running.begin(1, 4)
         assert running.begin(1, 4) == offset  # a new connection
         assert running.starts() == [(1, 4), (1, 5)]
-    running.put(1, running.put(0, offset))
+    offset = running.put(0, offset)
+    end = read_store_end(running.path)
+    assert end is not None and end.transaction is not None
+    assert end.transaction.after_pos == 4  # from here the source is asked for it again, and its name says 5
+    assert check_files(running.path).faults == []
+    running.put(1, offset)
     for file in (2, 3):
         running.begin(file, 4)
         running.position(file, 4)
@@ -346,6 +355,26 @@ def test_a_kill_right_after_a_rotation_from_a_file_without_captured_changes(
     found = [make_seq(0, 1, 4), *seqs(running.path), make_seq(0, 2, 4), make_seq(0, 3, 4)]
     assert [int(entry["seq"]) for part in StoreReader(running.path).all_entries() for entry in part] == found
     running.log.close()
+
+
+def test_gtids_of_positions_whose_entries_are_lost(tmp_path: Path, transactions: list[Transaction]) -> None:
+    """A kill between the segment and its index: the transactions are found in the segment, positions are not."""
+    running = Rotating(tmp_path / "store", transactions)
+    end = running.put(0, running.begin(1, 4))
+    write_checkpoint(running.path, "mysql", GtidCheckpoint(transactions[0].seq, GtidSet()))
+    running.log.flush()
+    before = index_path(list_segments(running.path)[-1]).read_bytes()
+    running = running.killed()
+    assert not lacks_some(running.path)  # the index has all that the segment has
+    running.put(1, end)
+    running.log.flush()
+    shutil.copytree(running.path, tmp_path / "torn")
+    running.log.close()
+    index_path(list_segments(tmp_path / "torn")[-1]).write_bytes(before)
+    (tmp_path / "torn" / "checkpoint").unlink()
+    torn = Rotating(tmp_path / "torn", transactions)
+    assert seqs(torn.path) == numbers(transactions[:2]) and lacks_some(torn.path)
+    torn.log.close()
 
 
 def test_a_second_kill_in_a_segment_that_was_begun_before_an_unused_one(
