@@ -23,8 +23,8 @@ class GtidRecorder:
     """Records the GTIDs of one store, beside one connection to its source."""
 
     def __init__(self, config: DestinationConfig, conn: Source, start: Start, last_seq: int | None) -> None:
-        """Asks the source for the GTIDs before the store's end if some are not known. ``last_seq`` is the store's newest
-        seq. Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError, DamagedError, StorageError.
+        """Asks the source for the GTIDs before the store's end if some are not known. ``last_seq`` is the newest seq of
+        the store. Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError, DamagedError, StorageError.
         """
         self._store: Path = config.store.path
         self._flavor: Flavor = start.identity.flavor
