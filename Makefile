@@ -61,9 +61,10 @@ test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10
 
 test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every byte, 10 histories (TOWPATH_HISTORY_SEEDS) on each server, transactions of 1 GB (two hours)
 	@TOWPATH_HISTORY_SEEDS=$${TOWPATH_HISTORY_SEEDS:-10} TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 TOWPATH_SOURCE_SEEDS=300 \
-		TOWPATH_LARGE_MB=1000 \
+		TOWPATH_LARGE_MB=1000 TOWPATH_FAILOVERS=20 \
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
 		tests/slow/store/test_crash_bytes.py tests/unit/store/test_recover.py tests/slow/capture tests/soak \
+		tests/integration/test_failover.py::test_the_lake_equals_the_new_master \
 		tests/servers/capture/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
 
 test-readers: install ## every reader of Delta on every feature of a table; READERS_WRITE=1 writes docs/reference/readers.md

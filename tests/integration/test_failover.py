@@ -1,7 +1,11 @@
-"""Failovers of the source through to Delta: nothing is lost that the new master has, and nothing is there twice."""
+"""Failovers of the source through to Delta: nothing is lost that the new master has, and nothing is there twice.
+
+``TOWPATH_FAILOVERS`` sets how often the master is killed (3; 20 in ``make test-soak``).
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -23,6 +27,7 @@ from tests.support.proxy import Proxy
 from tests.support.writing import BackgroundWriter
 
 DB = "shop"
+ROUNDS = int(os.environ.get("TOWPATH_FAILOVERS") or 3)
 
 
 def changing(server: Server, seed: int) -> BackgroundWriter:
@@ -76,7 +81,7 @@ def require_equal(loop: Loop) -> None:
 def test_the_lake_equals_the_new_master(tmp_path: Path, family: str) -> None:
     with ReplicaPair(family) as pair, Proxy(pair.primary.port) as proxy:
         loop = make(tmp_path, pair, proxy)
-        for number in range(3):
+        for number in range(ROUNDS):
             with capturing(loop.config):
                 wait_connected(loop)
                 with changing(pair.primary, number) as writer:
@@ -94,7 +99,7 @@ def test_the_lake_equals_the_new_master(tmp_path: Path, family: str) -> None:
             loop.apply_all()
             require_equal(loop)
         source = open_meta(loop.config).source()
-        assert source is not None and source.epoch == 3
+        assert source is not None and source.epoch == ROUNDS
         with capturing(loop.config):
             assert pipeline.verify(loop.config, None, wait_s=10).ok
 
