@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ class RawClient:
         client_id: str = "1001",
         timeout_s: float = 30,
         receive_bytes: int | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         """``receive_bytes``: size of the socket's receive buffer; None: as the system has it."""
         self.destination, self.client_id = destination, client_id
@@ -64,7 +66,7 @@ class RawClient:
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(timeout_s)
-        self.socket.connect(("127.0.0.1", port))
+        self.socket.connect((host, port))
         kind, body, _ = self.receive()
         if kind == p.ACK:
             ack = parsed("Ack", body)
@@ -76,6 +78,11 @@ class RawClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Ends the connection as the end of a process with unread data does, without a goodbye."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def send(self, kind: int, body: bytes, compression: int = 0) -> None:

@@ -7,11 +7,12 @@ import itertools
 import os
 import random
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +29,13 @@ from cdc.testing.servers import HOST, USER, Server, ZooKeeperEnsemble
 from cdc.testing.servers.server import free_port
 from cdc.wire.connection import Connection
 from tests.support.canal_client import CanalRefusedError, RawClient
+from tests.support.machines import Machine
 from tests.support.proxy import Proxies
-from tests.support.server import OTHER_TOKEN, TOKEN
+from tests.support.server import OTHER_TOKEN, TOKEN, make_certificates
 
 ZooKeepers = Server | ZooKeeperEnsemble
+CANAL_PASSWORD = "towpath-canal"
+"""The password of Canal's clients where servers are on machines of their own."""
 
 
 class ClusterServer:
@@ -48,13 +52,18 @@ class ClusterServer:
         *,
         chroot: str = "",
         session_timeout_s: float = 4.0,
+        machine: Machine | None = None,
         **more: Any,
     ) -> None:
-        """``chroot``: a node behind the servers in ``meta.hosts``."""
-        self.number, self.folder = number, folder / f"server-{number}"
+        """``chroot``: a node behind the servers in ``meta.hosts``. ``machine``: where the server runs and has its disk,
+        with a certificate and a password; it reaches the host's ``source.port`` by :meth:`Site.forward`."""
+        self.number, self.machine = number, machine
+        self.folder = (folder if machine is None else machine.path("")) / f"server-{number}"
+        self.host = HOST if machine is None else machine.address
+        near = HOST if machine is None else machine.host
         self.canal_port, self.http_port = free_port(), free_port()
         members = [zookeeper] if isinstance(zookeeper, Server) else zookeeper.members
-        self.proxy = Proxies(one.port for one in members)
+        self.proxy = Proxies((one.port for one in members), near)
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
         conf = self.folder / "conf"
@@ -63,7 +72,7 @@ class ClusterServer:
             (conf / f"{name}.token").write_text(f"{token}\n")
         document: dict[str, Any] = {
             "source": {
-                "url": f"mysql://{USER}@{HOST}:{source.port}",
+                "url": f"mysql://{USER}@{near}:{source.port}",
                 "password_env": "TOWPATH_TEST_PASSWORD",
                 "server_id": 71300 + number + random.SystemRandom().randrange(1000) * 100,
                 "start": "now",
@@ -78,21 +87,38 @@ class ClusterServer:
                 "tokens": {"apply": {"file": "apply.token"}, "audit": {"file": "audit.token"}},
                 "canal": {"enabled": True, "port": self.canal_port},
                 "capture": "always",
-                "ha": {"address": HOST, "session_timeout_s": session_timeout_s},
+                "ha": {"address": self.host, "session_timeout_s": session_timeout_s},
             },
             **more,
         }
+        self.ca: str | None = None
+        """The certificate (PEM) by which clients verify the server's own; None: it has none."""
+        self._verify: ssl.SSLContext | bool = True
+        if machine is not None:
+            tls = make_certificates(conf, f"ca-{number}", machine.address)
+            self.ca = tls.ca.read_text()
+            self._verify = ssl.create_default_context(cadata=self.ca)
+            (conf / "canal.password").write_text(f"{CANAL_PASSWORD}\n")
+            document["server"] |= {"host": self.host, "certificate": tls.certificate.name, "key": tls.key.name}
+            document["server"]["canal"] |= {"host": self.host, "password_file": "canal.password"}
         self.file = conf / "shop.yaml"
         self.file.write_text(yaml.safe_dump(document))
-        self.log = self.folder / "server.log"
+        self.log = self.folder / "server.log" if machine is None else machine.folder / f"{machine.name}-server.log"
+        self._conf = conf if machine is None else machine.folder / self.folder.name / "conf"
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.http_port}"
+        return f"{'http' if self.ca is None else 'https'}://{self.host}:{self.http_port}"
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.canal_port}"
+        return f"{self.host}:{self.canal_port}"
+
+    def client(self, timeout_s: float) -> httpx.Client:
+        """Returns a client for questions to this server alone."""
+        return httpx.Client(
+            timeout=timeout_s, headers={"authorization": f"Bearer {OTHER_TOKEN}"}, verify=self._verify, trust_env=False
+        )
 
     def __enter__(self) -> Self:
         self.proxy.__enter__()
@@ -106,13 +132,12 @@ class ClusterServer:
 
     def start(self, wait_s: float = 60.0) -> None:
         """Starts the process, and waits until it answers."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "cdc", "--conf-dir", str(self.file.parent), "server"],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "NO_COLOR": "1"},
-            )
+        command = [sys.executable, "-m", "cdc", "--conf-dir", str(self._conf), "server"]
+        if self.machine is not None:
+            self.process = self.machine.popen(command, "server", self.machine.environment(NO_COLOR="1"))
+        else:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "NO_COLOR": "1"})
         deadline = time.monotonic() + wait_s
         while not self.answers():
             assert self.process.poll() is None, self.log.read_text()
@@ -121,7 +146,8 @@ class ClusterServer:
 
     def answers(self) -> bool:
         try:
-            httpx.get(f"{self.url}/health", timeout=2)
+            with self.client(2) as client:
+                client.get(f"{self.url}/health")
         except httpx.TransportError:
             return False
         return True
@@ -141,6 +167,13 @@ class ClusterServer:
         self._send(signal.SIGTERM)
         self.process.wait(60)
         self.process = None
+
+    def crash(self) -> None:
+        """Cuts the power of the server's machine: nobody gets an end of its connections. Its cable stays out."""
+        assert self.machine is not None
+        self.machine.cable("down")
+        self.machine.crash()
+        self.process, self.paused = None, False
 
     def pause(self) -> None:
         self._send(signal.SIGSTOP)
@@ -206,8 +239,22 @@ class Answered:
 class CanalFollower:
     """A client of Canal that looks for the leader in ZooKeeper, gets and acks until it is stopped."""
 
-    def __init__(self, zookeeper: ZooKeepers, root: str, client_id: str = "1001", timeout_s: float = 20) -> None:
+    def __init__(
+        self,
+        zookeeper: ZooKeepers,
+        root: str,
+        client_id: str = "1001",
+        timeout_s: float = 20,
+        password: str | None = None,
+    ) -> None:
         self.timeout_s = timeout_s
+        self.dies = threading.Event()
+        """Set, the client dies once with a batch that it has got, and neither uses nor acks it; another takes its
+        place, and rolls it back, as Canal's clients do when they connect."""
+        self.rest_s = 0.0
+        """How long the client leaves its next answer unread."""
+        self.deaths = 0
+        self._password = password
         self.seen: set[int] = set()
         self.received = 0
         self.answers: list[Answered] = []
@@ -227,19 +274,33 @@ class CanalFollower:
         self._discovery.close()
 
     def _run(self) -> None:
+        has_died = False
         while not self._stop.is_set():
             try:
                 leader = self._discovery.wait(2.0)
+                address = address_of(leader.address)
                 with RawClient(
-                    address_of(leader.address).port, client_id=self._client_id, timeout_s=self.timeout_s
+                    address.port, client_id=self._client_id, timeout_s=self.timeout_s, host=address.host
                 ) as client:
-                    client.login()
+                    client.login(password=self._password)
                     client.subscribe()
+                    if has_died:
+                        client.rollback()
+                        has_died = False
                     while not self._stop.is_set():
                         asked = time.monotonic()
-                        batch = client.get(200, timeout_ms=300)
+                        client.ask(200, timeout_ms=300)
+                        rest_s, self.rest_s = self.rest_s, 0.0
+                        self._stop.wait(rest_s)
+                        batch = client.answer()
                         if batch.id < 0:
                             continue
+                        if self.dies.is_set():
+                            self.dies.clear()
+                            self.deaths += 1
+                            has_died = True
+                            client.reset()
+                            break
                         ids = [int(row["id"] or -1) for row in batch.rows()]
                         self.answers.append(Answered(leader.address, asked, time.monotonic(), ids))
                         self.seen.update(ids)
@@ -265,7 +326,10 @@ class BatchFollower:
     """A subscriber over HTTP that takes batches and acks them until it is stopped, as Airflow's tasks do."""
 
     def __init__(self, servers: list[ClusterServer]) -> None:
-        self._connection = Connection(",".join(one.url for one in servers), "shop", OTHER_TOKEN, retry_for_s=1.0)
+        ca = "".join(one.ca or "" for one in servers) or None
+        self._connection = Connection(",".join(one.url for one in servers), "shop", OTHER_TOKEN, ca, retry_for_s=1.0)
+        self.dies = threading.Event()
+        """Set, the subscriber dies once with a batch that it has got, and does not ack it; another takes its place."""
         self.acked: list[Acked] = []
         self.unsure: list[Acked] = []
         """Acks whose answer was lost."""
@@ -290,6 +354,9 @@ class BatchFollower:
             try:
                 lease = self._connection.call("get", {"owner": "audit", "token": token, "wait_s": 0.5})
                 if lease is None:
+                    continue
+                if self.dies.is_set():
+                    self.dies.clear()
                     continue
                 manifest = lease["manifest"]
                 found = Acked(
@@ -322,11 +389,12 @@ class Probe:
     """Asks one server again and again something that only a leader answers."""
 
     server: ClusterServer
+    timeout_s: float = 30.0
     answers: list[tuple[float, float, int]] = field(default_factory=list)
     """When the question was asked, when the answer came, and the epoch of the leadership in it."""
 
     def run(self, stop: threading.Event) -> None:
-        with httpx.Client(timeout=30, headers={"authorization": f"Bearer {OTHER_TOKEN}"}) as client:
+        with self.server.client(self.timeout_s) as client:
             while not stop.wait(0.01):
                 asked = time.monotonic()
                 with suppress(httpx.TransportError):
@@ -348,18 +416,21 @@ class Cluster:
         seed: int,
         count: int = 2,
         chroot: str = "",
+        machines: Sequence[Machine] = (),
     ) -> None:
+        """``machines``: where servers run, one on each, in place of ``count`` servers on the host."""
         self.servers = [
-            ClusterServer(number, folder, source, database, zookeeper, root, chroot=chroot)
-            for number in range(1, count + 1)
+            ClusterServer(number, folder, source, database, zookeeper, root, chroot=chroot, machine=machine)
+            for number, machine in enumerate(machines or [None] * count, 1)
         ]
         root = chroot + root
         self.zookeeper, self.root = zookeeper, root
         self.load = Load(source, database, seed)
         self.discovery = Discovery(zookeeper.url, "shop", root=root)
-        self.canal = CanalFollower(zookeeper, root)
+        self.canal = CanalFollower(zookeeper, root, password=CANAL_PASSWORD if machines else None)
         self.batches = BatchFollower(self.servers)
-        self.probes = [Probe(one) for one in self.servers]
+        # A connection over a cable that was out is used again only after seconds: a new one tells more.
+        self.probes = [Probe(one, 3.0 if machines else 30.0) for one in self.servers]
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=one.run, args=(self._stop,), daemon=True) for one in self.probes]
 

@@ -47,6 +47,11 @@ class Machine:
         """The site's folder, which is another one on each machine."""
         return self._site.folder
 
+    @property
+    def host(self) -> str:
+        """The host's address, as the machine sees it."""
+        return self._site.host
+
     def start(self) -> None:
         """Connects the machine to the switch and gives it an empty disk."""
         name, cable = self._namespace, f"{self._namespace}c"
@@ -155,6 +160,12 @@ class Machine:
                     os.kill(pid, signal.SIGKILL)
                     killed += 1
         return killed
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to every process on this machine, such as SIGSTOP, as a virtual machine is paused."""
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def crash(self) -> None:
         """Kills every process on this machine at once, as a loss of power does; its disk stays."""

@@ -15,16 +15,16 @@ _POLL_S = 0.1
 
 
 class Proxy:
-    """Forwards connections to :attr:`target`, a port of 127.0.0.1. Use it as a context.
+    """Forwards connections to :attr:`target`, a port of 127.0.0.1. Use it as a context. ``host``: where it listens.
 
     With ``record``, :attr:`requests` has what each client has sent, connection by connection.
     """
 
-    def __init__(self, target: int, *, record: bool = False) -> None:
+    def __init__(self, target: int, *, record: bool = False, host: str = HOST) -> None:
         self.target = target
         self.requests: list[bytearray] = []
         self._record = record
-        self._listener = socket.create_server((HOST, 0))
+        self._listener = socket.create_server((host, 0))
         self._listener.settimeout(_POLL_S)
         self.port: int = self._listener.getsockname()[1]
         self._open = threading.Event()
@@ -151,13 +151,14 @@ class Proxies:
     """A proxy for each of several ports, with what :class:`Proxy` can do for all of them at once. Use it as a
     context."""
 
-    def __init__(self, targets: Iterable[int]) -> None:
-        self.each = [Proxy(target) for target in targets]
+    def __init__(self, targets: Iterable[int], host: str = HOST) -> None:
+        self._host = host
+        self.each = [Proxy(target, host=host) for target in targets]
 
     @property
     def url(self) -> str:
         """The proxies, as ``host:port,host:port``."""
-        return ",".join(f"{HOST}:{one.port}" for one in self.each)
+        return ",".join(f"{self._host}:{one.port}" for one in self.each)
 
     def __enter__(self) -> Self:
         for one in self.each:
