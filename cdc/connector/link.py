@@ -13,6 +13,7 @@ from cdc.canal.fields import MalformedError, data, fields, number
 from cdc.connector.base import EMPTY, Batch
 from cdc.connector.entries import parse_messages
 from cdc.errors import ConfigError, PeerUnavailableError, UsageError
+from cdc.wire.sockets import DEAD_PEER
 
 _MOST_BYTES, _MOST_GREETING_BYTES = (1 << 31) - 1, 1 << 16
 _RECEIVE_BYTES = 1 << 20
@@ -58,7 +59,8 @@ class Link:
             if login.tls is not None:
                 self._socket = login.tls.wrap_socket(self._socket, server_hostname=address.host)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option in DEAD_PEER:
+                self._socket.setsockopt(*option)
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(
                 f"the server's certificate is not trusted: {error.verify_message}",

@@ -74,9 +74,12 @@ class TcpConnector(Connector):
 
     def _retried(self, ask: Callable[[Link], _T]) -> _T:
         """Asks the server, over a new connection if the old one is lost. Raises PeerUnavailableError when
-        ``retry_for_s`` has passed, UsageError if the server refuses."""
+        ``retry_for_s`` has passed, UsageError if the server refuses.
+
+        If a server let all this time pass without an answer and leads no more, the new leader is asked once.
+        """
         deadline = time.monotonic() + self._retry_for_s
-        pause_s = _FIRST_PAUSE_S
+        pause_s, followed = _FIRST_PAUSE_S, False
         while True:
             try:
                 return ask(self._opened(max(0.0, deadline - time.monotonic())))
@@ -91,15 +94,18 @@ class TcpConnector(Connector):
                     raise refused(self.place, error) from None
                 _log.warning("connection given up", place=self.place, reason=str(error))
             except LostError as lost:
+                was_open = self._link is not None
                 self._drop()
                 if time.monotonic() >= deadline:
-                    raise unavailable(self.place, lost) from None
+                    if followed or not was_open or not self._moves_on():
+                        raise unavailable(self.place, lost) from None
+                    followed = True
                 _log.debug("connection lost", place=self.place, reason=str(lost))
             time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _moves_on(self) -> bool:
-        """Whether to look for the server anew after a refusal."""
+        """Whether to look for the server anew after a refusal, or when there was no answer in time."""
         return False
 
     # --- requests

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import random
-import socket
 import ssl
 import threading
 import time
@@ -19,20 +18,13 @@ from cdc import __version__
 from cdc.errors import CdcError, ConfigError, NotLeaderError, PeerUnavailableError, VersionError
 from cdc.log import get_logger
 from cdc.wire.protocol import API, DIGEST_HEADER, EPOCH_HEADER, REPEATED_HEADER, VERSION_HEADER, error_of
+from cdc.wire.sockets import DEAD_PEER
 
 if TYPE_CHECKING:
     import httpx
 
 _CONNECT_S, _ANSWER_S = 5.0, 300.0
 """The answer may take long: a get waits until its batch is staged."""
-_DEAD_PEER = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
-]
-"""A machine or a network that is gone is noticed after 20 s, while a server that works on an answer is waited for."""
 _ANSWER_OF_SEVERAL_S = 30.0
 """The answer of one of several servers: another one may lead while the one that was asked hangs."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PAUSE_OF_SEVERAL_S = 0.1, 5.0, 1.0
@@ -286,7 +278,7 @@ def _client(connection: Connection, _pid: int) -> httpx.Client:
         verify=context,
         trust_env=False,
         limits=httpx.Limits(max_connections=32, keepalive_expiry=15),
-        socket_options=_DEAD_PEER,
+        socket_options=DEAD_PEER,
     )
     return httpx.Client(
         transport=transport,

@@ -229,6 +229,7 @@ class Site:
         """Lets machines reach a port of the host's 127.0.0.1 at the same port of :attr:`host`."""
         listener = socket.create_server((self.host, port))
         self._resources.callback(listener.close)
+        self._resources.callback(listener.shutdown, socket.SHUT_RDWR)  # or accept would keep the port
         threading.Thread(target=_accept, args=(listener, port), name=f"forward-{port}", daemon=True).start()
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.connector.cluster import ZooKeeper, connect_cluster
+from cdc.connector.cluster import ClusterConnector, ZooKeeper
+from cdc.connector.link import Login
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.cluster import CANAL_PASSWORD, Cluster, ClusterServer, until
 from tests.support.machines import Machine, Site
@@ -245,22 +246,29 @@ def test_partitions_at_random_moments(
     assert all(took < TAKEOVER_S for _, took in nemesis.takeovers), nemesis.takeovers
 
 
-def test_a_connector_turns_to_the_new_leader_when_a_cable_is_out(
-    mysql9: Server, zookeeper: Server, database: Database, tmp_path: Path
+@pytest.mark.parametrize("fault", ["cable", "stopped"])
+def test_a_connector_turns_to_the_new_leader(
+    fault: str, mysql9: Server, zookeeper: Server, database: Database, tmp_path: Path
 ) -> None:
-    """The old leader's machine cannot end its connections."""
+    """The old leader ends none of its connections: its cable is out, or its kernel confirms what its process does not
+    answer, for longer than ``retry_for_s``."""
+    login = Login("shop", 1002, "canal", CANAL_PASSWORD, answer_timeout_s=60 if fault == "cable" else 20)
     with separate_cluster(tmp_path, mysql9, database(mysql9), zookeeper, 1) as (cluster, root):
         where = ZooKeeper(zookeeper.url, root)
-        with connect_cluster(where, "shop", client_id=1002, password=CANAL_PASSWORD) as connector:
+        with ClusterConnector(where, login, retry_for_s=60 if fault == "cable" else 15) as connector:
             connector.subscribe()
             until(lambda: connector.get_without_ack(10, 1.0), 60, cluster.describe)
-            connector.rollback()
+            connector.rollback(confirm=True)
             leader = cluster.leader()
             assert leader is not None
-            machine_of(leader).cable("down")
+            if fault == "cable":
+                machine_of(leader).cable("down")
+            else:
+                leader.pause()
             began = time.monotonic()
             batch = connector.get_without_ack(10)
-            print(f"the connector had a batch from the new leader after {time.monotonic() - began:.1f} s")
-            assert batch
+            print(f"{fault}: a batch from the new leader after {time.monotonic() - began:.1f} s")
+            assert batch and cluster.leader() is not leader
             connector.ack(batch.id, confirm=True)
             machine_of(leader).cable("up")
+            leader.resume()
