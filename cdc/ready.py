@@ -29,7 +29,7 @@ def prepare() -> None:
     """Loads what capture needs."""
     for name in _MODULES:
         import_module(name)
-    from cdc.capture.kernels import warm_up
+    from cdc.capture.warm_up import warm_up
 
     warm_up()
 

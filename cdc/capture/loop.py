@@ -16,12 +16,12 @@ from cdc.batches.retention import make_cleaner
 from cdc.capture import own_store, replication
 from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
-from cdc.capture.kernels import warm_up
 from cdc.capture.memory_room import MemoryRoom
 from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.servers import SourceServers
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
+from cdc.capture.warm_up import warm_up
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
 from cdc.config import DestinationConfig, StoreConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError

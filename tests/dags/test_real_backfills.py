@@ -105,6 +105,7 @@ def test_tables_are_filled_then_replayed(
     assert parked(loop) == {}
 
 
+@pytest.mark.long
 def test_a_snapshot_by_hand_has_a_plan(loop: Started, run: Callable[..., States]) -> None:
     assert pipeline.has_captured(loop.config)
     plan = pipeline.plan_snapshot(loop.config, [f"{loop.db}.t"])

@@ -81,6 +81,7 @@ def _forgets(monkeypatch: pytest.MonkeyPatch) -> None:
 NAMES = "catalog: {name: spark_catalog, database: 'lake_{db}'}"
 
 
+@pytest.mark.long
 def test_another_process_reads_tables_by_name(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_without_the_setting_or_in_small_tables_files_are_rewritten(
     assert (marked(plain), reader(plain)) == (0, PLAIN_READER)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("large")
 def test_a_table_that_has_vectors_is_decided_by_batch_and_one_that_refuses_them_gets_none(
     mysql9: Server, tmp_path: Path, database: Database

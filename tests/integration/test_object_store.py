@@ -103,6 +103,7 @@ def test_the_whole_loop(mysql9: Server, tmp_path: Path, database: Database, s3: 
     assert rows(loop, "plain") == source_rows(loop, "plain")
 
 
+@pytest.mark.long
 def test_a_commit_of_another_driver_is_not_replaced(
     mysql9: Server, tmp_path: Path, database: Database, s3: S3Server
 ) -> None:

@@ -308,7 +308,8 @@ def sample_history(*, value: int = 0) -> History:
 
 
 def random_history(seed: int, *, transactions: int = 60) -> History:
-    """Returns a random history: transactions of all sizes, excluded tables, DDL, rotations."""
+    """Returns a random history: transactions of all sizes, excluded tables, DDL, rotations. A transaction ends it: a
+    reader cannot tell without heartbeats that it has reached the end of a file without events."""
     rng = random.Random(seed)
     history = History()
     for _ in range(transactions):
@@ -325,6 +326,7 @@ def random_history(seed: int, *, transactions: int = 60) -> History:
                 tables = rng.sample(["orders", "lines", EXCLUDED], rng.choice((1, 1, 2, 3)))
                 statements.append([(table, range(rng.choice((1, 3, 100)))) for table in tables])
             history.transaction(*statements)
+    history.transaction([("orders", [1])])
     return history
 
 

@@ -31,6 +31,10 @@ from tests.support.proxy import Proxy
 from tests.support.servers_mysql_replication import assert_still_wrong, peer_rows, peer_stream
 
 ON_MARIADB = pytest.mark.parametrize("kind", ["mariadb10", "mariadb11"])
+ON_ALL = pytest.mark.parametrize(
+    "kind",
+    ["mysql9", "mariadb11", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mysql56", "mariadb10"))],
+)
 ROWS = [WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent]
 
 
@@ -88,7 +92,7 @@ def test_a_file_and_position_of_mariadb(kind: str, tmp_path: Path) -> None:
         assert_still_wrong(theirs, [1, 2, 3], [3])
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mysql56", "mariadb10", "mariadb11"])
+@ON_ALL
 def test_a_connection_that_breaks_in_a_stream_by_gtids(kind: str, tmp_path: Path) -> None:
     """The library asks again for what it asked for at first, and delivers the rows since then twice."""
     with table(kind) as server:
@@ -216,7 +220,7 @@ def test_tagged_gtids(tmp_path: Path) -> None:
         assert captured(later) == [3]
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mysql56", "mariadb10", "mariadb11"])
+@ON_ALL
 def test_events_that_the_server_lost(kind: str, tmp_path: Path) -> None:
     """A statement on a MyISAM table writes more than the server's cache takes: its rows are in the table and not in the
     binlog, where an INCIDENT event says so. The library skips it; capture stops."""

@@ -1,9 +1,8 @@
-"""The kernels that capture uses."""
+"""Loads the kernels that capture uses, before it reads."""
 
 from __future__ import annotations
 
-from cdc.binlog import entry_checksums, framer
-from cdc.binlog.jit import release_loader
+from cdc.binlog import entry_checksums, framer, jit
 
 
 def warm_up() -> None:
@@ -11,4 +10,4 @@ def warm_up() -> None:
     machine."""
     framer.warm_up()
     entry_checksums.warm_up()
-    release_loader()
+    jit.release_loader()
