@@ -190,6 +190,7 @@ class Machine:
         assert self._holder.stdout is not None
         self._holder.stdout.close()
         self._holder = None
+        ip("link", "del", f"{self._namespace}c")  # with the namespace it would end some time later
         ip("netns", "del", self._namespace)
 
 
