@@ -551,6 +551,11 @@ class Cluster:
                 )
 
 
+def seeds(count: int) -> Sequence[int]:
+    """Returns the seeds of a test with faults: the first ``count``, or the one in ``TOWPATH_NEMESIS_SEED``."""
+    return [int(os.environ["TOWPATH_NEMESIS_SEED"])] if "TOWPATH_NEMESIS_SEED" in os.environ else range(count)
+
+
 def until(
     condition: Callable[[], object], timeout_s: float = 60.0, describe: Callable[[], str] = lambda: "it did not happen"
 ) -> float:

@@ -3,7 +3,6 @@ one that the destination's leader is connected to, and two of three at once."""
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cdc.testing.servers import PASSWORD, Server, ZooKeeperEnsemble
-from tests.support.cluster import Cluster, ClusterServer, until
+from tests.support.cluster import Cluster, ClusterServer, seeds, until
 
 Database = Callable[[Server], str]
 
@@ -96,9 +95,7 @@ def chosen(server: ClusterServer, ensemble: ZooKeeperEnsemble, which: str, pick:
     return used[:1]
 
 
-@pytest.mark.parametrize(
-    "seed", [int(os.environ["TOWPATH_NEMESIS_SEED"])] if "TOWPATH_NEMESIS_SEED" in os.environ else range(4)
-)
+@pytest.mark.parametrize("seed", seeds(4))
 def test_members_of_the_ensemble_die_under_load(
     seed: int,
     mysql9: Server,

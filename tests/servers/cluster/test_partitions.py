@@ -21,7 +21,7 @@ import pytest
 from cdc.connector.cluster import ClusterConnector, ZooKeeper
 from cdc.connector.link import Login
 from cdc.testing.servers import PASSWORD, Server
-from tests.support.cluster import CANAL_PASSWORD, Cluster, ClusterServer, until
+from tests.support.cluster import CANAL_PASSWORD, Cluster, ClusterServer, seeds, until
 from tests.support.machines import Machine, Site
 
 Database = Callable[[Server], str]
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="machines of their own take root"),
 ]
-SEEDS = range(8)
 TAKEOVER_S = 10.0
 SESSION_S = 4.0
 """The session time-out of the servers in :class:`Cluster`."""
@@ -69,7 +68,7 @@ class Nemesis:
     cluster: Cluster
     pick: random.Random
     takeovers: list[tuple[str, float]] = field(default_factory=list)
-    """Of each fault that another server had to make good: how long nobody answered, in seconds."""
+    """The faults after which another server took over, and the seconds in which nobody answered."""
 
     def disturb(self, what: str) -> None:
         until(lambda: self.cluster.leader() is not None, 60, self.cluster.describe)
@@ -216,9 +215,7 @@ FAULTS: dict[str, Callable[[Nemesis], None]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "seed", [int(os.environ["TOWPATH_NEMESIS_SEED"])] if "TOWPATH_NEMESIS_SEED" in os.environ else SEEDS
-)
+@pytest.mark.parametrize("seed", seeds(8))
 def test_partitions_at_random_moments(
     seed: int,
     mysql9: Server,

@@ -3,7 +3,6 @@ killed, paused, stopped or cut off, and a ZooKeeper that restarts, at random mom
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import time
@@ -16,11 +15,10 @@ import pytest
 
 from cdc.store.formats.state import read_capture_state
 from cdc.testing.servers import PASSWORD, Server
-from tests.support.cluster import Cluster, ClusterServer, until
+from tests.support.cluster import Cluster, ClusterServer, seeds, until
 
 Database = Callable[[Server], str]
 
-SEEDS = range(20)
 TAKEOVER_S = 10.0
 
 
@@ -134,9 +132,7 @@ def test_another_server_takes_over_from_a_killed_leader(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "seed", [int(os.environ["TOWPATH_NEMESIS_SEED"])] if "TOWPATH_NEMESIS_SEED" in os.environ else SEEDS
-)
+@pytest.mark.parametrize("seed", seeds(20))
 def test_faults_at_random_moments(
     seed: int, mysql9: Server, database: Database, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
