@@ -124,6 +124,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[Log]:
                 *(other if number % 4 == 2 else ()), f"INSERT INTO d.t VALUES ({number + 1}, REPEAT('x', {size}))"
             )
         moments.append(now(server, 14))
+        time.sleep(1.1)  # the second after the last transaction has passed, too
         source = SourceConfig(url=server.url, password_env="SOURCE_PW", server_id=41_000_002)
         yield Log(server, source, moments)
 
