@@ -6,6 +6,7 @@ import queue
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, Self
 
 import pymysql
@@ -19,10 +20,10 @@ from cdc.source.connection import connect, mapped, place_of, query
 from cdc.source.schemas import read_schema
 from cdc.source.server import (
     Connection,
+    behind_s,
     current_position,
     describe,
     parse_version,
-    replica_lag_s,
     server_version,
 )
 
@@ -193,7 +194,9 @@ class Throttle:
             if running > threads:
                 return f"the source runs {running} threads, more than snapshot.max_threads_running {threads}"
         if lag is not None:
-            behind = replica_lag_s(self._conn)
+            behind = behind_s(self._conn)
+            if behind == inf:
+                return "the source is a replica that applies nothing, so nobody knows how far it is behind"
             if behind is not None and behind > lag:
                 return f"the source is {behind:g} s behind its own source, more than snapshot.max_replica_lag_s {lag:g}"
         return None

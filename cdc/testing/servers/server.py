@@ -23,7 +23,7 @@ from typing import IO, Self
 import pymysql
 
 from cdc.errors import SourceUnavailableError, UsageError
-from cdc.testing.servers.kinds import HOST, USER, Database, Kind, find_kind
+from cdc.testing.servers.kinds import HOST, KINDS, USER, Database, Kind, find_kind
 
 _PREFIX = "towpath-server-"
 _POLL_S = 0.05
@@ -41,7 +41,7 @@ def client_tool(kind_name: str, tool: str) -> list[str]:
     MySQL 9 has ``mysqlbinlog``; both MariaDBs have ``mariadb-binlog`` and ``mariadb``. The programs are fetched if they
     are not in the cache. Raises UsageError for an unknown kind or tool.
     """
-    return find_kind(kind_name).tool(tool)
+    return (KINDS.get(kind_name) or find_kind(kind_name)).tool(tool)
 
 
 def free_port() -> int:
