@@ -5,9 +5,10 @@ length, name, NUL; the number of columns; a type byte for each; their type metad
 and, if ``binlog_row_metadata`` is FULL (in part: MINIMAL), fields of type, length, value that hold names,
 signs, character sets, members and the primary key. Lengths are MySQL's packed integers.
 
-Differences between servers, as seen on MySQL 9.7 and MariaDB 10.11 and 11.8: YEAR counts among the numeric columns
-everywhere; BIT never does. The list of character columns counts GEOMETRY on MariaDB and VECTOR on MySQL, with the
-binary collation. MariaDB sends no VISIBILITY, and UUID, INET4, INET6 and VECTOR look like BINARY and VARBINARY.
+Differences between servers, as seen on MySQL 8.0.12, 8.0.33 and 9.7 and MariaDB 10.5 to 11.8: YEAR counts among the
+numeric columns everywhere; BIT never does. The list of character columns counts GEOMETRY on MariaDB and VECTOR on
+MySQL, with the binary collation. MySQL 8.0.12 sends no character set of ENUM and SET. MariaDB and MySQL before 8.0.23
+send no VISIBILITY, and on MariaDB UUID, INET4, INET6 and VECTOR look like BINARY and VARBINARY.
 """
 
 from __future__ import annotations
@@ -171,20 +172,22 @@ class _Short(Exception):
     """The event ends, or holds something impossible, at this offset of its body."""
 
 
-def parse_table_map(event: bytes | memoryview, has_checksum: bool) -> TableMap:
-    """Parses a whole TABLE_MAP event, including its header. Raises DamagedError if it is cut or contradicts itself,
-    UnsupportedTypeError for a type byte that no known server writes."""
+def parse_table_map(event: bytes | memoryview, has_checksum: bool, *, flavor: str | None = None) -> TableMap:
+    """Parses a whole TABLE_MAP event, including its header. ``flavor``: ``mysql`` or ``mariadb``, as the format
+    description says; without it, the collations of a MySQL before 8.0.23 may be those of other columns. Raises
+    DamagedError if it is cut or contradicts itself, UnsupportedTypeError for a type byte that no known server
+    writes."""
     data = bytes(event)
     if len(data) < HEADER_SIZE or data[4] != EventType.TABLE_MAP:
         raise DamagedError("is not a TABLE_MAP event")
     body = _Reader(data[HEADER_SIZE : len(data) - CHECKSUM_SIZE if has_checksum else len(data)])
     try:
-        return _parse(body)
+        return _parse(body, flavor)
     except (_Short, UnicodeDecodeError) as error:
         raise DamagedError(f"the TABLE_MAP event is damaged near byte {HEADER_SIZE + body.at}") from error
 
 
-def _parse(body: _Reader) -> TableMap:
+def _parse(body: _Reader, flavor: str | None) -> TableMap:
     table_id = body.number(6)
     body.take(2)
     db = _name(body)
@@ -201,7 +204,7 @@ def _parse(body: _Reader) -> TableMap:
     while body.left:
         field = body.number(1)
         fields[field] = body.text()
-    columns, primary_key = _apply(columns, fields)
+    columns, primary_key = _apply(columns, fields, flavor)
     return TableMap(
         table_id=table_id,
         db=db,
@@ -247,7 +250,9 @@ def _column(kind: int, meta: _Reader, place: str) -> ColumnMeta:
     raise UnsupportedTypeError(f"has a column of the unknown type {kind}", place=place)
 
 
-def _apply(columns: list[ColumnMeta], fields: dict[int, bytes]) -> tuple[list[ColumnMeta], tuple[int, ...]]:
+def _apply(
+    columns: list[ColumnMeta], fields: dict[int, bytes], flavor: str | None
+) -> tuple[list[ColumnMeta], tuple[int, ...]]:
     """Adds the optional metadata to the columns. Unknown fields hold nothing that is needed."""
     if (raw := fields.get(_Field.SIGNEDNESS)) is not None:
         for n, i in enumerate(_those(columns, _NUMERIC)):
@@ -260,7 +265,7 @@ def _apply(columns: list[ColumnMeta], fields: dict[int, bytes]) -> tuple[list[Co
     for field, kind in ((_Field.ENUM_STR_VALUE, ColumnType.ENUM), (_Field.SET_STR_VALUE, ColumnType.SET)):
         if (raw := fields.get(field)) is not None:
             _members(columns, _those(columns, {kind}), raw)
-    _charsets(columns, fields)
+    _charsets(columns, fields, flavor)
     if (raw := fields.get(_Field.VISIBILITY)) is not None:
         columns = [replace(c, visible=_bit(raw, i)) for i, c in enumerate(columns)]
     return columns, _primary_key(fields, len(columns))
@@ -290,15 +295,16 @@ def _members(columns: list[ColumnMeta], which: list[int], raw: bytes) -> None:
         raise _Short(0)
 
 
-def _charsets(columns: list[ColumnMeta], fields: dict[int, bytes]) -> None:
+def _charsets(columns: list[ColumnMeta], fields: dict[int, bytes], flavor: str | None) -> None:
+    """Only MariaDB counts GEOMETRY among the texts. Only MySQL sends VISIBILITY, from 8.0.23 on."""
     character = _those(columns, _CHARACTER)
     with_geometry = _those(columns, _CHARACTER | {ColumnType.GEOMETRY})
+    is_mysql = _Field.VISIBILITY in fields if flavor is None else flavor == "mysql"
     if (raw := fields.get(_Field.COLUMN_CHARSET)) is not None:
         listed = len(list(_packed(raw)))
         _set_collations(columns, character if listed == len(character) else with_geometry, raw, _list_form)
     elif (raw := fields.get(_Field.DEFAULT_CHARSET)) is not None:
-        # Only MySQL (8.0.23 and later) sends VISIBILITY, and only MariaDB counts GEOMETRY among the texts.
-        _set_collations(columns, character if _Field.VISIBILITY in fields else with_geometry, raw, _default_form)
+        _set_collations(columns, character if is_mysql else with_geometry, raw, _default_form)
     members = _those(columns, {ColumnType.ENUM, ColumnType.SET})
     if (raw := fields.get(_Field.ENUM_AND_SET_COLUMN_CHARSET)) is not None:
         _set_collations(columns, members, raw, _list_form)

@@ -121,13 +121,15 @@ def _with_metadata(table_map: TableMap, schema: TableSchema | None) -> tuple[Col
     declared = {} if schema is None else {column.name: column for column in schema.columns}
     found = []
     for meta in table_map.columns:
+        known = declared.get(meta.name)
         charset = None
         if meta.type in TEXTS or meta.type in MEMBERED:
             charset = BINARY if meta.collation == BINARY_COLLATION else _charset(meta.collation)
+        if meta.type in MEMBERED and meta.collation is None:
+            charset = _charset_of_members(table_map.full_name, meta, known)
         column = replace(_plain(meta), charset=charset)
         if meta.type in MEMBERED:
             column = replace(column, members=_members(table_map.full_name, meta, charset))
-        known = declared.get(meta.name)
         # The schema may be of another time than the row. If the two contradict each other, the table map is right.
         if known is not None and contradiction(meta, known) is None and _is_same(column, known):
             column = replace(column, declared=known.data_type, column_type=known.column_type.lower())
@@ -171,6 +173,22 @@ def _plain(meta: ColumnMeta) -> Column:
         scale=meta.scale,
         nullable=meta.nullable,
         unsigned=meta.unsigned,
+    )
+
+
+def _charset_of_members(table: str, meta: ColumnMeta, known: ColumnSchema | None) -> str:
+    """The character set of an ENUM or SET whose table map does not tell it, as those of MySQL 8.0.12. Raises
+    SourceRefusedError."""
+    if known is not None and contradiction(meta, known) is None:
+        return _canonical(known.charset)
+    if all(0 < byte < 128 for member in meta.members for byte in member):
+        return "utf8mb4"
+    raise SourceRefusedError(
+        f"the binlog does not tell the character set of the column {meta.name}, as on early versions of MySQL 8.0, and "
+        "no schema of it is stored",
+        place=f"table {table}",
+        remedy="Load the table with `cdc snapshot`, or exclude it (tables.exclude). `cdc decode` takes a definition by "
+        "--schema.",
     )
 
 

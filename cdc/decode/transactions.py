@@ -38,6 +38,8 @@ class Transactions:
     entries: Entries
     verified: bool = False
     """Whether this process has just verified the checksums of all events, so that it need not do it again."""
+    flavor: str | None = None
+    """Who wrote the events, ``mysql`` or ``mariadb``; None if that is not known."""
 
     @property
     def tail(self) -> int:
@@ -99,7 +101,9 @@ def open_range(
     if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
         raise DamagedError("the checksum of its format description is wrong", place=f"{path}: byte {at}")
     place = path if is_uri(path) else Path(path)
-    return Transactions(place, buf, parse_format_description(event).has_checksum, entries).of_tables(table_mask)
+    description = parse_format_description(event)
+    found = Transactions(place, buf, description.has_checksum, entries, flavor=description.flavor)
+    return found.of_tables(table_mask)
 
 
 def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path, DamagedError | None]]:
@@ -112,7 +116,14 @@ def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path
                 yield open_range(one), one, None
             else:
                 opened = BinlogFile.open(one)
-                transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries, verified=True)
+                transactions = Transactions(
+                    opened.path,
+                    opened.buf,
+                    opened.has_checksum,
+                    opened.entries,
+                    verified=True,
+                    flavor=opened.description.flavor,
+                )
                 yield transactions, one, opened.damage
 
 

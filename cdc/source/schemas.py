@@ -135,7 +135,8 @@ def _column(row: dict[str, Any]) -> ColumnSchema:
     return ColumnSchema(
         name=str(row["name"]),
         data_type=_text(row["data_type"]).lower(),
-        column_type=_text(row["column_type"]),
+        # MariaDB writes COMPRESSED as a comment, which once had no M.
+        column_type=_text(row["column_type"]).replace("/*!100301 COMPRESSED*/", "/*M!100301 COMPRESSED*/"),
         nullable=row["nullable"] == "YES",
         default=None if row["def"] is None else _text(row["def"]),
         extra=_text(row["extra"] or ""),

@@ -10,6 +10,7 @@ from pathlib import Path
 from cdc.testing.servers import Server
 from tests.nemesis.workload import History, Workload
 from tests.support.binlog_files import purge
+from tests.support.versions import reset_statement
 
 _OPTIONS = {"mysql9": ("--performance-schema=OFF",)}
 _SMALL = ("--innodb-buffer-pool-size=64M",)
@@ -80,7 +81,7 @@ class Source:
 
     def reset(self) -> None:
         """Deletes the binlog and the GTID history; the data stay."""
-        self.server.execute("RESET BINARY LOGS AND GTIDS" if self.flavor == "mysql" else "RESET MASTER")
+        self.server.execute(reset_statement(self.server))
 
     def purge(self) -> None:
         """Deletes all binlog files but the newest."""

@@ -17,6 +17,7 @@ from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.sql.conversions import Same, ValueEffect, Widened, value_effect
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.versions import with_types
 
 _TEXTS = ("''", "'a'", "'a  '", "'B b'", "'12'")
 _WIDE = ("CONCAT(REPEAT('x', 10), '  ')", "'é'", "'ü€'")
@@ -114,7 +115,7 @@ def values_of(server: Server) -> dict[str, tuple[str, ...]]:
     name = server.kind.name
     if name == "mysql56":
         return VALUES
-    return VALUES | (ON_MYSQL9 if name == "mysql9" else ON_MARIADB)
+    return with_types(server, VALUES | (ON_MYSQL9 if name == "mysql9" else ON_MARIADB))
 
 
 STRICT = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"

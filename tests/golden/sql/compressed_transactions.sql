@@ -1,5 +1,6 @@
 -- Transactions that MySQL compresses, between others that it does not; XA, and a transaction of many rows.
 -- servers: mysql9
+-- needs: compressed transactions
 CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(300));
 INSERT INTO t VALUES (1, 'plain');
 SET SESSION binlog_transaction_compression = ON;

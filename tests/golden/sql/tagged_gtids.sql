@@ -1,5 +1,6 @@
 -- Transactions with tagged GTIDs, with automatic and with given numbers, between others.
 -- servers: mysql9
+-- needs: tagged GTIDs
 CREATE TABLE t (id INT PRIMARY KEY);
 SET gtid_next = 'AUTOMATIC:golden';
 INSERT INTO t VALUES (1);

@@ -30,6 +30,7 @@ from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, USER, Server, client_tool
 from tests.support.processes import peak_rss
+from tests.support.versions import status_statement
 
 Database = Callable[[Server], str]
 TOOLS = {"mysql9": "mysqlbinlog", "mariadb10": "mariadb-binlog", "mariadb11": "mariadb-binlog"}
@@ -355,7 +356,7 @@ def run_capture(config: DestinationConfig, *options: str) -> subprocess.Popen[by
 
 def position(server: Server) -> str:
     """Returns the value of ``start`` for the current end of the binlog."""
-    statement = "SHOW BINARY LOG STATUS" if server.kind.name == "mysql9" else "SHOW MASTER STATUS"
+    statement = status_statement(server)
     server.execute("FLUSH BINARY LOGS")
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(statement)

@@ -21,6 +21,7 @@ from cdc.source.connection import connect
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, USER, Server
 from tests.support.binlog_files import purge
+from tests.support.versions import reset_statement
 
 NO_GTIDS = "mysql56 without GTIDs"
 Configure = Callable[..., DestinationConfig]
@@ -67,7 +68,7 @@ def configure(tmp_path: Path) -> Configure:
 
 
 def reset(server: Server) -> list[str]:
-    return ["RESET BINARY LOGS AND GTIDS" if server.kind.name == "mysql9" else "RESET MASTER"]
+    return [reset_statement(server)]
 
 
 def capture(config: DestinationConfig) -> int:

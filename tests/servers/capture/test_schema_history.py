@@ -29,6 +29,7 @@ from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
+from tests.support.versions import lacks
 
 Database = Callable[[Server], str]
 
@@ -104,7 +105,7 @@ def test_transactions_are_framed(
     rows = [0, 0, 1, 1, 2, 0, 0, 0]
     if kind != "mysql56":  # not allowed with GTIDs
         statements.append(f"CREATE TABLE {db}.s SELECT 1 AS one")
-        rows.append(1)
+        rows += [1] if not lacks(server, "one transaction of CREATE TABLE SELECT") else [0, 1]
     done = 0
     for part in (statements[:2], statements[2:]):
         server.execute(*part)
@@ -114,12 +115,14 @@ def test_transactions_are_framed(
     [segment] = list_segments(config.store.path)
     entries = [e for e in read_entries(segment) if e["length"]]
     assert [int(e["row_events"]) for e in entries] == rows
-    assert [bool(int(e["flags"]) & EntryFlag.DDL) for e in entries] == [n == 0 or i == 8 for i, n in enumerate(rows)]
+    assert [bool(int(e["flags"]) & EntryFlag.DDL) for e in entries] == [
+        n == 0 or len(rows) == 9 == i + 1 for i, n in enumerate(rows)
+    ]
     assert before is not None
     seconds = [int(e["commit_time_us"]) / 1e6 for e in entries]
     assert all(s == int(s) and before[0] <= s <= before[0] + 20 for s in seconds)
     numbers = [int(e["gtid_number"]) for e in entries]
-    assert numbers == (list(range(numbers[0], numbers[0] + 8)) if kind == "mysql56" else [0] * 9)
+    assert numbers == (list(range(numbers[0], numbers[0] + 8)) if kind == "mysql56" else [0] * len(rows))
     # A scan of the segment finds what capture wrote.
     (config.store.path / "checkpoint").unlink()
     capsys.readouterr()
@@ -130,7 +133,8 @@ def test_transactions_are_framed(
 def test_no_other_start_than_now(
     mysql56: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], begun: DestinationConfig
 ) -> None:
-    words = "the binlog of MySQL 5.6.24 names no columns: their names at that position are unknown"
+    release = ".".join(map(str, mysql56.kind.release))
+    words = rf"the binlog of MySQL {release}[.\d]* names no columns: their names at that position are unknown"
     for start in ("earliest", "{file: binlog.000001, pos: 4}"):
         other = configure(tmp_path / "other", mysql56, db, start=start)
         with pytest.raises(ConfigError, match=words):

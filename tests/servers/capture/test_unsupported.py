@@ -22,8 +22,13 @@ from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, USER, Server
 from spark_jobs.apply.schema.statements import read_statements
+from tests.support.versions import lacks, status_statement
 
 Database = Callable[[Server], str]
+
+
+def tagged(tag: str) -> list[str]:
+    return [] if lacks("mysql9", "tagged GTIDs") else [f"SET gtid_next = 'AUTOMATIC:{tag}'"]
 
 
 def is_mysql(server: Server) -> bool:
@@ -32,7 +37,7 @@ def is_mysql(server: Server) -> bool:
 
 def position(server: Server) -> tuple[str, int]:
     with server.connect() as conn, conn.cursor() as cursor:
-        cursor.execute("SHOW BINARY LOG STATUS" if is_mysql(server) else "SHOW MASTER STATUS")
+        cursor.execute(status_statement(server))
         row = cursor.fetchone()
     assert row is not None
     return str(row[0]), int(row[1])
@@ -172,12 +177,12 @@ def test_other_databases_do_not_stop_capture(
     Capture(config).run(until_current=True)
     if is_mysql(server):
         server.execute(
-            "SET gtid_next = 'AUTOMATIC:towpath_one'",
+            *tagged("towpath_one"),
             f"INSERT INTO {other}.t VALUES (20, 'tag')",
             f"INSERT INTO {other}.t VALUES (21, 'tag'), (22, 'tag')",
             f"INSERT INTO {other}.t VALUES (23, 'tag')",
             f"INSERT INTO {db}.t VALUES (7, 'tag')",
-            "SET gtid_next = 'AUTOMATIC:other'",
+            *tagged("other"),
             *compression(server, True),
             f"INSERT INTO {other}.t VALUES (24, {text})",
         )

@@ -22,6 +22,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
 from tests.support.binlog_files import purge
 from tests.support.servers_bad_input import Site, bundle, refused, rows, succeeded, url
+from tests.support.versions import status_statement
 from tests.support.xa import end, prepare
 
 CAPTURE = ("capture", "shop", "--until-current")
@@ -59,7 +60,7 @@ def setting(server: Server, name: str, value: str) -> Iterator[None]:
 def begin_log(server: Server) -> str:
     """Begins a new binlog file and returns its name."""
     server.execute("FLUSH BINARY LOGS")
-    statement = "SHOW BINARY LOG STATUS" if server.kind.name == "mysql9" else "SHOW MASTER STATUS"
+    statement = status_statement(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(statement)
         row = cursor.fetchone()

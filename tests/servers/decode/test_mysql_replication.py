@@ -18,6 +18,7 @@ from cdc.testing.servers import PASSWORD, Server
 from tests.servers.capture.test_capture import configure
 from tests.servers.decode.test_promises import binlog_file, decoded
 from tests.support.servers_mysql_replication import assert_still_wrong, peer_rows
+from tests.support.versions import lacks, needs
 
 ON_BOTH = pytest.mark.parametrize("kind", ["mysql9", "mariadb10", "mariadb11"])
 ON_MARIADB = pytest.mark.parametrize("kind", ["mariadb10", "mariadb11"])
@@ -141,6 +142,7 @@ def test_several_changes_of_one_document(make: Make) -> None:
 
 
 def test_vectors(make: Make) -> None:
+    needs("mysql9", "VECTOR")
     table = make("mysql9", "v VECTOR(3)")
     table.execute("INSERT INTO t VALUES (1, STRING_TO_VECTOR('[1, 2.5, -3]'))")
     assert [row["v"] for row in table.ours()] == [[1.0, 2.5, -3.0]]
@@ -244,7 +246,8 @@ def test_json_values_of_other_types(make: Make) -> None:
 def test_a_long_time_in_json(make: Make) -> None:
     table = make("mysql9", "j JSON")
     table.execute("INSERT INTO t VALUES (1, CAST(CAST('101:02:03' AS TIME) AS JSON))")
-    assert [row["j"] for row in table.ours()] == table.select("j") == ['"101:02:03.000000"']
+    hours = 77 if lacks("mysql9", "long times in JSON") else 101  # the CAST of older versions loses a day
+    assert [row["j"] for row in table.ours()] == table.select("j") == [f'"{hours}:02:03.000000"']
     with pytest.raises(ValueError, match=r"hour must be in 0\.\.23"):
         table.theirs()
 
@@ -252,6 +255,7 @@ def test_a_long_time_in_json(make: Make) -> None:
 @ON_MARIADB
 def test_addresses_and_uuids(kind: str, make: Make) -> None:
     """The library gives their bytes, without trailing zeros."""
+    needs(kind, "UUID")
     table = make(kind, "u UUID, a INET6")
     table.execute("INSERT INTO t VALUES (1, '123e4567-e89b-12d3-a456-426655440000', 'fe80::')")
     [theirs], [ours] = table.theirs(), table.ours()

@@ -19,6 +19,7 @@ from cdc.source.connection import query
 from cdc.source.server import Connection, describe
 from cdc.testing.servers import Server
 from tests.support.snapshots import WHOLE, write_config
+from tests.support.versions import with_types
 
 SERVERS = ("mysql9", "mariadb11", "mariadb10", "mysql56")
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -113,7 +114,7 @@ def test_binary_and_printed_rows_are_the_same(
 ) -> None:
     server: Server = request.getfixturevalue(kind)
     db = database(server)
-    types = COLUMNS | ONLY[kind]
+    types = with_types(kind, COLUMNS | ONLY[kind])
     names = [f"c{number}" for number in range(len(types))]
     columns = ", ".join(f"{name} {kind_of}" for name, kind_of in zip(names, types, strict=True))
     with server.connect() as connection, connection.cursor() as cursor:

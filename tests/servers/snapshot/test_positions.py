@@ -21,6 +21,7 @@ from cdc.testing.servers import Server
 from tests.support.capturing import capturing_from_now
 from tests.support.snapshot_load import as_of, loaded, wait_for, writing
 from tests.support.snapshots import identity, write_config
+from tests.support.versions import needs
 
 KEYS = 3000
 _OPTIONS = {
@@ -104,6 +105,7 @@ def test_a_chunk_of_mariadb_is_exact(busy_mariadb: Server, tmp_path: Path, seed:
 @pytest.fixture
 def stalling(tmp_path: Path) -> Iterator[SimpleNamespace]:
     """A MySQL whose commits wait for a replica that never answers, after they are in the binlog."""
+    needs("mysql9", "semisync_source.so")
     with Server("mysql9") as server:
         server.execute(
             "CREATE DATABASE shop",

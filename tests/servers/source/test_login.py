@@ -13,6 +13,7 @@ from cdc.source.dump import DumpStream
 from cdc.source.server import current_position
 from cdc.testing.servers import Server, find_kind
 from cdc.testing.servers.kinds import MariaDb
+from tests.support.versions import needs
 
 PASSWORD = "pässword, longer than the 32 bytes of a key"
 
@@ -20,6 +21,7 @@ PASSWORD = "pässword, longer than the 32 bytes of a key"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A MariaDB with the plugins ed25519 and parsec, and an account of each."""
+    needs("mariadb11", "further plugins")
     kind = find_kind("mariadb11")
     assert isinstance(kind, MariaDb)
     plugins = [f"--plugin-load-add={name}" for name in ("auth_ed25519", "auth_parsec")]

@@ -16,6 +16,7 @@ from cdc.source.server import current_position
 from cdc.testing.servers import PASSWORD, USER, Server
 from tests.support.proxy import Proxy
 from tests.support.server import Certificates, make_certificates
+from tests.support.versions import needs
 
 KINDS = ("mysql9", "mariadb10", "mariadb11")
 
@@ -37,6 +38,7 @@ def cipher(config: SourceConfig) -> str:
 @pytest.fixture
 def certify(mysql9: Server) -> Iterator[Callable[[Certificates], None]]:
     """Returns a function that gives the server a certificate while the test runs."""
+    needs(mysql9, "SSL variables that can be set")
     names = ("ssl_ca", "ssl_cert", "ssl_key")
 
     def use(files: Iterable[str | Path]) -> None:

@@ -25,6 +25,7 @@ from cdc.positions import split_seq
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.soak.histories.accounts import DATABASE, EXCLUDED
+from tests.support.versions import lacks
 
 _SESSIONS = 3
 _ROWS = 200
@@ -230,9 +231,11 @@ class _Session(_Connected):
         rarely = [self._large, self._rotation, self._large_rolled_back]
         kind = self.workload.kind
         if kind != "mysql56":
-            now_and_then += [self._xa_prepare, self._xa_end, self._xa_one_phase, self._compression]
+            now_and_then += [self._xa_prepare, self._xa_end, self._xa_one_phase]
+            now_and_then += [] if lacks(kind, "compressed transactions") else [self._compression]
         if kind == "mysql9":
-            now_and_then += [self._json, self._json, self._tag, self._partial_json]
+            now_and_then += [self._json, self._json, self._partial_json]
+            now_and_then += [] if lacks(kind, "tagged GTIDs") else [self._tag]
         if not self.workload.is_mysql:
             now_and_then.append(self._mixed_engines)
         return [*often * 6, *now_and_then * 2, *rarely]
@@ -436,7 +439,7 @@ class _DdlSession(_Connected):
             self._create, self._create, self._add, self._add, self._drop_column, self._modify, self._rename, self._swap,
             self._truncate, self._drop, self._rename_away, self._other_ddl, self._index,
         ]  # fmt: skip
-        if self.workload.kind != "mysql56":
+        if self.workload.kind != "mysql56" and not lacks(self.workload.kind, "CREATE TABLE SELECT"):
             steps.append(self._create_select)
         return steps
 

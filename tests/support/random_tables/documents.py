@@ -47,8 +47,9 @@ def _plain(rng: Random, depth: int) -> Any:
     return rng.choice((*_TEXTS, True, False, None))
 
 
-def json_document(rng: Random, *, opaque: bool) -> str:
-    """A document; ``opaque``: also with values that JSON itself does not have, and large ones."""
+def json_document(rng: Random, *, opaque: bool, years: bool = True) -> str:
+    """A document; ``opaque``: also with values that JSON itself does not have, and large ones; ``years``: of the type
+    YEAR, too."""
     document = _plain(rng, rng.randint(0, 4))
     if opaque and rng.random() < 0.05:
         document = {"big": "b" * 70_000, "rest": [document, 70_000, -70_000, 1 << 40]}
@@ -60,11 +61,12 @@ def json_document(rng: Random, *, opaque: bool) -> str:
     literal = f"_utf8mb4 0x{body.encode().hex()}"
     if not opaque or rng.random() < 0.5:
         return literal
-    some = ", ".join(rng.sample(_OPAQUE, rng.randint(1, 5)))
+    values = [one for one in _OPAQUE if years or " AS YEAR" not in one]
+    some = ", ".join(rng.sample(values, rng.randint(1, 5)))
     return rng.choice(
         (
             f"JSON_ARRAY({some}, CAST({literal} AS JSON))",
-            f"JSON_OBJECT('v', JSON_ARRAY({some}), 'w', {rng.choice(_OPAQUE)})",
+            f"JSON_OBJECT('v', JSON_ARRAY({some}), 'w', {rng.choice(values)})",
         )
     )
 

@@ -8,6 +8,7 @@ from random import Random
 
 from tests.support.random_tables.facts import Facts
 from tests.support.random_tables.types import RandomType, random_type
+from tests.support.versions import lacks
 
 _ODD_NAMES = (
     "select", "order", "Group", "two words", "back`tick", "it's", 'say "hi"', "dot.ted", "comma,ed", "ünïcödé",
@@ -65,7 +66,7 @@ def random_table(seed: int, facts: Facts, name: str) -> RandomTable:
     create = f"CREATE TABLE {quoted(name)} ({definitions}){options}"
     own = [column for column in columns if column.type is not None]
     inserts, changes = _statements(rng, quoted(name), own)
-    hidden = facts.kind == "mysql9" and not key and rng.random() < 0.5
+    hidden = facts.kind == "mysql9" and not key and rng.random() < 0.5 and not lacks("mysql9", "invisible keys")
     old_times = facts.is_mariadb and rng.random() < 0.2
     types = tuple(column.type.name for column in own if column.type is not None)
     return RandomTable(seed, name, create, inserts, changes, types, hidden, old_times)
@@ -87,6 +88,7 @@ def _columns(rng: Random, facts: Facts) -> list[_Column]:
         nullable = rng.random() < 0.75
         null = "NULL" if nullable else "NOT NULL"
         hidden = facts.kind != "mysql56" and nullable and rng.random() < 0.05
+        hidden = hidden and not lacks(facts.kind, "invisible columns")
         out.append(_Column(name, kind, nullable, f"{quoted(name)} {kind.sql} {null}{' INVISIBLE' if hidden else ''}"))
     return out
 

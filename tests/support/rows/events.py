@@ -85,17 +85,18 @@ class RowReader:
             raise DamagedError("is not a binlog file", place=str(self.path))
         maps: dict[int, TableMap] = {}
         at = len(MAGIC)
-        tail = 0
+        tail, flavor = 0, "mysql"
         while at < len(data):
             size = int.from_bytes(data[at + 9 : at + 13], "little")
             kind = data[at + 4] if at + HEADER_SIZE <= len(data) else 0
             if size < HEADER_SIZE or at + size > len(data):
                 raise DamagedError("an event goes beyond the end", place=f"{self.path}, position {at}")
             if kind == EventType.FORMAT_DESCRIPTION:
-                tail = CHECKSUM_SIZE if parse_format_description(data[at : at + size]).has_checksum else 0
+                description = parse_format_description(data[at : at + size])
+                tail, flavor = CHECKSUM_SIZE if description.has_checksum else 0, description.flavor
                 maps = {}
             elif kind == EventType.TABLE_MAP:
-                found = parse_table_map(data[at : at + size], bool(tail))
+                found = parse_table_map(data[at : at + size], bool(tail), flavor=flavor)
                 maps[found.table_id] = found
             elif kind in _OPS:
                 number = int.from_bytes(data[at + HEADER_SIZE : at + HEADER_SIZE + 6], "little")

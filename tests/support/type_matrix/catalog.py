@@ -52,8 +52,14 @@ class Catalog:
     @property
     def number(self) -> tuple[int, int]:
         """``(11, 8)`` for 11.8.6-MariaDB."""
-        major, minor = self.version.split(".")[:2]
-        return int(major), int(minor)
+        major, minor, _ = self.release
+        return major, minor
+
+    @property
+    def release(self) -> tuple[int, int, int]:
+        """``(11, 8, 6)`` for 11.8.6-MariaDB."""
+        major, minor, patch = re.findall(r"\d+", self.version)[:3]
+        return int(major), int(minor), int(patch)
 
 
 def read_catalog(connection: Connection, database: str) -> Catalog:

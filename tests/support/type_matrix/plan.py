@@ -67,10 +67,14 @@ _FAMILIES: dict[str, _Family] = {
     "binary": lambda _: special.binaries(),
     "varbinary": lambda _: special.varbinaries(),
     **_each("tinyblob blob mediumblob longblob", lambda name, _: special.blobs(name.upper())),
-    "json": lambda _: special.json_documents(),
+    "json": lambda server: special.json_documents(casts=server.catalog.release >= (8, 0, 22)),
     **_each(
         "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection",
-        lambda name, server: special.geometries(name, with_srid=server.is_new_mysql),
+        lambda name, server: special.geometries(
+            name,
+            with_srid=server.is_new_mysql,
+            empty="()" if not server.catalog.is_mariadb and server.catalog.number == (5, 7) else " EMPTY",
+        ),
     ),
     "vector": lambda server: special.vectors(fixed=server.catalog.is_mariadb),
     **_each("uuid inet4 inet6", lambda name, _: special.addresses(name)),

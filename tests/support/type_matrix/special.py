@@ -67,8 +67,9 @@ def blobs(name: str) -> list[Column]:
     return columns
 
 
-def json_documents() -> list[Column]:
-    """MySQL's binary JSON: every type, both container sizes, opaque values of every SQL type."""
+def json_documents(*, casts: bool) -> list[Column]:
+    """MySQL's binary JSON: every type, both container sizes, opaque values of every SQL type. ``casts`` says that the
+    server can make years and floats."""
     documents = [
         "'null'", "'true'", "'false'", "'0'", "'-1'", "'32767'", "'-32768'", "'32768'", "'2147483647'", "'-2147483648'",
         "'2147483648'", "'9223372036854775807'", "'-9223372036854775808'", "'9223372036854775808'",
@@ -90,6 +91,8 @@ def json_documents() -> list[Column]:
         "CAST(ST_GeomFromText('POINT(1 2)') AS JSON)", "CAST(CAST(2026 AS YEAR) AS JSON)", "CAST(1.5e0 AS JSON)",
         "JSON_ARRAY(CAST(1.5 AS FLOAT), CAST(0.1 AS FLOAT), CAST(18446744073709551615 AS UNSIGNED))",
     ]  # fmt: skip
+    if not casts:
+        documents = [one for one in documents if " AS YEAR" not in one and " AS FLOAT" not in one]
     return [Column("JSON", "JSON", tuple(documents), pa.string(), "text", select=PRINTED, size_bytes=12)]
 
 
@@ -101,6 +104,7 @@ def json_texts() -> list[Column]:
     return [Column("JSON (MariaDB)", "JSON", documents, pa.string(), "text", select=TEXT, size_bytes=12, note=note)]
 
 
+_EMPTY = "GEOMETRYCOLLECTION EMPTY"
 _SHAPES = {
     "point": ("POINT(1 2)", "POINT(-1.5e300 1e-300)", "POINT(0 0)"),
     "linestring": ("LINESTRING(0 0,1 1,2 0)", "LINESTRING(1 1,-1 -1)"),
@@ -111,17 +115,18 @@ _SHAPES = {
     "geometrycollection": (
         "GEOMETRYCOLLECTION(POINT(1 2),LINESTRING(0 0,1 1))",
         "GEOMETRYCOLLECTION(GEOMETRYCOLLECTION(POINT(1 2)))",
-        "GEOMETRYCOLLECTION EMPTY",
+        _EMPTY,
     ),
 }
 _SHAPES["geomcollection"] = _SHAPES["geometrycollection"]
 
 
-def geometries(data_type: str, with_srid: bool) -> list[Column]:
+def geometries(data_type: str, *, with_srid: bool, empty: str) -> list[Column]:
     """One subtype, or GEOMETRY with values of all, without a reference system and with 4326. ``with_srid`` says that
-    the server can bind a column to a reference system."""
+    the server can bind a column to a reference system, ``empty`` how it writes a collection of nothing."""
     every = [shape for name, shapes in _SHAPES.items() if name != "geomcollection" for shape in shapes]
     shapes = every if data_type == "geometry" else list(_SHAPES[data_type])
+    shapes = [shape.replace(" EMPTY", empty) for shape in shapes]
     values = [f"ST_GeomFromText('{shape}')" for shape in shapes]
     values += [f"ST_GeomFromText('{shape}', 4326)" for shape in shapes if "300" not in shape]
     long = ",".join(f"{n % 80} {n % 90}" for n in range(5000))

@@ -115,3 +115,47 @@ def test_latin1_is_cp1252_without_holes() -> None:
     assert decode_text(b"\x80\x81\x8d\x8f\x90\x9d\x9f\xe9", "latin1") == "€\x81\x8d\x8f\x90\x9d\u0178é"
     with pytest.raises(LookupError):
         decode_text(b"a", "ebcdic")
+
+
+EARLY_MYSQL8 = {
+    # a VARCHAR(9) CHARACTER SET utf8mb4, g GEOMETRY, b VARCHAR(9) CHARACTER SET latin1, c and e as a
+    "geometry": "8316086b13565d00004d000000e90200000000550000000000010001640002743000050fff0f0f0f092400040900240024001f"
+    "0205fcff000108070100040a016101670162016301656c492097",
+    # e ENUM('a'), s SET('b') in latin1, b VARCHAR(9) in latin1, v, w and x in utf8mb4
+    "members": "8316086b13565d00005a000000b6090000000058000000000001000164000274330006fefe0f0f0f0f0cf701f8010900240024"
+    "0024003f0205fcff000008040c01650173016201760177017805030101620603010161ec4b268a",
+}
+"""Table maps of MySQL 8.0.12, which sends no VISIBILITY, and no character set of ENUM and SET."""
+
+
+def test_mysql_does_not_count_geometry_among_texts() -> None:
+    event = bytes.fromhex(EARLY_MYSQL8["geometry"])
+    assert [column.collation for column in parse_table_map(event, True, flavor="mysql").columns] == [
+        255, None, 8, 255, 255
+    ]  # fmt: skip
+    assert parse_table_map(event, True, flavor="mariadb").columns[1].collation == 8
+
+
+def _enum(members: str, charset: str) -> TableSchema:
+    found = ColumnSchema(
+        name="c", data_type="enum", column_type=f"enum('{members}')", nullable=True, default=None, extra="",
+        charset=charset, collation=None,
+    )  # fmt: skip
+    return TableSchema(columns=(found,), primary_key=())
+
+
+def test_members_whose_character_set_the_table_map_does_not_tell() -> None:
+    plain = TableLayout.of(parse_table_map(bytes.fromhex(EARLY_MYSQL8["members"]), True, flavor="mysql"))
+    assert [column.members for column in plain.columns[:2]] == [("a",), ("b",)]
+
+    def enum(member: bytes, schema: TableSchema | None) -> tuple[str, ...]:
+        fields = bytes([6, len(member) + 2, 1, len(member)]) + member
+        table_map = parse_table_map(column("c", 254, b"\xf7\1", fields), False, flavor="mysql")
+        return TableLayout.of(table_map, schema).columns[0].members
+
+    assert enum(b"\xe9", _enum("é", "latin1")) == ("é",)
+    assert enum(b"\x00a", _enum("a", "ucs2")) == ("a",)
+    with pytest.raises(SourceRefusedError, match=r"does not tell the character set of the column c, .*`cdc snapshot`"):
+        enum(b"\xe9", None)
+    with pytest.raises(SourceRefusedError, match="does not tell"):
+        enum(b"\x00a", None)
