@@ -72,10 +72,13 @@ class TableSchema(BaseModel):
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
-    def are_generated(self, names: Collection[str]) -> bool:
-        """Whether all of these are names of generated columns."""
-        generated = {column.name for column in self.columns if column.is_generated}
-        return all(name in generated for name in names)
+    def are_generated(self, columns: Collection[str | int]) -> bool:
+        """Whether all of these are names or ordinals of generated columns."""
+        generated: set[str | int] = set()
+        for ordinal, column in enumerate(self.columns):
+            if column.is_generated:
+                generated.update((ordinal, column.name))
+        return all(column in generated for column in columns)
 
 
 class TableComments(BaseModel):
@@ -97,9 +100,10 @@ class Schemas(BaseModel):
     tables: dict[str, TableSchema]
     """By ``db.table``."""
     unsure: dict[str, int] = {}
-    """For servers whose table maps do not name columns: the tables that were read when the source was at this seq,
-    ahead of the stream. Their definition is right if no other DDL statement on them lies before it, which capture
-    checks."""
+    """The tables that were read when the source was at this seq, ahead of the stream. Their definition is right if no
+    other DDL statement on them lies before it. If table maps do not name columns, capture checks that."""
+    named: bool | None = None
+    """Whether capture had no rows without the names of their columns in mind. None in files of Towpath 0.1."""
     comments: dict[str, TableComments] | None = None
     """By ``db.table``, of tables that have any; None in files of Towpath 0.1, which does not read them."""
 

@@ -104,6 +104,9 @@ class TableIds(NamedTuple):
     """(a power of two,): table ids; -1 is free."""
     values: Longs
     """The number of the captured table, or -1 for a table that is not captured."""
+    lengths: Longs
+    """The length of the TABLE_MAP event without its checksum. A server that begins or ceases to name the columns
+    (binlog_row_metadata) goes on with the same table id."""
     optional_at: Longs
     """The offset in ``optional`` of what the table's rows may lack, or -1: they hold all columns."""
     optional: Bytes
@@ -145,8 +148,8 @@ def find_table(keys: Longs, table_id: int) -> int:
 
 
 @njit
-def add_table(tables: TableIds, table_id: int, value: int, optional_at: int) -> None:
-    """Enters ``table_id`` into a hash table, which the caller keeps at most half full."""
+def add_table(tables: TableIds, table_id: int, value: int, length: int, optional_at: int) -> None:
+    """Enters ``table_id`` into a hash table, which the caller keeps at most half full, or enters it anew."""
     keys = tables.keys
     mask = keys.shape[0] - 1
     slot = (table_id * 2654435761 >> 7) & mask
@@ -154,6 +157,7 @@ def add_table(tables: TableIds, table_id: int, value: int, optional_at: int) -> 
         slot = (slot + 1) & mask
     keys[slot] = table_id
     tables.values[slot] = value
+    tables.lengths[slot] = length
     tables.optional_at[slot] = optional_at
 
 
@@ -290,7 +294,7 @@ def start_event(
         if st[TX_OPEN] == 0:
             begin_transaction(st)
         slot = find_table(keys, load_u(src, at + 19, 6))
-        if slot < 0:
+        if slot < 0 or tables.lengths[slot] != length - crc_size:
             return NEED_TABLE
         open_statement(st)
         st[EVENT_KEEP] = 1 if (values[slot] >= 0 and st[TX_SKIP] == 0) or st[SCAN] == 1 else 0

@@ -27,10 +27,10 @@ from cdc.binlog.frame_buffers import (
     OutOfStepError,
     OutputTooLargeError,
 )
-from cdc.binlog.frame_events import TableIds, add_table
+from cdc.binlog.frame_events import TableIds, add_table, find_table
 from cdc.binlog.frame_kernel import frame
 from cdc.binlog.jit import bind
-from cdc.binlog.optional_columns import column_names, lacking_columns, let_lack
+from cdc.binlog.optional_columns import Columns, lacking_columns, let_lack, named
 from cdc.binlog.rare_events import XaStatement, parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.errors import (
     CorruptStreamError,
@@ -157,11 +157,11 @@ class Framer(FrameBuffers):
         out_bytes: int = 8 << 20,
         verify: bool = True,
         place: str = "stream",
-        may_lack: Callable[[str, str, frozenset[str]], bool] | None = None,
+        may_lack: Callable[[str, str, Columns], bool] | None = None,
     ) -> None:
         """``first_packet``: the number of the first packet, if packets must come in the order of their numbers.
-        ``may_lack`` says whether the rows of a captured table, given by database and name, may lack these columns.
-        None: rows that lack columns are refused."""
+        ``may_lack`` says whether the rows of a captured table, given by database and name, may lack these columns,
+        by their names or ordinals. None: rows that lack columns are refused."""
         super().__init__(src, 64 if scan else out_bytes)
         self.hooks = hooks
         self.place = place
@@ -170,7 +170,7 @@ class Framer(FrameBuffers):
         self.st[k.HAS_CRC] = 1
         self.st[k.PACKET_NUMBER] = -1 if first_packet is None else first_packet
         self.st[k.LAST_ROW] = self.st[k.LAST_END] = -1
-        self._tables = _table_ids(_TABLES_CAPACITY)
+        self._tables = empty_table_ids(_TABLES_CAPACITY)
         self._known_tables = 0
         self._names: dict[int, str] = {}  # of captured tables, by table id
         self._maps: dict[int, bytes] = {}  # their TABLE_MAP events
@@ -383,12 +383,14 @@ class Framer(FrameBuffers):
         table_id, db, table = self._parsed(events.parse_table_name, event)
         if self._known_tables * 2 >= len(self._tables.keys):
             old = self._tables
-            self._tables = _table_ids(2 * len(old.keys))._replace(optional=old.optional)
+            self._tables = empty_table_ids(2 * len(old.keys))._replace(optional=old.optional)
             for slot in np.flatnonzero(old.keys >= 0):
-                add_table(self._tables, int(old.keys[slot]), int(old.values[slot]), int(old.optional_at[slot]))
+                key, value, length, optional_at = (int(one[slot]) for one in old[:4])
+                add_table(self._tables, key, value, length, optional_at)
         number = self.hooks.table(db, table)
-        add_table(self._tables, table_id, -1 if number is None else number, -1)
-        self._known_tables += 1
+        length = int(self.st[k.EVENT_LENGTH]) - (4 if self._has_crc else 0)
+        self._known_tables += find_table(self._tables.keys, table_id) < 0
+        add_table(self._tables, table_id, -1 if number is None else number, length, -1)
         if number is not None:
             self._names[table_id] = f"{db}.{table}"
             self._maps[table_id] = event
@@ -646,7 +648,7 @@ class Framer(FrameBuffers):
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
         table_map = self._maps[table_id]
         columns, lacking = lacking_columns(event)
-        names = column_names(table_map, self._has_crc, columns, lacking)
+        names = named(table_map, self._has_crc, columns, lacking)
         if names and self._may_lack is not None and self._may_lack(*events.parse_table_name(table_map)[1:], names):
             self._tables = let_lack(self._tables, table_id, columns, lacking)
         else:
@@ -716,9 +718,9 @@ def _is_sound(event: bytes) -> bool:
     return zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
 
 
-def _table_ids(capacity: int) -> TableIds:
-    keys, values, optional_at = (np.full(capacity, -1, dtype=np.int64) for _ in range(3))
-    return TableIds(keys, values, optional_at, _NOTHING)
+def empty_table_ids(capacity: int) -> TableIds:
+    keys, values, lengths, optional_at = (np.full(capacity, -1, dtype=np.int64) for _ in range(4))
+    return TableIds(keys, values, lengths, optional_at, _NOTHING)
 
 
 class PackedTransactionError(UnsupportedEventError):
@@ -771,4 +773,4 @@ def warm_up() -> None:
     framer = Framer(np.empty(1 << 16, dtype=np.uint8), _NoHooks(), packets=True, out_bytes=1 << 20)
     framer.start_output(0, 1 << 30)
     framer.run()
-    add_table(_table_ids(16), 1, -1, -1)
+    add_table(empty_table_ids(16), 1, -1, 0, -1)

@@ -8,6 +8,8 @@ lacks others, so each table id asks once for each set of columns.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from cdc.binlog.constants import HEADER_SIZE
@@ -15,6 +17,8 @@ from cdc.binlog.frame_events import TableIds, find_table, has_extra_rows_data
 from cdc.binlog.table_map import parse_table_map
 from cdc.errors import DamagedError, UnsupportedTypeError
 
+Columns: TypeAlias = frozenset[str] | frozenset[int]
+"""Columns by their names, or by their ordinals if the table map does not name them."""
 _UPDATES = frozenset({24, 31, 39, 167, 170})
 
 
@@ -35,15 +39,17 @@ def lacking_columns(event: bytes) -> tuple[int, frozenset[int]]:
     return columns, frozenset(found)
 
 
-def column_names(table_map: bytes, has_checksum: bool, columns: int, ordinals: frozenset[int]) -> frozenset[str]:
-    """Returns the names of columns in a TABLE_MAP event; none if it names no columns, or has another number of them
-    than ``columns``."""
+def named(table_map: bytes, has_checksum: bool, columns: int, ordinals: frozenset[int]) -> Columns:
+    """Returns the names of columns by their ordinals in a TABLE_MAP event; the ordinals themselves if it names no
+    columns, and nothing if it has another number of them than ``columns``."""
     try:
         found = parse_table_map(table_map, has_checksum)
     except (DamagedError, UnsupportedTypeError):
         return frozenset()
-    if not found.has_metadata or len(found.columns) != columns:
+    if len(found.columns) != columns:
         return frozenset()
+    if not found.has_metadata:
+        return ordinals
     return frozenset(str(found.columns[ordinal].name) for ordinal in ordinals)
 
 

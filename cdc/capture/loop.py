@@ -18,6 +18,7 @@ from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
 from cdc.capture.memory_room import MemoryRoom
 from cdc.capture.reconnect import ReconnectPolicy
+from cdc.capture.schema_history import ColumnNamesMissingError
 from cdc.capture.servers import SourceServers
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
@@ -94,6 +95,8 @@ class Capture:
         """The epoch of the last connection."""
         self._gtid: str | None = None
         self._time_us = 0
+        self._expects_names = True
+        """Whether no rows without the names of their columns have come from a server that is set to write them."""
         self._error: str | None = None
         """Why there is no connection, or why capture ends."""
         self.is_loading = False
@@ -151,6 +154,10 @@ class Capture:
                         replication.finish_master(config, store, master)
                         return self.counters
                     control = self._capture_other_tables(other, control, stop, store)
+                    continue
+                except ColumnNamesMissingError as error:
+                    log.warning("capture goes on with the definitions of the server's tables", reason=str(error))
+                    self._expects_names = False
                     continue
                 except (SourceUnavailableError, CorruptStreamError) as error:
                     received = self.counters.received_bytes > before
@@ -252,6 +259,7 @@ class Capture:
                 MemoryRoom(config, meta, store) if isinstance(store, MemoryLog) else make_cleaner(config, meta)
             )
         self._end = current_position(control)
+        start = replace(start, named=start.named and self._expects_names)
         session = self._session = Session(config, control, store, start, self.counters)
         other: DestinationConfig | None = None
         try:

@@ -1,15 +1,23 @@
 """The schema history: ``schemas/SEQ.json`` holds the captured tables' columns as they are from that seq on.
 
 If table maps name the columns, the files add what table maps lack (``tinyint(1)``, defaults, UUID and INET), and a
-definition that is slightly too new does no harm. If table maps name no columns (MySQL before 8.0, MariaDB before
-10.5), the files are the only source of names. But ``information_schema`` shows a table as it is now, while the stream
-may be behind. For such servers:
+definition that is slightly too new does no harm. If table maps name no columns (``binlog_row_metadata`` is not FULL, or
+the server is older than it: MySQL before 8.0, MariaDB before 10.5), the files are the only source of names. But
+``information_schema`` shows a table as it is now, while the stream may be behind:
+
+- The source's position is read *after* the definitions. Up to that position, a further DDL statement may already be
+  part of a definition. Such a table is *unsure*, which is recorded in the file.
+
+Without names in table maps:
 
 - Only the tables that a DDL statement names are read again. All others keep their known definition, also when capture
   continues after a pause.
-- The source's position is read *after* the definitions. Up to that position, a further DDL statement may already be
-  part of a definition. Such a table is *unsure*, which is recorded in the file. If that statement arrives after rows
-  of the table, the names of their columns are unknown, and capture stops with an error.
+- If a DDL statement arrives for an unsure table after rows of it, the names of their columns are unknown, and capture
+  stops with an error.
+
+The setting may change at any time. A table map without names ends a connection that was made for names, and the next
+one is made for none, with the definitions of the last file. The way back is taken with a later connection, once no
+table is unsure.
 """
 
 from __future__ import annotations
@@ -24,9 +32,14 @@ import pymysql
 
 from cdc.binlog import frame_state as k
 from cdc.binlog.frame_buffers import Numbers
+from cdc.binlog.optional_columns import Columns
+from cdc.binlog.table_map import parse_table_map
+from cdc.capture.alter_search import AlterSearch
 from cdc.config import DestinationConfig
-from cdc.errors import UnsupportedDdlError, UnsupportedTypeError
-from cdc.positions import make_seq, split_seq
+from cdc.errors import DamagedError, RetryableError, UnsupportedDdlError, UnsupportedTypeError
+from cdc.log import get_logger
+from cdc.patterns import exclusion
+from cdc.positions import BinlogPosition, make_seq, split_seq
 from cdc.schemas import Schemas, TableComments, TableSchema
 from cdc.source.schemas import check_members, read_schema, read_schemas, with_members
 from cdc.source.server import current_position
@@ -34,7 +47,17 @@ from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.writer.log import RelayLog
 
+log = get_logger(__name__)
+
+_REMEDY = (
+    "The binlog names no columns (binlog_row_metadata is not FULL). Exclude the table (tables.exclude) or start a new "
+    "destination. Before you run DDL, wait until capture has caught up."
+)
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+
+class ColumnNamesMissingError(RetryableError):
+    """Rows name no columns, and the connection was made for rows that do."""
 
 
 @dataclass
@@ -77,33 +100,78 @@ class SchemaHistory:
         self._comments: dict[str, TableComments] | None = None
         self._unsure: dict[str, _Unsure] = {}
         self._pending: deque[_Altered] = deque()
+        self._read_at = BinlogPosition("", 0)
+        """The source's position after definitions were read last."""
         self.ready = 0
         """How many of the rows last passed to :meth:`before` have their schemas written."""
 
-    def begin(self, seq: int) -> None:
-        """Writes or completes the definitions that hold after ``seq``, where capture begins to read."""
-        if self._named:
+    def begin(self, seq: int, position: BinlogPosition) -> None:
+        """Writes or completes the definitions that hold after ``seq``, where capture begins to read. It is the
+        source's ``position``. Raises UnsupportedDdlError if the binlog names no columns, and they cannot be known."""
+        known = [n for n in self._files() if n <= seq]
+        stored = Schemas.load(self._folder / f"{known[-1]}.json") if known else None
+        if self._named and (stored is None or stored.named is not False):
             self._save_as_they_are(seq)
             return
-        known = [n for n in self._files() if n <= seq]
         fresh, until = self._read()
         completed = False
-        if known:
-            stored = Schemas.load(self._folder / f"{known[-1]}.json")
+        if stored is not None:
             base = with_members(self._config, stored)
-            completed = base != stored or base.comments != self._comments
+            completed = base != stored or base.comments != self._comments or base.named is not False
             self._current = dict(base.tables)
+            # After a failover, positions of the former server say nothing about this one's binlog.
+            until_here = {name: until if self._is_unread(end, seq) else end for name, end in base.unsure.items()}
             self._unsure = {
                 name: _Unsure(known[-1], end, self._rows_since(known[-1], name))
-                for name, end in base.unsure.items()
+                for name, end in until_here.items()
                 if end > seq
             }
         new = [name for name in fresh if name not in self._current]
         for name in new:
             self._current[name] = fresh[name]
-            self._unsure[name] = _Unsure(seq, until, rows=False)
+            if until > seq:
+                self._unsure[name] = _Unsure(seq, until, rows=False)
+        if self._unsure:
+            self._named = False  # the store may have rows without names that a later statement casts doubt on
+            self._search(position, first=not known)
         if new or not known or completed:
             self._save(seq)
+
+    def _search(self, begin: BinlogPosition, *, first: bool) -> None:
+        """Reads ahead for statements that contradict a definition, so that no row becomes visible that has other
+        columns. ``first``: this is the first start."""
+        log.info(
+            "looking for statements that altered tables, because the binlog names no columns",
+            begin=str(begin),
+            end=str(self._read_at),
+            tables=len(self._unsure),
+        )
+        sure = self._current.keys() - self._unsure.keys()
+        found = AlterSearch(self._destination, self._log.tables, sure).run(begin, self._read_at)
+        if found is not None:
+            raise UnsupportedDdlError(
+                f"the column names of its rows behind {found.rows_at} are unknown: the binlog names none, and a "
+                f"statement behind {found.at} changed the columns before they were read",
+                place=f"table {found.table}",
+                remedy=f"Begin behind the statement (source.start), or exclude the table ({exclusion(found.table)})."
+                if first
+                else _REMEDY,
+            )
+
+    def table_map(self, event: bytes, has_checksum: bool, where: str) -> None:
+        """Checks that a captured table's map is what the connection was made for. Raises ColumnNamesMissingError."""
+        if not self._named:
+            return
+        try:
+            found = parse_table_map(event, has_checksum)
+        except (DamagedError, UnsupportedTypeError):
+            return  # whoever decodes its rows says what is wrong
+        if not found.has_metadata:
+            raise ColumnNamesMissingError(
+                f"the rows of {found.full_name} name no columns: binlog_row_metadata was not FULL when they were "
+                "written",
+                place=where,
+            )
 
     def statement(self, altered: frozenset[str], begins: int | None) -> None:
         """Notes the tables of a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
@@ -123,7 +191,8 @@ class SchemaHistory:
         the columns of a table can no longer be known; :attr:`ready` then says how many rows may be published."""
         self.ready = begin = 0
         is_saved = False
-        for at in np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL):
+        statements = np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL)
+        for at in statements:
             self._pass(rows[begin:at])
             self.ready = int(at)
             seq = int(rows[at, k.R_SEQ])
@@ -133,16 +202,17 @@ class SchemaHistory:
             elif not is_saved:
                 # One look has all statements of these rows: the source had executed them before they came. A look
                 # takes a second with 5,000 tables, and a migration has thousands of statements.
-                self._save_as_they_are(seq)
+                later = list(self._pending)[: len(statements) - 1]
+                self._save_as_they_are(seq, altered.names.union(*(one.names for one in later)))
                 is_saved = True
             begin = int(at)  # the statement's own rows (CREATE TABLE … SELECT) have the new definition
         self._pass(rows[begin:])
         self.ready = len(rows)
 
-    def are_generated(self, db: str, table: str, columns: frozenset[str]) -> bool:
+    def are_generated(self, db: str, table: str, columns: Columns) -> bool:
         """Whether these columns of a captured table are generated ones. Reads its definition if the known one does not
         say so: a DDL statement may have come with the rows that are being read. Raises SourceUnavailableError."""
-        known = self._latest.get(f"{db}.{table}")
+        known = (self._latest if self._named else self._current).get(f"{db}.{table}")
         if known is not None and known.are_generated(columns):
             return True
         present = read_schema(self._control, self._config, db, table)
@@ -182,12 +252,20 @@ class SchemaHistory:
         tables, self._comments = found.tables, found.comments
         for finding in check_members(self._destination, Schemas(tables=tables)):
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
-        position = current_position(self._control)
-        return tables, make_seq(self._epoch, position.file_number, position.pos)
+        return tables, self._source_seq()
+
+    def _source_seq(self) -> int:
+        self._read_at = position = current_position(self._control)
+        return make_seq(self._epoch, position.file_number, position.pos)
+
+    def _is_unread(self, until: int, seq: int) -> bool:
+        """Whether a position of the server before the one of ``seq`` was never reached."""
+        return split_seq(until).epoch < split_seq(seq).epoch and until > (self._log.last_seq or 0)
 
     def _save(self, seq: int) -> None:
         unsure = {name: found.until for name, found in sorted(self._unsure.items())}
-        schemas = Schemas(tables=dict(sorted(self._current.items())), unsure=unsure, comments=self._comments)
+        tables = dict(sorted(self._current.items()))
+        schemas = Schemas(tables=tables, unsure=unsure, comments=self._comments, named=False)
         known = [n for n in self._files() if n <= seq]
         if known and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
             return
@@ -218,14 +296,23 @@ class SchemaHistory:
 
     # --- servers with names in table maps
 
-    def _save_as_they_are(self, seq: int) -> None:
-        """Writes the current definitions. They may contain a later DDL statement already, which readers allow for."""
-        schemas = read_schemas(self._control, self._config)
+    def _save_as_they_are(self, seq: int, altered: frozenset[str] = frozenset()) -> None:
+        """Writes the current definitions. They may contain a later DDL statement already, which readers of rows with
+        names allow for. Tables that have another definition than before, or were ``altered`` by statements from ``seq``
+        on, are unsure up to the source's position."""
+        schemas = read_schemas(self._control, self._config).model_copy(update={"named": True})
+        until = self._source_seq()
         self._latest = schemas.tables
         known = self._files()
-        if known and known[-1] <= seq and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
+        before = Schemas.load(self._folder / f"{known[-1]}.json") if known and known[-1] <= seq else None
+        earlier, unsure = (before.tables, before.unsure) if before is not None else ({}, {})
+        changed = {name for name, table in schemas.tables.items() if earlier.get(name) != table}
+        changed.update(self._matching(altered, schemas.tables))
+        if not changed and before is not None and before == schemas.model_copy(update={"unsure": unsure}):
             return
-        schemas.save(self._folder / f"{seq}.json")
+        ends = {name: end for name, end in unsure.items() if name in schemas.tables} | dict.fromkeys(changed, until)
+        unsure = {name: end for name, end in sorted(ends.items()) if end > seq}
+        schemas.model_copy(update={"unsure": unsure}).save(self._folder / f"{seq}.json")
 
     def _files(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
@@ -238,6 +325,5 @@ def _unknown_columns(name: str, since: int, seq: int) -> UnsupportedDdlError:
         f"statement in file {second.file_number}, position {second.offset}, are unknown: the statement may have "
         "changed the columns before they were read",
         place=f"table {name}",
-        remedy="The binlog of this server names no columns. Exclude the table (tables.exclude) or start a new "
-        "destination. Before you run DDL, wait until capture has caught up.",
+        remedy=_REMEDY,
     )

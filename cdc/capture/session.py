@@ -127,7 +127,7 @@ class Session:
         self.gtid: str | None = None
         self.time_us = 0
         self._overlap = start.overlap
-        self._schemas.begin(start.seq)
+        self._schemas.begin(start.seq, start.position)
         self._prepared = PreparedRecorder(config, control, log, self._filter, stored)
         # A dump request has 32 bits for the offset. Beyond 4 GiB the dump begins at the file's start.
         pos = start.position.pos
@@ -215,8 +215,8 @@ class Session:
 
     def table(self, db: str, table: str) -> int | None:
         number = self._filter.table(db, table)
-        if number is not None and self._tracked is not None and not self._framer.skips:
-            self._tracked.table_map(self._framer.event(), bool(self._framer.st[k.HAS_CRC]), self._framer.where)
+        if number is not None and (self._tracked is None or not self._framer.skips):
+            self._schemas.table_map(self._framer.event(), bool(self._framer.st[k.HAS_CRC]), self._framer.where)
         return number
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:

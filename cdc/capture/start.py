@@ -17,7 +17,6 @@ from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, 
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
-from cdc.source.preflight import check_start
 from cdc.source.resume import Resume
 from cdc.source.server import ServerInfo, Source, binlog_files, clock_and_position, current_position, describe
 
@@ -94,7 +93,7 @@ def find_start(
     moved = None if last_seq is None else begin_epoch(config, conn, info, meta, last_seq, resume)
     if moved is not None and moved.began is not None:
         position = BinlogPosition(moved.began.file, moved.began.pos)
-        return Start(position, moved, False, info.has_row_metadata, moved.start_gtid, Overlap.of(moved))
+        return Start(position, moved, False, info.names_columns, moved.start_gtid, Overlap.of(moved))
     begin = None
     if last_seq is None and (has_others or config.store.in_memory):
         begin = find_begin(meta.read(), conn, in_memory=config.store.in_memory)
@@ -120,7 +119,7 @@ def find_start(
     elif proof.proved:
         log.debug("the source has the history of the store", proved=proof.proved)
     overlap = Overlap.of(identity)
-    return Start(candidate.position, identity, last_seq is None, candidate.info.has_row_metadata, start_gtid, overlap)
+    return Start(candidate.position, identity, last_seq is None, candidate.info.names_columns, start_gtid, overlap)
 
 
 def _require_same_server(info: ServerInfo, known: SourceIdentity | None) -> None:
@@ -156,9 +155,6 @@ def _locate(
     files = binlog_files(conn)
     base = split_file_name(files[-1].name)[0]
     if last_seq is None:
-        refused = check_start(config.source, info) if config.source.folder is None else None
-        if refused is not None:
-            raise ConfigError(refused.message, place=str(config.file), remedy=refused.remedy)
         located = _configured(config, conn, [f.name for f in files])
         position, gtid = located.position, located.gtid
         files = binlog_files(conn)  # again: the server may have written on, up to the end that was located

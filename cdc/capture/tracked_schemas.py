@@ -18,10 +18,12 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE
 from cdc.binlog.events import QueryEvent, parse_header
 from cdc.binlog.frame_buffers import Numbers
+from cdc.binlog.optional_columns import Columns
 from cdc.binlog.table_map import parse_table_map
 from cdc.config import DestinationConfig
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.patterns import exclusion
+from cdc.positions import BinlogPosition
 from cdc.schemas import Schemas, TableSchema
 from cdc.source.schemas import with_members
 from cdc.sql.changes import Change, CreateTable, DropDatabase, NoEffect, RenameTable
@@ -58,7 +60,7 @@ class TrackedSchemas:
         self.ready = 0
         """How many of the rows last passed to :meth:`before` have their schemas written."""
 
-    def begin(self, seq: int) -> None:
+    def begin(self, seq: int, _position: BinlogPosition) -> None:
         """Reads the definitions that hold after ``seq``, where capture begins to read. Tables that the store does not
         know are taken from ``source.schemas``. Raises ConfigError, DamagedError, StorageError."""
         stored = self._stored(seq)
@@ -128,7 +130,7 @@ class TrackedSchemas:
             "the store. Set binlog_row_metadata=FULL on the server, so that later files name their columns.",
         )
 
-    def are_generated(self, db: str, table: str, columns: frozenset[str]) -> bool:
+    def are_generated(self, db: str, table: str, columns: Columns) -> bool:
         """Whether these columns of a captured table are generated ones, as its definition says."""
         known = self._current.get(f"{db}.{table}")
         return known is not None and known.are_generated(columns)

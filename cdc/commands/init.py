@@ -47,12 +47,6 @@ _SHOWN_KEYS = (
     "spark.conf",
 )
 """The keys that are written with their defaults."""
-_NEED_ROW_METADATA = (
-    "earliest",
-    "{file: binlog.000012, pos: 4}",
-    "{gtid: '…'}",
-    "{time: '2026-11-20T10:00:00Z'}",
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -133,7 +127,6 @@ def init(
             include=tuple(patterns),
             target=target,
             product=info.product,
-            has_row_metadata=info.has_row_metadata,
         )
     )
     config = parse(text, file)  # fails before anything is written, if it could not be read again
@@ -313,8 +306,6 @@ class Answers:
     include: tuple[str, ...]
     target: str
     product: str
-    has_row_metadata: bool
-    """Whether the server's binlog names columns. If it does not, capture can only begin at ``now``."""
 
 
 def render(answers: Answers) -> str:
@@ -331,7 +322,6 @@ def render(answers: Answers) -> str:
         "meta.path": f"./data/{answers.name}/meta",
         "apply.target": answers.target,
     }
-    impossible = () if answers.has_row_metadata else _NEED_ROW_METADATA
     return render_yaml(
         Template(
             values=values,
@@ -344,7 +334,6 @@ def render(answers: Answers) -> str:
                 "source": f"It was {answers.product} when this file was written.",
                 "source.server_id": "This number was free when this file was written.",
             },
-            without_choices=frozenset(("source.start", choice) for choice in impossible),
         )
     )
 

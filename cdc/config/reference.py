@@ -206,8 +206,6 @@ class Template:
     """Values of keys that are written as comments."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Further comments, by the path of a section or key."""
-    without_choices: frozenset[tuple[str, str]] = frozenset()
-    """Choices that are not offered: a key's path and the choice."""
 
 
 def render_yaml(template: Template) -> str:
@@ -236,7 +234,7 @@ def _section_lines(section: SectionOfKeys, template: Template) -> list[str]:
     for key in section.keys:
         if key.path not in template.values and key.path not in template.commented_out:
             continue
-        choices = {c: m for c, m in key.doc.choices.items() if (key.path, c) not in template.without_choices}
+        choices = key.doc.choices
         comment = " ".join(filter(None, [_introduction(key, choices, template), template.notes.get(key.path, "")]))
         lines += [*_comment(comment, depth), *_choice_lines(choices, depth)]
         if key.path in template.values:

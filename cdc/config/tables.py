@@ -54,8 +54,8 @@ class ApplyOverrides(Section):
     columns: Columns | None = None
     """As `apply.columns`; they are added to those. Every column that is named here must be in the table."""
     members: dict[str, tuple[str, ...]] | None = None
-    """Members of ENUM and SET columns, by the name of the column, for MySQL 5.6 and 5.7, which show some characters of
-    them as question marks."""
+    """Members of ENUM and SET columns, by the name of the column, where the binlog does not hold them and the server
+    shows some of their characters as question marks."""
 
     @model_validator(mode="after")
     def _keys_fit_the_mode(self) -> Self:

@@ -18,6 +18,8 @@ from cdc.source.binlog_files import BinlogFiles
 from cdc.source.compressed_socket import FLAGS, ZSTD_LEVEL, Algorithm, CompressedSocket
 
 Row = dict[str, Any]
+_INIT = "SET time_zone = '+00:00' /*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+"""MySQL from 8.0.30 on can hide the primary keys that it generates from information_schema."""
 _TLS_REQUEST_BYTES = 32
 """The length of the packet that asks for TLS, before the one that logs in."""
 
@@ -51,7 +53,7 @@ def connect(
         "connect_timeout": source.connect_timeout_s,
         "read_timeout": 60,
         "write_timeout": 60,
-        "init_command": "SET time_zone = '+00:00'",
+        "init_command": _INIT,
         "program_name": "towpath",
     }
     if source.socket is not None:

@@ -18,7 +18,7 @@ from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.history import executed_gtids, purged_gtids
 from cdc.source.scan import FileStart, ScannedTransaction, read_file_start, read_transactions
-from cdc.source.server import Source, clock_and_position, variables
+from cdc.source.server import Connection, Source, clock_and_position, parse_version, server_version, variables
 from cdc.units import iso_time_us, time_us
 
 _EARLIEST = "To begin with the oldest transaction that the server still has, write start: earliest."
@@ -158,6 +158,13 @@ def at_time(source: SourceConfig, conn: Source, files: Sequence[str], time: date
             place=place,
             remedy="Give a time that has passed, or write start: now.",
         )
+    if not isinstance(conn, BinlogFiles) and not _has_gtid_events(conn):
+        raise ConfigError(
+            "source.start.time is given, and the binlog of MySQL before 5.7 without GTIDs does not tell where "
+            "transactions begin",
+            place=place,
+            remedy="Give a file and a position.",
+        )
     starts = FileStarts(source)
     # A file has everything that was committed before the next one was created, in whole seconds.
     file = last_fitting(files, lambda name: (starts[name].created_s + 1) * 1_000_000 <= wanted_us)
@@ -177,6 +184,14 @@ def at_time(source: SourceConfig, conn: Source, files: Sequence[str], time: date
             return Located(transaction.begin)
         end = transaction.end
     return Located(end)
+
+
+def _has_gtid_events(conn: Connection) -> bool:
+    """Whether each transaction begins with a GTID event, an anonymous one included."""
+    version = server_version(conn)
+    if "mariadb" in version.lower() or parse_version(version) >= (5, 7):
+        return True
+    return variables(conn, ("gtid_mode",)).get("gtid_mode", "OFF").upper() == "ON"
 
 
 def _purged(what: str, place: str) -> SourceRefusedError:

@@ -31,7 +31,7 @@ from cdc.source.server import (
 )
 from cdc.source.table_checks import check_generated, check_key_dates, check_names, check_policies, check_tables
 
-__all__ = ["Finding", "check_source", "check_standbys", "check_start", "examine", "examine_server", "require_source"]
+__all__ = ["Finding", "check_source", "check_standbys", "examine", "examine_server", "require_source"]
 
 _RELAY_VARIABLES = ("log_slave_updates", "log_replica_updates")
 _VARIABLES = (
@@ -125,9 +125,8 @@ def _examine(
     values = variables(conn, _VARIABLES)
     found += _settings(values)
     found += _standbys(config.source, info, values)
-    start = check_start(config.source, info) if first_start else None
-    if start is not None:
-        found.append(start)
+    if first_start and not info.names_columns and config.source.start not in ("now", "snapshot"):
+        found.append(_nameless_past(config.source))
     if values.get("log_bin") != "ON":
         return found
     account = _account(conn)
@@ -159,7 +158,7 @@ def _examine(
     if info.flavor == "mariadb" and info.version_info >= (11, 8):
         about += check_generated(config, schemas)
     about = [of_apply(f) for f in about]
-    if not info.has_row_metadata:
+    if not info.names_columns:
         about += check_members(config, schemas)
     found += [f for f in about if f.subject.removeprefix("table ") not in hidden]
     return found
@@ -171,20 +170,13 @@ def _account(conn: Connection) -> str:
     return f"'{user}'@'{host}'"
 
 
-def check_start(source: SourceConfig, info: ServerInfo) -> Finding | None:
-    """Returns an error if a first capture cannot begin at ``source.start``, else None.
-
-    A binlog without metadata names no columns. Their names come from ``information_schema``, which shows the present
-    names and not those at an earlier position.
-    """
-    if info.has_row_metadata or source.start in ("now", "snapshot"):
-        return None
+def _nameless_past(source: SourceConfig) -> Finding:
     where = source.start if isinstance(source.start, str) else "a position in the past"
-    return error(
+    return warning(
         "source: start",
-        f"source.start is {where}, and the binlog of {info.product} names no columns: their names at that position are "
-        "unknown, and a rename since then would go unnoticed",
-        "Set source.start to now.",
+        f"source.start is {where}, and rows there name no columns: capture begins there only if no table was altered "
+        "behind rows of it since then, and has to read the binlog twice to know that",
+        "If capture is refused there, set source.start to snapshot.",
     )
 
 
@@ -220,7 +212,7 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
     if values.get("log_bin") != "ON":
         yield settings.no_binlog()
         return
-    troubles = [finding for setting in settings.REQUIRED for finding in setting.check(values)]
+    troubles = [finding for setting in settings.CHECKED for finding in setting.check(values)]
     if values.get("binlog_storage_engine"):
         troubles.append(
             error(

@@ -40,6 +40,8 @@ class ServerInfo:
     has_row_metadata: bool = True
     """Whether the server has ``binlog_row_metadata`` (MySQL ≥ 8.0.1, MariaDB ≥ 10.5), so that its binlog can name
     columns."""
+    names_columns: bool = True
+    """Whether the server's binlog names columns now: ``binlog_row_metadata`` is FULL."""
 
     @property
     def product(self) -> str:
@@ -82,13 +84,15 @@ def describe(conn: Source) -> ServerInfo:
     row = query(conn, "SELECT VERSION() AS version, @@version_comment AS comment, @@server_id AS server_id")[0]
     version = str(row["version"])
     flavor: Flavor = "mariadb" if "mariadb" in f"{version} {row['comment']}".lower() else "mysql"
+    metadata = variables(conn, ("binlog_row_metadata",)).get("binlog_row_metadata")
     return ServerInfo(
         flavor=flavor,
         version=version,
         version_info=parse_version(version),
         server_uuid=_uuid(conn, flavor),
         server_id=int(row["server_id"]),
-        has_row_metadata=bool(variables(conn, ("binlog_row_metadata",))),
+        has_row_metadata=metadata is not None,
+        names_columns=metadata == "FULL",
     )
 
 

@@ -9,6 +9,7 @@ import enum
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from cdc.source.findings import Advice, Finding, error, warning
 
@@ -50,29 +51,39 @@ def for_service(finding: Finding, service: Service | None) -> Finding:
 
 @dataclass(frozen=True)
 class Setting:
-    """A global variable that must have one value."""
+    """A global variable that should have one value."""
 
     name: str
     wanted: str
     why: str
     """The consequence of any other value; a clause."""
+    level: Literal["error", "warning"] = "error"
+    """What any other value is."""
+    of_sessions: bool = True
+    """Whether sessions keep the value that they began with."""
 
     def check(self, values: Mapping[str, str]) -> Iterator[Finding]:
-        """Yields an error if the server has the variable with another value."""
+        """Yields a finding if the server has the variable with another value."""
         value = values.get(self.name, self.wanted)
         if value.upper() != self.wanted:
-            yield error(
+            remedy = (
+                f"SET GLOBAL {self.name}={self.wanted}; and {self.name}={self.wanted} in the server's configuration."
+            )
+            if self.of_sessions:
+                remedy += " Then reconnect the applications, because sessions keep the setting they began with."
+            yield (error if self.level == "error" else warning)(
                 f"source: {self.name}",
                 f"{self.name} is {value}; {self.why}",
-                f"SET GLOBAL {self.name}={self.wanted}; and {self.name}={self.wanted} in the server's configuration. "
-                "Then reconnect the applications, because sessions keep the setting they began with.",
+                remedy,
                 Advice(
                     f"{self.name} = {value}",
                     self.why,
                     (f"SET GLOBAL {self.name} = {self.wanted};",),
                     keep=f"{self.name} = {self.wanted}",
                     managed=_managed(self.name, self.wanted),
-                    then="Reconnect the applications: sessions keep the value that they began with.",
+                    then="Reconnect the applications: sessions keep the value that they began with."
+                    if self.of_sessions
+                    else None,
                 ),
             )
 
@@ -80,10 +91,15 @@ class Setting:
 FORMAT = Setting("binlog_format", "ROW", "changes would arrive as statements, which cannot be turned into rows")
 IMAGE = Setting("binlog_row_image", "FULL", "rows would arrive without some columns")
 METADATA = Setting(
-    "binlog_row_metadata", "FULL", "rows would arrive without column names, signedness and character sets"
+    "binlog_row_metadata",
+    "FULL",
+    "rows name no columns, so capture takes the names from the server's tables, and has to keep up while tables are "
+    "altered",
+    level="warning",
+    of_sessions=False,
 )
 TWO_PHASE = Setting("binlog_alter_two_phase", "OFF", "every ALTER TABLE would arrive twice, also one that then fails")
-REQUIRED = (FORMAT, IMAGE, METADATA, TWO_PHASE)
+CHECKED = (FORMAT, IMAGE, METADATA, TWO_PHASE)
 SHORT_RETENTION_S = 24 * 3600
 """Binlog files that are kept for less are a warning."""
 
@@ -99,7 +115,7 @@ _OFFERED: Mapping[Service, tuple[str, tuple[str, ...]]] = {
 def _managed(name: str, value: str) -> dict[str, str]:
     ways = {str(service): f"{place} {name} = {value}" for service, (place, names) in _OFFERED.items() if name in names}
     if name == METADATA.name:
-        ways[str(Service.AZURE)] = f"its users cannot change {name}, so MySQL 8 there cannot be captured"
+        ways[str(Service.AZURE)] = f"its users cannot change {name}"
     return ways
 
 

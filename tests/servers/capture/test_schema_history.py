@@ -130,27 +130,63 @@ def test_transactions_are_framed(
     assert json.loads(capsys.readouterr().out)["sound"] is True
 
 
-def test_no_other_start_than_now(
-    mysql56: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], begun: DestinationConfig
+def position(server: Server) -> str:
+    with server.connect() as conn, conn.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        (file, pos, *_) = cursor.fetchone() or ()
+    return f"{{file: {file}, pos: {pos}}}"
+
+
+def test_a_start_in_the_past_is_possible_where_no_rows_lie_before_a_change(
+    mysql56: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    release = ".".join(map(str, mysql56.kind.release))
-    words = rf"the binlog of MySQL {release}[.\d]* names no columns: their names at that position are unknown"
-    for start in ("earliest", "{file: binlog.000001, pos: 4}"):
-        other = configure(tmp_path / "other", mysql56, db, start=start)
-        with pytest.raises(ConfigError, match=words):
-            Capture(other).run(until_current=True)
-    command = ["--conf-dir", str(tmp_path / "other/conf"), "check", "shop", "--json"]
-    assert cli.main(command) == 2
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert [(f["subject"], f["remedy"]) for f in found if f["level"] == "error"] == [
-        ("source: start", "Set source.start to now.")
-    ]
+    begin = position(mysql56)
+    mysql56.execute(
+        f"CREATE TABLE {db}.t (id INT PRIMARY KEY, a INT)",
+        f"ALTER TABLE {db}.t CHANGE a b INT",
+        f"INSERT INTO {db}.t VALUES (1, 1)",
+        f"ALTER TABLE {db}.t ADD INDEX (b)",
+    )
+    behind = position(mysql56)
+    config = configure(tmp_path, mysql56, db, start=begin)
+    assert cli.main(["--conf-dir", str(config.file.parent), "check", "shop", "--json"]) == 0
+    [warned] = [f for f in json.loads(capsys.readouterr().out)["findings"] if f["subject"] == "source: start"]
+    assert warned["level"] == "warning" and "rows there name no columns" in warned["message"]
+    assert Capture(config).run(until_current=True).transactions == 4
+    assert columns(config, f"{db}.t", entries_of(config)[-1][0]) == ("id", "b")
+    mysql56.execute(f"ALTER TABLE {db}.t CHANGE b c INT", f"INSERT INTO {db}.t VALUES (2, 2)")
+    # Another store that begins where the first one did would give the first row the names of the second.
+    other = configure(tmp_path / "other", mysql56, db, start=begin)
+    with pytest.raises(UnsupportedDdlError, match=r"the column names of its rows behind \S+ are unknown") as caught:
+        Capture(other).run(until_current=True)
+    assert caught.value.place == f"table {db}.t" and "source.start" in (caught.value.remedy or "")
+    assert entries_of(other) == [] and not list(schemas_folder(other.store.path).glob("*.json"))
+    # The same destination can begin behind them: a table without rows before the statement is not in doubt.
+    other = configure(tmp_path / "other", mysql56, db, start=behind)
+    assert Capture(other).run(until_current=True).transactions == 2
+    assert columns(other, f"{db}.t", entries_of(other)[-1][0]) == ("id", "c")
     # An existing store continues, whatever source.start says now.
     configure(tmp_path, mysql56, db, start="earliest")
-    config = load(begun.file)
-    mysql56.execute(f"INSERT INTO {db}.u VALUES (1)")
-    assert Capture(config).run(until_current=True).transactions == 1
-    assert cli.main(["--conf-dir", str(config.file.parent), "check", "shop"]) == 0
+    assert Capture(load(config.file)).run(until_current=True).transactions == 2
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE {0}.t", "RENAME TABLE {0}.t TO {0}.s", "DROP DATABASE {0}"])
+def test_a_table_that_is_gone(mysql56: Server, db: str, tmp_path: Path, statement: str) -> None:
+    """Nobody knows its columns any more."""
+    begin = position(mysql56)
+    mysql56.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)", f"INSERT INTO {db}.t VALUES (1)", statement.format(db))
+    mysql56.execute(f"CREATE DATABASE IF NOT EXISTS {db}", f"CREATE TABLE {db}.u (id INT PRIMARY KEY)")
+    config = configure(tmp_path, mysql56, db, start=begin)
+    with pytest.raises(UnsupportedDdlError, match="the column names of its rows") as caught:
+        Capture(config).run(until_current=True)
+    assert caught.value.place == f"table {db}.t"
+
+
+def test_a_time_needs_gtids(no_gtids: Server, database: Callable[[Server], str], tmp_path: Path) -> None:
+    db = database(no_gtids)
+    config = configure(tmp_path, no_gtids, db, start="{time: '2026-01-01T00:00:00Z'}")
+    with pytest.raises(ConfigError, match=r"MySQL before 5\.7 without GTIDs"):
+        Capture(config).run(until_current=True)
 
 
 def test_init_names_the_start(
@@ -160,10 +196,8 @@ def test_init_names_the_start(
     monkeypatch.chdir(tmp_path)
     mysql56.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
     assert cli.main(["init", mysql56.url, "--target", "./lake", "--tables", rf"{db}\..*", "--name", "old"]) == 0
-    assert "earliest" not in capsys.readouterr().out
-    written = (tmp_path / "conf/old.yaml").read_text()
-    assert "start: snapshot" in written
-    assert "earliest" not in written
+    capsys.readouterr()
+    assert "start: snapshot" in (tmp_path / "conf/old.yaml").read_text()
     assert cli.main(["check", "old"]) == 0
     assert "no metadata (the server is too old for it)" in capsys.readouterr().out
     assert cli.main(["capture", "old", "--until-current"]) == 0

@@ -147,7 +147,6 @@ def test_settings_of_the_source(server: Server, tmp_path: Path) -> None:
     site.configure(server.url, DB, start="now")
     for name, wrong in (
         ("binlog_format", "STATEMENT"),
-        ("binlog_row_metadata", "MINIMAL"),
         ("binlog_row_image", "MINIMAL"),
     ):
         with setting(server, name, f"'{wrong}'"):

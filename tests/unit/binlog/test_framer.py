@@ -13,9 +13,9 @@ from cdc.binlog import events, frame_kernel
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
 from cdc.binlog.file import scan
-from cdc.binlog.frame_events import TableIds, add_table, find_table, image_columns
-from cdc.binlog.framer import EVENT_KINDS, Decision, Framer
-from cdc.binlog.optional_columns import lacking_columns, let_lack
+from cdc.binlog.frame_events import add_table, find_table, image_columns
+from cdc.binlog.framer import EVENT_KINDS, Decision, Framer, empty_table_ids
+from cdc.binlog.optional_columns import Columns, lacking_columns, let_lack
 from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder, packets_of
@@ -270,9 +270,9 @@ def test_rows_may_lack_the_columns_that_the_caller_allows(allowed: bool, piece: 
             31, rows_event(31, 1, b"\0\0", rows=b"").replace((100).to_bytes(6, "little"), (101).to_bytes(6, "little"))
         )
         log.xid()
-    asked: list[tuple[str, str, frozenset[str]]] = []
+    asked: list[tuple[str, str, Columns]] = []
 
-    def may_lack(db: str, table: str, columns: frozenset[str]) -> bool:
+    def may_lack(db: str, table: str, columns: Columns) -> bool:
         asked.append((db, table, columns))
         return allowed
 
@@ -303,11 +303,36 @@ def test_rows_with_other_columns_than_their_table_map_are_refused() -> None:
         feed(framer, src, hooks, log.packets, piece=1 << 20, flush_always=False)
 
 
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_a_table_map_of_another_length_is_looked_at_again(piece: int) -> None:
+    """With or without metadata, a table keeps its id. Other tables are not asked about again."""
+    log = BinlogBuilder()
+    for padding in (0, 0, 9, 9, 0):
+        log.gtid()
+        log.query("BEGIN")
+        for table in ("orders", "customers"):
+            log.table_map("shop", table, padding=padding if table == "orders" else 0)
+            log.rows("shop", table, [1])
+        log.xid()
+    asked: list[str] = []
+
+    class Asked(Hooks):
+        def table(self, db: str, table: str) -> int | None:
+            asked.append(table)
+            return super().table(db, table)
+
+    hooks = Asked()
+    src = np.zeros(1 << 20, dtype=np.uint8)
+    framer = hooks.framer = Framer(src, hooks, packets=True)
+    feed(framer, src, hooks, log.packets, piece=piece, flush_always=False)
+    assert asked == ["orders", "customers", "orders", "orders"]
+    assert [int(row[k.R_ROW_EVENTS]) for row in rows_of(hooks)] == [1] * 5, "customers is not captured"
+
+
 def test_columns_that_may_be_missing_stay_known_while_tables_are_added() -> None:
-    ids, numbers, optional_at = (np.full(64, -1, dtype=np.int64) for _ in range(3))
-    tables = TableIds(ids, numbers, optional_at, np.empty(0, dtype=np.uint8))
+    tables = empty_table_ids(64)
     for table_id in (100, 101):
-        add_table(tables, table_id, 0, -1)
+        add_table(tables, table_id, 0, 0, -1)
     tables = let_lack(tables, 101, 300, frozenset({3}))
     tables = let_lack(tables, 100, 9, frozenset({8}))
     tables = let_lack(tables, 101, 300, frozenset({3, 299}))
@@ -473,10 +498,9 @@ def test_kernel_uncompiled_does_the_same() -> None:
         src = np.frombuffer(body, dtype=np.uint8).copy()
         st[k.IN_END] = len(src)
         rows = np.zeros((16, k.ROW_WIDTH), dtype=np.int64)
-        ids, numbers, optional_at = (np.full(64, -1, dtype=np.int64) for _ in range(3))
-        tables = TableIds(ids, numbers, optional_at, np.empty(0, dtype=np.uint8))
-        add_table(tables, 100, 0, -1)
-        add_table(tables, 101, 1, -1)
+        tables = empty_table_ids(64)
+        for number, (db, table) in enumerate((("other", "orders"), ("shop", "orders"))):
+            add_table(tables, 100 + number, number, len(BinlogBuilder().table_map(db, table)) - 4, -1)
         with np.errstate(over="ignore"):
             status = kernel(st, src, np.zeros(64, np.uint8), rows, EVENT_KINDS, tables, np.zeros(16, dtype=np.uint8))
         assert status == k.NEED_INPUT

@@ -64,7 +64,6 @@ def answers(**changes: Any) -> Answers:
         "include": (r"shop\..*",),
         "target": "./lake",
         "product": "MySQL 9.1.0",
-        "has_row_metadata": True,
     }
     return Answers(**given | changes)
 
@@ -143,7 +142,7 @@ def test_the_template_has_the_defaults() -> None:
         {},
         {"password_in_environment": False, "password_place": "o'hara.password", "name": "o'hara"},
         {"include": (r"a\-b\..*", r"it's\..*", r"[x]{1,2}\.#y", "null"), "target": "s3a://bucket/la ke: #x"},
-        {"url": "mysql://c%40c@[::1]:3306", "has_row_metadata": False},
+        {"url": "mysql://c%40c@[::1]:3306"},
     ],
 )
 def test_the_template_holds_the_answers(changes: dict[str, Any]) -> None:
@@ -155,8 +154,7 @@ def test_the_template_holds_the_answers(changes: dict[str, Any]) -> None:
     assert config.tables.include == given.include
     assert config.apply.target in (given.target, "/srv/towpath/lake")
     assert faults(yaml.safe_load(text)) == []
-    assert "#   earliest " in text or not given.has_row_metadata
-    assert "earliest" not in text or given.has_row_metadata
+    assert "#   earliest " in text
     assert max(map(len, text.splitlines())) <= 120
 
 

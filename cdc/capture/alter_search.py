@@ -1,0 +1,134 @@
+"""Looks in the source's binlog for a statement that alters a table after rows of it.
+
+Needed where rows name no columns, and the definition of a table was read while the source was ahead of the position
+from which it is used. The definition holds for all rows up to the position at which it was read if no statement has
+altered the table behind rows of it. The binlog is read twice then: here, where nothing is stored, and by capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdc.binlog import events
+from cdc.binlog import frame_state as k
+from cdc.binlog.constants import MAGIC
+from cdc.binlog.framer import Decision, Framer, ServerErrorPacket
+from cdc.binlog.rare_events import XaStatement
+from cdc.capture.statement_filter import StatementFilter
+from cdc.config import DestinationConfig
+from cdc.errors import UnsupportedEventError
+from cdc.positions import BinlogPosition
+from cdc.source.connection import place_of
+from cdc.source.dump import MAX_POSITION, short_dump
+from cdc.source.dump_errors import explain_dump_error
+from cdc.store.formats.state import TableNumbers
+
+_SRC_BYTES = 1 << 20
+_OUT_BYTES = 3 << 19
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """A statement that alters a table, or drops or renames it, and has rows of the table before it."""
+
+    table: str
+    rows_at: BinlogPosition
+    """A position before the first of these rows."""
+    at: BinlogPosition
+    """A position before the statement."""
+
+
+class AlterSearch:
+    """One search. It implements the framer's hooks."""
+
+    def __init__(self, config: DestinationConfig, numbers: TableNumbers, sure: Collection[str]) -> None:
+        """``sure`` are tables whose alterations do no harm."""
+        self._source = config.source
+        self._filter = StatementFilter(config.tables, numbers)
+        self._sure = frozenset(sure)
+        self._file = ""
+        self._rows: dict[str, BinlogPosition] = {}
+        self._found: Alteration | None = None
+        self._framer = Framer(
+            np.empty(_SRC_BYTES, dtype=np.uint8),
+            self,
+            packets=True,
+            out_bytes=_OUT_BYTES,
+            place=f"source {place_of(config.source)}",
+            may_lack=lambda *_: True,  # capture judges the rows when it reads them
+        )
+
+    def run(self, begin: BinlogPosition, end: BinlogPosition) -> Alteration | None:
+        """Returns the first alteration between two positions; None if there is none. Raises SourceUnavailableError,
+        SourceRefusedError, CorruptStreamError, UnsupportedEventError."""
+        framer = self._framer
+        self._start_file(begin if begin.pos <= MAX_POSITION else BinlogPosition(begin.file, len(MAGIC)))
+        last = end.file_number, end.pos
+        try:
+            with short_dump(self._source, BinlogPosition(self._file, framer.source_pos)) as dump:
+                while self._found is None and (BinlogPosition(self._file, 4).file_number, framer.seen_pos) < last:
+                    framer.fed(dump.recv_into(framer.room()))
+                    if not framer.run():
+                        break
+                    self.flush(framer)
+                    framer.compact()
+        except ServerErrorPacket as error:
+            at = BinlogPosition(self._file, framer.source_pos)
+            raise explain_dump_error(error.code, error.text, self._source, at) from None
+        return self._found
+
+    def _start_file(self, position: BinlogPosition) -> None:
+        self._file = position.file
+        self._framer.start_file(position.file, position.pos, 0)
+
+    @property
+    def _here(self) -> BinlogPosition:
+        return BinlogPosition(self._file, self._framer.event_pos)
+
+    # --- hooks of the framer
+
+    def table(self, db: str, table: str) -> int | None:
+        if self._filter.table(db, table) is not None:
+            self._rows.setdefault(f"{db}.{table}", self._here)
+        return None  # nothing of the rows is wanted
+
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        framer = self._framer
+        try:
+            decision, ends = self._filter.statement(query, framer.where, rows_before=False)
+        except UnsupportedEventError:  # capture says what is wrong with it when it gets there
+            return Decision(keep=False)
+        if ends:
+            framer.st[k.TX_BEGIN] = 0
+        known = {name.lower(): name for name in self._rows}
+        for name in sorted(decision.altered):
+            table = name if name in self._rows else known.get(name.lower())
+            if table is not None and table not in self._sure and self._found is None:
+                self._found = Alteration(table, self._rows[table], self._here)
+        return Decision(keep=False)
+
+    def format_description(self, event: bytes, description: events.FormatDescription) -> None:
+        pass
+
+    def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
+        if artificial and rotate.file != self._file:
+            self._start_file(BinlogPosition(rotate.file, rotate.pos))
+
+    def flush(self, framer: Framer) -> None:
+        framer.drop_output()
+        framer.take_rows()
+
+    def roll(self, framer: Framer) -> None:
+        raise AssertionError("a search has no segments")
+
+    def set_statement_end(self, offset: int, length: int) -> int:
+        raise AssertionError("a search keeps no rows")
+
+    def prepare(self, framer: Framer, event: bytes) -> None:
+        pass
+
+    def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
+        return None
