@@ -50,8 +50,9 @@ from cdc.store.writer.log import RelayLog
 log = get_logger(__name__)
 
 _REMEDY = (
-    "The binlog names no columns (binlog_row_metadata is not FULL). Exclude the table (tables.exclude) or start a new "
-    "destination. Before you run DDL, wait until capture has caught up."
+    "Exclude the table (tables.exclude), so that capture goes on. When it has passed the statement, include the table "
+    "again, and load it by `cdc snapshot`. Before you run DDL, wait until capture has caught up: the binlog names no "
+    "columns (binlog_row_metadata is not FULL)."
 )
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
@@ -117,14 +118,16 @@ class SchemaHistory:
         completed = False
         if stored is not None:
             base = with_members(self._config, stored)
+            # Nobody follows the statements on a table that is left out. Included again, it is a new one.
+            self._current = {name: one for name, one in base.tables.items() if self._config.includes_name(name)}
             completed = base != stored or base.comments != self._comments or base.named is not False
-            self._current = dict(base.tables)
+            completed = completed or len(self._current) < len(base.tables)
             # After a failover, positions of the former server say nothing about this one's binlog.
             until_here = {name: until if self._is_unread(end, seq) else end for name, end in base.unsure.items()}
             self._unsure = {
                 name: _Unsure(known[-1], end, self._rows_since(known[-1], name))
                 for name, end in until_here.items()
-                if end > seq
+                if end > seq and name in self._current
             }
         new = [name for name in fresh if name not in self._current]
         for name in new:

@@ -64,7 +64,9 @@ class TrackedSchemas:
         """Reads the definitions that hold after ``seq``, where capture begins to read. Tables that the store does not
         know are taken from ``source.schemas``. Raises ConfigError, DamagedError, StorageError."""
         stored = self._stored(seq)
-        self._current = {} if stored is None else dict(stored.tables)
+        known = {} if stored is None else stored.tables
+        # Nobody follows the statements on a table that is left out. Included again, it is an unknown one.
+        self._current = {name: table for name, table in known.items() if self._config.tables.includes_name(name)}
         for name, table in given_schemas(self._config).tables.items():
             self._current.setdefault(name, table)
         if stored is None or stored.tables != self._current:

@@ -297,6 +297,20 @@ def test_two_changes_of_one_table(mysql56: Server, db: str, begun: DestinationCo
         assert [ddl for _, ddl in entries_of(begun)] == [True, False, False]
 
 
+def test_a_table_that_was_left_out_for_a_while(mysql56: Server, db: str, begun: DestinationConfig) -> None:
+    """Its definition is read anew when it is included again, because nobody followed the statements meanwhile."""
+    text = begun.file.read_text()
+    begun.file.write_text(text.replace("']}", f"'], exclude: ['{db}\\.t']}}", 1))
+    mysql56.execute(f"INSERT INTO {db}.u VALUES (1)")
+    Capture(load(begun.file)).run(until_current=True)
+    mysql56.execute(f"ALTER TABLE {db}.t CHANGE a b INT", f"INSERT INTO {db}.u VALUES (2)")
+    Capture(load(begun.file)).run(until_current=True)
+    begun.file.write_text(text)
+    mysql56.execute(f"INSERT INTO {db}.t VALUES (1, 1)")
+    Capture(begun).run(until_current=True)
+    assert columns(begun, f"{db}.t", entries_of(begun)[-1][0]) == ("id", "b")
+
+
 def test_a_drop_removes_the_definition(mysql56: Server, db: str, begun: DestinationConfig) -> None:
     mysql56.execute(
         f"DROP TABLE {db}.t",
