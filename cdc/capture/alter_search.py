@@ -7,7 +7,7 @@ altered the table behind rows of it. The binlog is read twice then: here, where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +20,10 @@ from cdc.binlog.rare_events import XaStatement
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig
 from cdc.errors import UnsupportedEventError
-from cdc.positions import BinlogPosition
+from cdc.positions import BinlogPosition, make_seq
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, short_dump
 from cdc.source.dump_errors import explain_dump_error
-from cdc.store.formats.state import TableNumbers
 
 _SRC_BYTES = 1 << 20
 _OUT_BYTES = 3 << 19
@@ -41,14 +40,28 @@ class Alteration:
     """A position before the statement."""
 
 
+class _Numbers:
+    """Numbers of tables that no store keeps."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def number(self, name: str) -> int:
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
+
+
 class AlterSearch:
     """One search. It implements the framer's hooks."""
 
-    def __init__(self, config: DestinationConfig, numbers: TableNumbers, sure: Collection[str]) -> None:
-        """``sure`` are tables whose alterations do no harm."""
+    def __init__(self, config: DestinationConfig, epoch: int, tables: Mapping[str, int | None]) -> None:
+        """``tables`` are those with a definition, each with the seq up to which alterations count; None: they do not
+        count. Of other tables they always count."""
         self._source = config.source
-        self._filter = StatementFilter(config.tables, numbers)
-        self._sure = frozenset(sure)
+        self._filter = StatementFilter(config.tables, _Numbers())
+        self._epoch = epoch
+        self._tables = tables
         self._file = ""
         self._rows: dict[str, BinlogPosition] = {}
         self._found: Alteration | None = None
@@ -106,9 +119,15 @@ class AlterSearch:
         known = {name.lower(): name for name in self._rows}
         for name in sorted(decision.altered):
             table = name if name in self._rows else known.get(name.lower())
-            if table is not None and table not in self._sure and self._found is None:
+            if table is not None and self._counts(table) and self._found is None:
                 self._found = Alteration(table, self._rows[table], self._here)
         return Decision(keep=False)
+
+    def _counts(self, table: str) -> bool:
+        if table not in self._tables:
+            return True
+        until = self._tables[table]
+        return until is not None and make_seq(self._epoch, self._here.file_number, self._here.pos) <= until
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         pass

@@ -149,8 +149,8 @@ class SchemaHistory:
             end=str(self._read_at),
             tables=len(self._unsure),
         )
-        sure = self._current.keys() - self._unsure.keys()
-        found = AlterSearch(self._destination, self._log.tables, sure).run(begin, self._read_at)
+        until = {name: self._unsure[name].until if name in self._unsure else None for name in self._current}
+        found = AlterSearch(self._destination, self._epoch, until).run(begin, self._read_at)
         if found is not None:
             raise UnsupportedDdlError(
                 f"the column names of its rows behind {found.rows_at} are unknown: the binlog names none, and a "

@@ -6,21 +6,30 @@ Everything else stops capture with an error that names the statement.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
 from cdc.sql.changes import NoEffect, SetDefault, table_of
 from cdc.sql.statements import Statement, classify
-from cdc.store.formats.state import TableNumbers
 
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table after this statement."
+
+
+class Numbers(Protocol):
+    """Gives each captured table a number, as :class:`~cdc.store.formats.state.TableNumbers` does."""
+
+    names: list[str]
+
+    def number(self, name: str) -> int: ...
 
 
 class StatementFilter:
     """Filters table maps and statements for the captured tables."""
 
-    def __init__(self, tables: TablesConfig, numbers: TableNumbers) -> None:
+    def __init__(self, tables: TablesConfig, numbers: Numbers) -> None:
         self._tables = tables
         self._numbers = numbers
         self._databases: dict[str, str] = {}  # databases of the tables seen so far, by ``db.table``

@@ -77,17 +77,6 @@ def test_password_in_the_environment(source: Server, here: Path, capsys: pytest.
     assert not list(here.glob("conf/*.password"))
 
 
-def test_only_the_possible_starts_are_offered(mysql56: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """MySQL 5.6 names no columns in its binlog: capture refuses every start but snapshot and now, and the comments say so."""
-    assert init(mysql56) == 0
-    out, text = capsys.readouterr().out, next((here / "conf").glob("*.yaml")).read_text()
-    assert "what changes from now on" in text
-    for offered in (out, text):
-        assert "cdc snapshot" in offered
-        assert "earliest" not in offered
-        assert "{file:" not in offered
-
-
 def test_password_in_the_url(source: Server, here: Path) -> None:
     url = source.url.replace("//t@", f"//t:{PASSWORD}@")
     assert cli.main(["init", url, "--target", "s3a://bucket/lake", "--name", "all"]) == 0
