@@ -31,6 +31,28 @@ class Started(Loop):
         super().__init__(folder, server, db, start="snapshot", snapshot="{chunk_rows: 50}", **settings)
 
 
+def test_a_server_that_names_no_columns(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    """Names, signs and members come from the server's tables, also after the columns changed places."""
+    loop = Started(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "SET GLOBAL binlog_row_metadata = MINIMAL",
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT UNSIGNED, b INT UNSIGNED, e ENUM('red', 'blue'), j JSON)",
+        """INSERT INTO t VALUES (1, 4294967295, 1, 'blue', '{"k": [1]}'), (2, 3, 4, 'red', NULL)""",
+    )
+    try:
+        loop.capture()
+        with capturing(loop.config):
+            pipeline.snapshot(loop.config)
+        loop.sql("UPDATE t SET a = a - 1", "INSERT INTO t VALUES (3, 5, 4294967295, NULL, '[]')")
+        loop.sql("ALTER TABLE t CHANGE a b INT UNSIGNED, CHANGE b a INT UNSIGNED, ADD c VARCHAR(5) DEFAULT 'x' FIRST")
+        loop.sql("UPDATE t SET a = 7 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+        loop.capture()
+    finally:
+        mysql9.execute("SET GLOBAL binlog_row_metadata = FULL")
+    loop.apply_all()
+    loop.require_equal("t", order="id")
+
+
 @pytest.mark.parametrize("kind", [pytest.param("mysql9", marks=pytest.mark.long), "mariadb11"])
 def test_tables_start_full_and_follow(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, database: Database
