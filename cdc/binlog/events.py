@@ -6,6 +6,7 @@ Source: the event layouts in MySQL's ``libs/mysql/binlog/event`` and MariaDB's `
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -46,6 +47,17 @@ class FormatDescription:
     @property
     def flavor(self) -> str:
         return "mariadb" if "mariadb" in self.server_version.lower() else "mysql"
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """``(8, 0, 33)``; zeros for a version that is none."""
+        found = re.match(r"(?:5\.5\.5-(?=\d))?(\d+)\.(\d+)\.(\d+)", self.server_version)
+        return (0, 0, 0) if found is None else tuple(int(part) for part in found.groups())
+
+    @property
+    def is_mysql_5(self) -> bool:
+        """Whether a MySQL before 8.0 wrote the file."""
+        return self.flavor == "mysql" and (5,) < self.version < (8,)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ and, if ``binlog_row_metadata`` is FULL (in part: MINIMAL), fields of type, leng
 signs, character sets, members and the primary key. Lengths are MySQL's packed integers.
 
 Differences between servers, as seen on MySQL 8.0.12, 8.0.33 and 9.7 and MariaDB 10.5 to 11.8: YEAR counts among the
-numeric columns everywhere; BIT never does. The list of character columns counts GEOMETRY on MariaDB and VECTOR on
-MySQL, with the binary collation. MySQL 8.0.12 sends no character set of ENUM and SET. MariaDB and MySQL before 8.0.23
-send no VISIBILITY, and on MariaDB UUID, INET4, INET6 and VECTOR look like BINARY and VARBINARY.
+numeric columns, but not on MySQL 8.0.12; BIT never does. The list of character columns counts GEOMETRY on MariaDB and
+VECTOR on MySQL, with the binary collation. MySQL 8.0.12 sends no character set of ENUM and SET. MariaDB and MySQL
+before 8.0.23 send no VISIBILITY, and on MariaDB UUID, INET4, INET6 and VECTOR look like BINARY and VARBINARY.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, EventType
+from cdc.binlog.events import FormatDescription
 from cdc.errors import DamagedError, UnsupportedTypeError
 
 
@@ -82,6 +83,7 @@ _ONE_BYTE_META = frozenset({4, 5, 17, 18, 19, 140, 242, 245, 249, 250, 251, 252,
 _TWO_BYTE_META = frozenset({0, 15, 16, 141, 246, 247, 248, 253, 254})
 _NO_META = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14})
 _NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 13, 246})
+_YEAR_WITHOUT_SIGN, _YEAR_WITH_SIGN = (8, 0, 12), (8, 0, 33)
 _CHARACTER = frozenset({15, 140, 141, 242, 249, 250, 251, 252, 253, 254})
 
 
@@ -107,6 +109,10 @@ class ColumnMeta:
     members: tuple[bytes, ...] = ()
     """ENUM and SET: members, in the column's character set."""
     visible: bool = True
+    of_mysql_5: bool = False
+    """JSON: of a MySQL before 8.0."""
+    is_sign_unsure: bool = False
+    """Whether ``unsigned`` may be that of another column."""
 
     @property
     def type_name(self) -> str:
@@ -172,22 +178,23 @@ class _Short(Exception):
     """The event ends, or holds something impossible, at this offset of its body."""
 
 
-def parse_table_map(event: bytes | memoryview, has_checksum: bool, *, flavor: str | None = None) -> TableMap:
-    """Parses a whole TABLE_MAP event, including its header. ``flavor``: ``mysql`` or ``mariadb``, as the format
-    description says; without it, the collations of a MySQL before 8.0.23 may be those of other columns. Raises
-    DamagedError if it is cut or contradicts itself, UnsupportedTypeError for a type byte that no known server
-    writes."""
+def parse_table_map(
+    event: bytes | memoryview, has_checksum: bool, *, writer: FormatDescription | None = None
+) -> TableMap:
+    """Parses a whole TABLE_MAP event, including its header. ``writer``: the format description of its file; without it,
+    the collations of a MySQL before 8.0.23 may be those of other columns. Raises DamagedError if it is cut or
+    contradicts itself, UnsupportedTypeError for a type byte that no known server writes."""
     data = bytes(event)
     if len(data) < HEADER_SIZE or data[4] != EventType.TABLE_MAP:
         raise DamagedError("is not a TABLE_MAP event")
     body = _Reader(data[HEADER_SIZE : len(data) - CHECKSUM_SIZE if has_checksum else len(data)])
     try:
-        return _parse(body, flavor)
+        return _parse(body, writer)
     except (_Short, UnicodeDecodeError) as error:
         raise DamagedError(f"the TABLE_MAP event is damaged near byte {HEADER_SIZE + body.at}") from error
 
 
-def _parse(body: _Reader, flavor: str | None) -> TableMap:
+def _parse(body: _Reader, writer: FormatDescription | None) -> TableMap:
     table_id = body.number(6)
     body.take(2)
     db = _name(body)
@@ -198,13 +205,15 @@ def _parse(body: _Reader, flavor: str | None) -> TableMap:
     columns = [_column(kind, meta, f"{db}.{table}") for kind in types]
     if meta.left:
         raise _Short(body.at)
+    if writer is not None and writer.is_mysql_5:
+        columns = [replace(c, of_mysql_5=True) if c.type == ColumnType.JSON else c for c in columns]
     nullable = body.take((count + 7) // 8)
     columns = [replace(c, nullable=bool(nullable[i >> 3] >> (i & 7) & 1)) for i, c in enumerate(columns)]
     fields: dict[int, bytes] = {}
     while body.left:
         field = body.number(1)
         fields[field] = body.text()
-    columns, primary_key = _apply(columns, fields, flavor)
+    columns, primary_key = _apply(columns, fields, writer)
     return TableMap(
         table_id=table_id,
         db=db,
@@ -251,12 +260,11 @@ def _column(kind: int, meta: _Reader, place: str) -> ColumnMeta:
 
 
 def _apply(
-    columns: list[ColumnMeta], fields: dict[int, bytes], flavor: str | None
+    columns: list[ColumnMeta], fields: dict[int, bytes], writer: FormatDescription | None
 ) -> tuple[list[ColumnMeta], tuple[int, ...]]:
     """Adds the optional metadata to the columns. Unknown fields hold nothing that is needed."""
     if (raw := fields.get(_Field.SIGNEDNESS)) is not None:
-        for n, i in enumerate(_those(columns, _NUMERIC)):
-            columns[i] = replace(columns[i], unsigned=_bit(raw, n))
+        _signs(columns, raw, writer)
     if (raw := fields.get(_Field.COLUMN_NAME)) is not None:
         names = list(_texts(raw))
         if len(names) != len(columns):
@@ -265,10 +273,35 @@ def _apply(
     for field, kind in ((_Field.ENUM_STR_VALUE, ColumnType.ENUM), (_Field.SET_STR_VALUE, ColumnType.SET)):
         if (raw := fields.get(field)) is not None:
             _members(columns, _those(columns, {kind}), raw)
-    _charsets(columns, fields, flavor)
+    _charsets(columns, fields, None if writer is None else writer.flavor)
     if (raw := fields.get(_Field.VISIBILITY)) is not None:
         columns = [replace(c, visible=_bit(raw, i)) for i, c in enumerate(columns)]
     return columns, _primary_key(fields, len(columns))
+
+
+def _signs(columns: list[ColumnMeta], raw: bytes, writer: FormatDescription | None) -> None:
+    """MySQL 8.0.12 does not count YEAR among the numeric columns, and 8.0.33 does. Nobody knows which of the versions
+    between them was the first, but a YEAR that counts is unsigned."""
+    numeric = _those(columns, _NUMERIC)
+    without = [i for i in numeric if columns[i].type != ColumnType.YEAR]
+    is_unsure = False
+    if len(without) < len(numeric) and writer is not None and writer.flavor == "mysql":
+        if (8,) < writer.version <= _YEAR_WITHOUT_SIGN or not _are_years_unsigned(columns, numeric, raw):
+            numeric = without
+        else:
+            is_unsure = (8,) < writer.version < _YEAR_WITH_SIGN
+    is_behind = False
+    for n, i in enumerate(numeric):
+        is_year = columns[i].type == ColumnType.YEAR
+        columns[i] = replace(columns[i], unsigned=_bit(raw, n), is_sign_unsure=is_unsure and is_behind and not is_year)
+        is_behind |= is_year
+
+
+def _are_years_unsigned(columns: list[ColumnMeta], numeric: list[int], raw: bytes) -> bool:
+    """Whether all columns of YEAR are unsigned if they count among the numeric columns."""
+    return (len(numeric) + 7) // 8 == len(raw) and all(
+        _bit(raw, n) for n, i in enumerate(numeric) if columns[i].type == ColumnType.YEAR
+    )
 
 
 def _those(columns: list[ColumnMeta], kinds: frozenset[int] | set[ColumnType]) -> list[int]:

@@ -345,7 +345,7 @@ class EntryEncoder:
         length = int.from_bytes(transactions.buf[pos + 9 : pos + 13].tobytes(), "little")
         event = transactions.buf[pos : pos + length].tobytes()
         try:
-            table_map = parse_table_map(event, transactions.has_checksum, flavor=transactions.flavor)
+            table_map = parse_table_map(event, transactions.has_checksum, writer=transactions.writer)
             name = table_map.full_name
             schema = None if self._schemas is None else self._schemas.tables.get(name)
             body = event[NAMES_AT : length - transactions.tail]

@@ -9,7 +9,7 @@ from typing import Literal
 import pyarrow as pa
 
 from cdc.binlog.table_map import ColumnType
-from cdc.decode.binary_json.convert import json_text
+from cdc.decode.binary_json.convert import json_text, json_text_of_mysql_5
 from cdc.decode.charsets.convert import exact_text, text_conversion, utf8_text
 from cdc.decode.columns import BINARY, BLOBS, COMPRESSED, TEXTS, Column, describe
 from cdc.decode.conversions.base import Conversion
@@ -291,7 +291,8 @@ def _document(table: str, column: Column) -> ColumnDecoding:
     if not 1 <= column.length <= 4:
         raise _impossible(table, column)
     if column.type == ColumnType.JSON:
-        return ColumnDecoding(k.BYTES, pa.binary(), prefix=column.length, conversion=json_text, final=pa.string())
+        conversion = json_text_of_mysql_5 if column.of_mysql_5 else json_text
+        return ColumnDecoding(k.BYTES, pa.binary(), prefix=column.length, conversion=conversion, final=pa.string())
     if column.type == ColumnType.VECTOR:
         final = pa.list_(pa.float32())
         return ColumnDecoding(k.BYTES, pa.binary(), prefix=column.length, conversion=vector_floats, final=final)

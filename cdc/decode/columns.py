@@ -87,6 +87,8 @@ class Column:
     """The data type in ``information_schema`` (``uuid``, ``tinyint``), if it is known."""
     column_type: str = ""
     """The column type in ``information_schema``: ``tinyint(1)``, ``datetime(3) /* mariadb-5.3 */``."""
+    of_mysql_5: bool = False
+    """JSON: of a MySQL before 8.0, which prints numbers in another way."""
 
     @property
     def is_text(self) -> bool:
@@ -128,6 +130,8 @@ def _with_metadata(table_map: TableMap, schema: TableSchema | None) -> tuple[Col
         if meta.type in MEMBERED and meta.collation is None:
             charset = _charset_of_members(table_map.full_name, meta, known)
         column = replace(_plain(meta), charset=charset)
+        if meta.is_sign_unsure:
+            column = replace(column, unsigned=_is_unsigned(table_map.full_name, meta, known))
         if meta.type in MEMBERED:
             column = replace(column, members=_members(table_map.full_name, meta, charset))
         # The schema may be of another time than the row. If the two contradict each other, the table map is right.
@@ -173,6 +177,7 @@ def _plain(meta: ColumnMeta) -> Column:
         scale=meta.scale,
         nullable=meta.nullable,
         unsigned=meta.unsigned,
+        of_mysql_5=meta.of_mysql_5,
     )
 
 
@@ -183,9 +188,20 @@ def _charset_of_members(table: str, meta: ColumnMeta, known: ColumnSchema | None
         return _canonical(known.charset)
     if all(0 < byte < 128 for member in meta.members for byte in member):
         return "utf8mb4"
-    raise SourceRefusedError(
-        f"the binlog does not tell the character set of the column {meta.name}, as on early versions of MySQL 8.0, and "
-        "no schema of it is stored",
+    raise _untold(table, f"the character set of the column {meta.name}")
+
+
+def _is_unsigned(table: str, meta: ColumnMeta, known: ColumnSchema | None) -> bool:
+    """The sign of a column that a table map of an early MySQL 8.0 does not tell. Raises SourceRefusedError."""
+    if known is None or contradiction(meta, known) is not None:
+        raise _untold(table, f"whether the column {meta.name} is unsigned")
+    full = known.column_type.lower()
+    return "unsigned" in full or "zerofill" in full
+
+
+def _untold(table: str, what: str) -> SourceRefusedError:
+    return SourceRefusedError(
+        f"the binlog does not tell {what}, as on early versions of MySQL 8.0, and no schema of it is stored",
         place=f"table {table}",
         remedy="Load the table with `cdc snapshot`, or exclude it (tables.exclude). `cdc decode` takes a definition by "
         "--schema.",

@@ -203,7 +203,7 @@ def layout_at(
     """The layout in the table map event at ``start``. Raises as :meth:`TableLayout.of`, with the event's position."""
     try:
         event = transactions.buf[start : start + length].tobytes()
-        table_map = parse_table_map(event, transactions.has_checksum, flavor=transactions.flavor)
+        table_map = parse_table_map(event, transactions.has_checksum, writer=transactions.writer)
         layout = TableLayout.of(table_map, schema, policies)
         layout.kernel_spec([])  # raises errors of single columns here, where their position is known
     except CdcError as error:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MAGIC
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
-from cdc.binlog.events import parse_format_description
+from cdc.binlog.events import FormatDescription, parse_format_description
 from cdc.binlog.file import BinlogFile, require_binlog
 from cdc.decode.kernels.scan import TransactionBytes
 from cdc.errors import DamagedError, UsageError
@@ -38,8 +38,8 @@ class Transactions:
     entries: Entries
     verified: bool = False
     """Whether this process has just verified the checksums of all events, so that it need not do it again."""
-    flavor: str | None = None
-    """Who wrote the events, ``mysql`` or ``mariadb``; None if that is not known."""
+    writer: FormatDescription | None = None
+    """The file's format description, which tells the server that wrote the events; None if it is not known."""
 
     @property
     def tail(self) -> int:
@@ -102,7 +102,7 @@ def open_range(
         raise DamagedError("the checksum of its format description is wrong", place=f"{path}: byte {at}")
     place = path if is_uri(path) else Path(path)
     description = parse_format_description(event)
-    found = Transactions(place, buf, description.has_checksum, entries, flavor=description.flavor)
+    found = Transactions(place, buf, description.has_checksum, entries, writer=description)
     return found.of_tables(table_mask)
 
 
@@ -122,7 +122,7 @@ def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path
                     opened.has_checksum,
                     opened.entries,
                     verified=True,
-                    flavor=opened.description.flavor,
+                    writer=opened.description,
                 )
                 yield transactions, one, opened.damage
 

@@ -17,7 +17,7 @@ from cdc.decode.charsets.convert import exact_text, sound_utf8, text_conversion
 from cdc.decode.charsets.tables import charset_by_name
 from cdc.decode.column_types import ValuePolicies
 from cdc.decode.conversions.base import BadValueError, Conversion
-from cdc.decode.conversions.values import boolean, vector_floats
+from cdc.decode.conversions.values import boolean, escaped_lines, vector_floats
 from cdc.errors import DamagedError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, quoted_members
 from cdc.snapshot import binary_kernels as b
@@ -58,7 +58,7 @@ _BYTES = word_set(
     "binary varbinary tinyblob blob mediumblob longblob geometry point linestring polygon multipoint multilinestring "
     "multipolygon geometrycollection geomcollection"
 )
-_PRINTED = word_set("uuid inet4 inet6 json xmltype")
+_PRINTED = word_set("uuid inet4 inet6 xmltype")
 """Types whose printed text is their value."""
 _NUMBERS = re.compile(r"\((\d+)(?:,(\d+))?\)")
 _DIGITS = re.compile(r"(?:datetime|timestamp)\((\d)\)")
@@ -158,6 +158,8 @@ def read_column(
         return _text(plain, table, column, values)
     if kind == "vector":
         return plain("bytes", pa.binary(), vector_floats, pa.list_(pa.float32()))
+    if kind == "json":
+        return plain("bytes", pa.string(), escaped_lines, pa.string())
     if kind in _PRINTED:
         return plain("bytes", pa.string())
     if kind in _BYTES:

@@ -189,6 +189,8 @@ def _shown(column: ColumnSchema, value: Any) -> Any:
     if value is None:
         return None
     kind, whole = column.data_type, column.column_type
+    if kind == "json":
+        return value.replace("\n", "\\n")  # older versions write line ends into the base64 form
     if kind in _INTEGERS:
         return Decimal(value) if kind == "bigint" and "unsigned" in whole else int(value)
     if kind == "year":

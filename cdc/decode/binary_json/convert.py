@@ -29,7 +29,7 @@ _MAX_DOUBLES = (2**31 - 1) // k.MAX_DOUBLE_BYTES
 
 
 def json_text(raw: pa.Array) -> pa.Array:
-    """Converts MySQL's binary JSON documents to text, exactly as SELECT prints them.
+    """Converts MySQL's binary JSON documents to text, exactly as MySQL 8 and later print them.
 
     A document followed by diffs, which :func:`cdc.decode.row_events.expand_partial` makes of a partial update, becomes
     the text of the document with the diffs applied. Raises BadValueError, and UnsupportedError for more than 2 GiB of
@@ -44,7 +44,12 @@ def json_text(raw: pa.Array) -> pa.Array:
     return pc.replace_with_mask(texts, pa.array(partial), new)
 
 
-def documents(raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+def json_text_of_mysql_5(raw: pa.Array) -> pa.Array:
+    """Converts documents to text as MySQL 5.7 prints them: a whole number of floating point without ``.0``."""
+    return documents(raw, of_mysql_5=True)[0]
+
+
+def documents(raw: pa.Array, *, of_mysql_5: bool = False) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """The texts of all rows, and which rows are partial updates; the texts of these are empty."""
     parts = binary_parts(raw)
     rows = len(parts.nulls)
@@ -63,6 +68,8 @@ def documents(raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     if total < 0:
         raise _bad(arrays.err)
     at, text = double_texts(bits[:doubles].view(np.float64))
+    if of_mysql_5:
+        at, text = _without_zeros(at, text)
     texts = TextBuffers(parts, int(total) + int(at[-1]))
     arrays = arrays._replace(double_at=at, double_text=text, out=texts.data)
     if write_documents(parts.data, parts.offsets, parts.nulls, arrays, texts.offsets) < 0:
@@ -90,6 +97,18 @@ def double_texts(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32
     out = np.empty(k.MAX_DOUBLE_BYTES * len(doubles), dtype=np.uint8)
     k.put_doubles(shortest.offsets, shortest.data, np.empty(400, dtype=np.uint8), at, out)
     return at, out
+
+
+def _without_zeros(
+    at: npt.NDArray[np.int32], text: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """The texts of numbers without a ``.0`` at their end."""
+    begin, end = at[:-1], at[1:]
+    whole = (end - begin > 2) & (text[end - 1] == ord("0")) & (text[end - 2] == ord("."))
+    keep = np.ones(int(at[-1]), dtype=np.bool_)
+    keep[end[whole] - 1] = keep[end[whole] - 2] = False
+    shorter = at - np.concatenate([[0], 2 * np.cumsum(whole)])
+    return shorter.astype(np.int32), text[: len(keep)][keep]
 
 
 def _bad(err: npt.NDArray[np.int64]) -> BadValueError:

@@ -148,3 +148,27 @@ def test_texts_beside_geometries(kind: str, request: pytest.FixtureRequest, data
     )
     [row] = decoded(list(read(finished(server, path), table=f"{db}.t")))
     assert [row[name] for name in texts] == ["é", "é", "é", "é", "é", "ж"]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_signs_beside_years(kind: str, request: pytest.FixtureRequest, database: Callable[[Server], str]) -> None:
+    """A table map lists the signs of numbers; whether YEAR counts among them depends on the server."""
+    server: Server = request.getfixturevalue(kind)
+    db = database(server)
+    path = binlog_file(server)
+    columns = {
+        "a": "INT",
+        "y": "YEAR",
+        "b": "INT UNSIGNED",
+        "c": "INT",
+        "z": "YEAR",
+        "d": "BIGINT UNSIGNED",
+        "e": "INT",
+    }
+    numbers = {"a": -1, "y": 2024, "b": 4_000_000_000, "c": -2, "z": 1999, "d": 2**64 - 1, "e": -3}
+    server.execute(
+        f"CREATE TABLE `{db}`.t ({', '.join(f'{name} {sql}' for name, sql in columns.items())})",
+        f"INSERT INTO `{db}`.t VALUES ({', '.join(map(str, numbers.values()))})",
+    )
+    [row] = decoded(list(read(finished(server, path), table=f"{db}.t")))
+    assert {name: row[name] for name in numbers} == numbers

@@ -38,9 +38,16 @@ class Leaf(str):
     __slots__ = ()
 
 
-def text(raw: bytes) -> str:
-    """The text that SELECT prints for the document; ``null`` for a document without bytes."""
-    return render(document(raw))
+class Real(Leaf):
+    """A number of floating point."""
+
+    __slots__ = ()
+
+
+def text(raw: bytes, *, of_mysql_5: bool = False) -> str:
+    """The text that SELECT prints for the document; ``null`` for a document without bytes. MySQL 5.7 prints whole
+    numbers of floating point without ``.0``."""
+    return render(document(raw), of_mysql_5=of_mysql_5)
 
 
 def document(raw: bytes) -> Document:
@@ -48,12 +55,13 @@ def document(raw: bytes) -> Document:
     return _value(raw[0], raw[1:]) if raw else Leaf("null")
 
 
-def render(tree: Document) -> str:
+def render(tree: Document, *, of_mysql_5: bool = False) -> str:
     if isinstance(tree, dict):
-        return "{" + ", ".join(f"{quoted(key)}: {render(tree[key])}" for key in sorted(tree, key=_key_order)) + "}"
+        keys = sorted(tree, key=_key_order)
+        return "{" + ", ".join(f"{quoted(key)}: {render(tree[key], of_mysql_5=of_mysql_5)}" for key in keys) + "}"
     if isinstance(tree, list):
-        return "[" + ", ".join(render(item) for item in tree) + "]"
-    return str(tree)
+        return "[" + ", ".join(render(item, of_mysql_5=of_mysql_5) for item in tree) + "]"
+    return str(tree).removesuffix(".0") if of_mysql_5 and isinstance(tree, Real) else str(tree)
 
 
 def quoted(plain: str) -> str:
@@ -93,7 +101,7 @@ def _value(kind: int, raw: bytes) -> Document:
         size = struct.calcsize(_NUMBERS[kind])
         return Leaf(struct.unpack(_NUMBERS[kind], raw[:size])[0])
     if kind == _DOUBLE:
-        return Leaf(double_text(values.float64(raw[:8])))
+        return Real(double_text(values.float64(raw[:8])))
     if kind == _STRING:
         size, at = _length(raw, 0)
         return Leaf(quoted(raw[at : at + size].decode()))

@@ -123,7 +123,7 @@ class Column:
         if kind in _COMPRESSED:
             raw = _inflated(raw)
         if kind == _T.JSON:
-            return binary_json.text(raw)
+            return binary_json.text(raw, of_mysql_5=self.meta.of_mysql_5)
         if kind == _T.VECTOR or declared == "vector":
             return [values.float32(raw[i : i + 4]) for i in range(0, len(raw), 4)]
         fixed = {"uuid": (16, values.uuid_text), "inet4": (4, values.inet4_text), "inet6": (16, values.inet6_text)}

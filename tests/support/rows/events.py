@@ -85,7 +85,7 @@ class RowReader:
             raise DamagedError("is not a binlog file", place=str(self.path))
         maps: dict[int, TableMap] = {}
         at = len(MAGIC)
-        tail, flavor = 0, "mysql"
+        tail, description = 0, None
         while at < len(data):
             size = int.from_bytes(data[at + 9 : at + 13], "little")
             kind = data[at + 4] if at + HEADER_SIZE <= len(data) else 0
@@ -93,10 +93,10 @@ class RowReader:
                 raise DamagedError("an event goes beyond the end", place=f"{self.path}, position {at}")
             if kind == EventType.FORMAT_DESCRIPTION:
                 description = parse_format_description(data[at : at + size])
-                tail, flavor = CHECKSUM_SIZE if description.has_checksum else 0, description.flavor
+                tail = CHECKSUM_SIZE if description.has_checksum else 0
                 maps = {}
             elif kind == EventType.TABLE_MAP:
-                found = parse_table_map(data[at : at + size], bool(tail), flavor=flavor)
+                found = parse_table_map(data[at : at + size], bool(tail), writer=description)
                 maps[found.table_id] = found
             elif kind in _OPS:
                 number = int.from_bytes(data[at + HEADER_SIZE : at + HEADER_SIZE + 6], "little")
@@ -189,7 +189,7 @@ def _image(
             if column.name in partial and before is not None:
                 row[column.name] = binary_json.apply_diffs(before[column.name], document)
             else:
-                row[column.name] = binary_json.text(document)
+                row[column.name] = binary_json.text(document, of_mysql_5=column.meta.of_mysql_5)
         else:
             row[column.name] = column.read(body, charset)
     return row, raw

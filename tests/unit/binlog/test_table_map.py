@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from cdc.binlog.events import FormatDescription
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
 from cdc.decode.charsets.convert import decode_text
 from cdc.decode.charsets.tables import charset_of
@@ -117,6 +118,8 @@ def test_latin1_is_cp1252_without_holes() -> None:
         decode_text(b"a", "ebcdic")
 
 
+MYSQL = FormatDescription("8.0.12", True, b"")
+MARIADB = FormatDescription("10.5.23-MariaDB", True, b"")
 EARLY_MYSQL8 = {
     # a VARCHAR(9) CHARACTER SET utf8mb4, g GEOMETRY, b VARCHAR(9) CHARACTER SET latin1, c and e as a
     "geometry": "8316086b13565d00004d000000e90200000000550000000000010001640002743000050fff0f0f0f092400040900240024001f"
@@ -124,16 +127,19 @@ EARLY_MYSQL8 = {
     # e ENUM('a'), s SET('b') in latin1, b VARCHAR(9) in latin1, v, w and x in utf8mb4
     "members": "8316086b13565d00005a000000b6090000000058000000000001000164000274330006fefe0f0f0f0f0cf701f8010900240024"
     "0024003f0205fcff000008040c01650173016201760177017805030101620603010161ec4b268a",
+    # i INT, y YEAR, u INT UNSIGNED, s INT
+    "year": "0b1a086b13986900003a0000005f020000000055000000000001000164000274300004030d0303000f0101400408016901790175"
+    "0173dbbe20c7",
 }
 """Table maps of MySQL 8.0.12, which sends no VISIBILITY, and no character set of ENUM and SET."""
 
 
 def test_mysql_does_not_count_geometry_among_texts() -> None:
     event = bytes.fromhex(EARLY_MYSQL8["geometry"])
-    assert [column.collation for column in parse_table_map(event, True, flavor="mysql").columns] == [
+    assert [column.collation for column in parse_table_map(event, True, writer=MYSQL).columns] == [
         255, None, 8, 255, 255
     ]  # fmt: skip
-    assert parse_table_map(event, True, flavor="mariadb").columns[1].collation == 8
+    assert parse_table_map(event, True, writer=MARIADB).columns[1].collation == 8
 
 
 def _enum(members: str, charset: str) -> TableSchema:
@@ -145,12 +151,12 @@ def _enum(members: str, charset: str) -> TableSchema:
 
 
 def test_members_whose_character_set_the_table_map_does_not_tell() -> None:
-    plain = TableLayout.of(parse_table_map(bytes.fromhex(EARLY_MYSQL8["members"]), True, flavor="mysql"))
+    plain = TableLayout.of(parse_table_map(bytes.fromhex(EARLY_MYSQL8["members"]), True, writer=MYSQL))
     assert [column.members for column in plain.columns[:2]] == [("a",), ("b",)]
 
     def enum(member: bytes, schema: TableSchema | None) -> tuple[str, ...]:
         fields = bytes([6, len(member) + 2, 1, len(member)]) + member
-        table_map = parse_table_map(column("c", 254, b"\xf7\1", fields), False, flavor="mysql")
+        table_map = parse_table_map(column("c", 254, b"\xf7\1", fields), False, writer=MYSQL)
         return TableLayout.of(table_map, schema).columns[0].members
 
     assert enum(b"\xe9", _enum("é", "latin1")) == ("é",)
@@ -159,3 +165,38 @@ def test_members_whose_character_set_the_table_map_does_not_tell() -> None:
         enum(b"\xe9", None)
     with pytest.raises(SourceRefusedError, match="does not tell"):
         enum(b"\x00a", None)
+
+
+@pytest.mark.parametrize(
+    ("version", "of_mysql_5"), [("5.7.22-log", True), ("8.0.12", False), ("10.5.23-MariaDB", False)]
+)
+def test_json_of_mysql_5_is_known(version: str, of_mysql_5: bool) -> None:
+    table_map = parse_table_map(column("c", 245, b"\4"), False, writer=FormatDescription(version, False, b""))
+    assert table_map.columns[0].of_mysql_5 == of_mysql_5
+
+
+# i INT, y YEAR, u INT UNSIGNED, s INT of MySQL 8.0.33
+LATER_YEAR = "0c1a086b130c4c00003d0000006e02000000006a000000000001000164000274300004030d0303000f010160040801690179017501730c01f0db058b01"
+
+
+def _of_year(version: str, event: str, columns: dict[str, str] | None = None) -> list[bool]:
+    writer = FormatDescription(version, True, b"")
+    known = [
+        ColumnSchema(name=name, data_type=kind.split()[0], column_type=kind, nullable=True, default=None, extra="",
+                     charset=None, collation=None)
+        for name, kind in (columns or {}).items()
+    ]  # fmt: skip
+    schema = TableSchema(columns=tuple(known), primary_key=()) if known else None
+    layout = TableLayout.of(parse_table_map(bytes.fromhex(event), True, writer=writer), schema)
+    return [column.unsigned for column in layout.columns if column.name != "y"]
+
+
+def test_signs_behind_a_year() -> None:
+    """MySQL 8.0.12 does not count YEAR, later versions do; between them, the definition decides."""
+    assert _of_year("8.0.12", EARLY_MYSQL8["year"]) == [False, True, False]
+    assert _of_year("8.0.33", LATER_YEAR) == [False, True, False]
+    known = {"i": "int", "y": "year", "u": "int unsigned", "s": "int"}
+    for event in (EARLY_MYSQL8["year"], LATER_YEAR):
+        assert _of_year("8.0.20", event, known) == [False, True, False]
+        with pytest.raises(SourceRefusedError, match="does not tell whether the column u is unsigned"):
+            _of_year("8.0.20", event)

@@ -16,7 +16,7 @@ import pytest
 from cdc.binlog import memory
 from cdc.decode import scan
 from cdc.decode.binary_json import convert, document_kernels, scalar_kernels
-from cdc.decode.binary_json.convert import double_texts, json_text
+from cdc.decode.binary_json.convert import double_texts, json_text, json_text_of_mysql_5
 from cdc.decode.conversions import values
 from cdc.decode.conversions.base import BadValueError
 from cdc.decode.conversions.values import decimal_text
@@ -103,6 +103,14 @@ def test_golden_documents() -> None:
 def test_uncompiled_documents() -> None:
     with uncompiled():
         assert json_text(binary(*DOCUMENTS, None, b"")).to_pylist() == [*TEXTS, None, "null"]
+
+
+def test_whole_numbers_of_floating_point_of_mysql_5() -> None:
+    numbers = [0.0, -0.0, 1.0, -10.0, 1.5, 100.25, 10.0, 1e15, 1e100, 1.5e-20, 0.1, 2024.0]
+    shown = ["0", "-0", "1", "-10", "1.5", "100.25", "10", "1e15", "1e100", "1.5e-20", "0.1", "2024"]
+    documents = [b"\x0b" + struct.pack("<d", number) for number in numbers]
+    assert json_text_of_mysql_5(binary(*documents, b"\x0c\x031.0", None)).to_pylist() == [*shown, '"1.0"', None]
+    assert json_text_of_mysql_5(binary(b"\x04\x01", b"")).to_pylist() == ["true", "null"]
 
 
 def test_nulls_slices_and_nothing() -> None:
