@@ -194,6 +194,14 @@ def parse_table_map(
         raise DamagedError(f"the TABLE_MAP event is damaged near byte {HEADER_SIZE + body.at}") from error
 
 
+def names_columns(event: bytes | memoryview, has_checksum: bool) -> bool | None:
+    """Whether a TABLE_MAP event names the table's columns; None if it cannot be read."""
+    try:
+        return parse_table_map(event, has_checksum).has_metadata
+    except (DamagedError, UnsupportedTypeError):
+        return None
+
+
 def _parse(body: _Reader, writer: FormatDescription | None) -> TableMap:
     table_id = body.number(6)
     body.take(2)

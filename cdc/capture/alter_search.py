@@ -17,6 +17,7 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket
 from cdc.binlog.rare_events import XaStatement
+from cdc.binlog.table_map import names_columns
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig
 from cdc.errors import UnsupportedEventError
@@ -31,7 +32,8 @@ _OUT_BYTES = 3 << 19
 
 @dataclass(frozen=True)
 class Alteration:
-    """A statement that alters a table, or drops or renames it, and has rows of the table before it."""
+    """A statement that alters a table, or drops or renames it, and has rows of the table before it that name no
+    columns."""
 
     table: str
     rows_at: BinlogPosition
@@ -105,7 +107,9 @@ class AlterSearch:
 
     def table(self, db: str, table: str) -> int | None:
         if self._filter.table(db, table) is not None:
-            self._rows.setdefault(f"{db}.{table}", self._here)
+            event, has_checksum = self._framer.event(), bool(self._framer.st[k.HAS_CRC])
+            if not names_columns(event, has_checksum):
+                self._rows.setdefault(f"{db}.{table}", self._here)
         return None  # nothing of the rows is wanted
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:

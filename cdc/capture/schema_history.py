@@ -31,12 +31,13 @@ import numpy as np
 import pymysql
 
 from cdc.binlog import frame_state as k
+from cdc.binlog.events import parse_table_name
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.optional_columns import Columns
-from cdc.binlog.table_map import parse_table_map
+from cdc.binlog.table_map import names_columns
 from cdc.capture.alter_search import AlterSearch
 from cdc.config import DestinationConfig
-from cdc.errors import DamagedError, RetryableError, UnsupportedDdlError, UnsupportedTypeError
+from cdc.errors import RetryableError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.log import get_logger
 from cdc.patterns import exclusion
 from cdc.positions import BinlogPosition, make_seq, split_seq
@@ -70,7 +71,7 @@ class _Unsure:
     until: int
     """The seq of the source's position when it was read."""
     rows: bool
-    """Whether the table has had rows since."""
+    """Whether the table may have had rows without the names of their columns since."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class SchemaHistory:
         """If table maps name the columns: the definitions that were read last."""
         self._comments: dict[str, TableComments] | None = None
         self._unsure: dict[str, _Unsure] = {}
+        self._nameless: dict[str, int] = {}
+        """The tables that have had rows without the names of their columns, and the seq of the first ones."""
         self._pending: deque[_Altered] = deque()
         self._read_at = BinlogPosition("", 0)
         """The source's position after definitions were read last."""
@@ -161,20 +164,18 @@ class SchemaHistory:
                 else _REMEDY,
             )
 
-    def table_map(self, event: bytes, has_checksum: bool, where: str) -> None:
-        """Checks that a captured table's map is what the connection was made for. Raises ColumnNamesMissingError."""
-        if not self._named:
-            return
-        try:
-            found = parse_table_map(event, has_checksum)
-        except (DamagedError, UnsupportedTypeError):
-            return  # whoever decodes its rows says what is wrong
-        if not found.has_metadata:
+    def table_map(self, event: bytes, has_checksum: bool, seq: int, where: str) -> None:
+        """Notes whether a captured table's rows from ``seq`` on name their columns. Raises ColumnNamesMissingError if
+        they do not, and the connection was made for rows that do."""
+        if names_columns(event, has_checksum) is not False:
+            return  # an event that cannot be read is an error for those who decode its rows
+        _, db, table = parse_table_name(event)
+        if self._named:
             raise ColumnNamesMissingError(
-                f"the rows of {found.full_name} name no columns: binlog_row_metadata was not FULL when they were "
-                "written",
+                f"the rows of {db}.{table} name no columns: binlog_row_metadata was not FULL when they were written",
                 place=where,
             )
+        self._nameless.setdefault(f"{db}.{table}", seq)
 
     def statement(self, altered: frozenset[str], begins: int | None) -> None:
         """Notes the tables of a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
@@ -226,10 +227,14 @@ class SchemaHistory:
     def _pass(self, rows: Numbers) -> None:
         if not self._unsure or not len(rows):
             return
-        mask = int(np.bitwise_or.reduce(rows[rows[:, k.R_ROW_EVENTS] > 0, k.R_MASK]))
+        changed = rows[rows[:, k.R_ROW_EVENTS] > 0]
+        mask = int(np.bitwise_or.reduce(changed[:, k.R_MASK]))
         last = int(rows[-1, k.R_SEQ])
         for name, unsure in list(self._unsure.items()):
-            unsure.rows = unsure.rows or bool(mask >> self._bit(name) & 1)
+            since = self._nameless.get(name)
+            if since is not None and not unsure.rows and mask >> self._bit(name) & 1:
+                nameless = changed[changed[:, k.R_SEQ] > since, k.R_MASK]
+                unsure.rows = bool(int(np.bitwise_or.reduce(nameless)) >> self._bit(name) & 1)
             if last >= unsure.until:
                 del self._unsure[name]
 

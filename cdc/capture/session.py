@@ -216,7 +216,9 @@ class Session:
     def table(self, db: str, table: str) -> int | None:
         number = self._filter.table(db, table)
         if number is not None and (self._tracked is None or not self._framer.skips):
-            self._schemas.table_map(self._framer.event(), bool(self._framer.st[k.HAS_CRC]), self._framer.where)
+            st = self._framer.st
+            seq = int(st[k.SEQ_BASE]) | min(self._framer.event_pos, MAX_OFFSET)
+            self._schemas.table_map(self._framer.event(), bool(st[k.HAS_CRC]), seq, self._framer.where)
         return number
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:

@@ -105,7 +105,7 @@ class TrackedSchemas:
             self._save(int(rows[at, k.R_SEQ]), self._pending.popleft().after)
         self.ready = len(rows)
 
-    def table_map(self, event: bytes, has_checksum: bool, where: str) -> None:
+    def table_map(self, event: bytes, has_checksum: bool, _seq: int, where: str) -> None:
         """Checks that the names of a captured table's columns are known: by its table map, or by its definition. Raises
         SourceRefusedError."""
         if len(event) < HEADER_SIZE or len(event) < parse_header(event).length:
