@@ -203,7 +203,7 @@ def _check_version(info: ServerInfo) -> Iterator[Finding]:
     elif info.flavor == "mariadb" and info.version_info < (10, 5):
         yield warning(
             "source: version",
-            f"{info.product} is older than the oldest MariaDB that Towpath is tested with (10.11)",
+            f"{info.product} is older than the oldest MariaDB that Towpath is tested with (10.5)",
             "It is read like later versions without metadata. Compare some tables before you rely on it.",
         )
 

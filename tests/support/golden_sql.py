@@ -30,7 +30,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 
 FOLDER = Path(__file__).parents[1] / "golden" / "sql"
-_DIRECTIVE = re.compile(r"--\s*(servers|session):\s*(.*)")
+_DIRECTIVE = re.compile(r"--\s*(servers|needs|session):\s*(.*)")
 _GENERATED = re.compile(r"\s*/\*.*?\*/")
 _WITHOUT_SPACES = re.compile(r"\s+")
 

@@ -22,7 +22,6 @@ SINCE: dict[str, dict[str, tuple[int, ...]]] = {
     "VECTOR": {"mysql": (9, 0), "mariadb": (11, 7)},
     "UUID": {"mariadb": (10, 7)},
     "INET4": {"mariadb": (10, 10)},
-    "binlog_row_metadata": {"mysql": (8, 0, 1), "mariadb": (10, 5)},
     "compressed transactions": {"mysql": (8, 0, 20), "mariadb": (10, 2)},
     "zstd": {"mysql": (8, 0, 18)},
     "source_verify_checksum": {"mysql": (8, 0, 26)},
@@ -32,6 +31,7 @@ SINCE: dict[str, dict[str, tuple[int, ...]]] = {
     "further plugins": {"mariadb": (11, 8)},
     "invisible keys": {"mysql": (8, 0, 30)},
     "rows without generated columns": {"mariadb": (11, 8)},
+    "locks of prepared transactions": {"mysql": (8, 0, 33), "mariadb": (10, 5)},
     "CAST AS DOUBLE": {"mysql": (8, 0, 17)},
     "character sets of members": {"mysql": (8, 0, 33), "mariadb": (10, 5)},
     "CAST AS YEAR": {"mysql": (8, 0, 22)},
@@ -42,11 +42,13 @@ SINCE: dict[str, dict[str, tuple[int, ...]]] = {
     "SHOW BINARY LOG STATUS": {"mysql": (8, 2)},
     "RESET BINARY LOGS AND GTIDS": {"mysql": (8, 2)},
 }
-"""The version since which a server has a feature. A family that is not named never has it."""
+"""The version since which a server has a feature; where that is not known, the first one that was tried and has it. A
+family that is not named never has it."""
 
 UNTIL: dict[str, dict[str, tuple[int, ...]]] = {
     "YEAR(2)": {"mysql": (5, 7)},
     "one transaction of CREATE TABLE SELECT": {"mysql": (5, 7)},
+    "times by GTIDs alone": {"mysql": (5, 7)},
 }
 """The version since which a server does not have a feature any more."""
 _UNKNOWN = frozenset({1064, 1193, 1115, 1273, 1305, 1786, 1818, 4161})
@@ -62,7 +64,7 @@ def lacks(kind: str | Server, feature: str) -> bool:
         return False
     flavor = "mysql" if found.name.startswith("mysql") else "mariadb"
     if feature in UNTIL:
-        return found.release >= UNTIL[feature].get(flavor, (0,))
+        return flavor in UNTIL[feature] and found.release >= UNTIL[feature][flavor]
     since = SINCE[feature].get(flavor)
     return since is None or found.release < since
 

@@ -3,9 +3,10 @@
 >>> with Server("mariadb10") as server:
 ...     connection = server.connect()
 
-Kinds: ``mysql9``, ``mariadb11``, ``mariadb10``, ``mysql56`` and ``zookeeper``. A server ends with the process that
-started it, however that process ends, and its data is deleted. Give it a ``folder`` to keep the data, and
-``detach=True`` to let it outlive the process. On the command line: ``python -m cdc.testing.servers --help``.
+Kinds: ``mysql9``, ``mariadb11``, ``mariadb10``, ``mysql56`` and ``zookeeper``; further versions can stand in for these
+(:data:`~cdc.testing.servers.kinds.STANDINS_VARIABLE`). A server ends with the process that started it, however that
+process ends, and its data is deleted. Give it a ``folder`` to keep the data, and ``detach=True`` to let it outlive the
+process. On the command line: ``python -m cdc.testing.servers --help``.
 
 :mod:`~cdc.testing.servers.packages` fetches and unpacks the programs, :mod:`~cdc.testing.servers.kinds` knows how each
 kind is set up and started, :mod:`~cdc.testing.servers.server` runs one, :mod:`~cdc.testing.servers.replicas` two of

@@ -20,7 +20,7 @@ from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, USER, Server, client_tool
 from tests.support.load import TABLES, Load
 from tests.support.processes import peak_rss
-from tests.support.versions import lacks
+from tests.support.versions import lacks, needs
 
 Database = Callable[[Server], str]
 PACKED = {"mysql9": {40}, "mariadb10": {166, 167}, "mariadb11": {166, 167}}
@@ -41,6 +41,7 @@ class Compression:
         self.switch(on=False)
 
     def switch(self, *, on: bool) -> None:
+        needs(self._server, "compressed transactions")
         word = "ON" if on else "OFF"
         if self._server.kind.name == "mysql9":
             self._server.execute(f"SET GLOBAL binlog_transaction_compression = {word}")
@@ -178,6 +179,7 @@ def test_forms_of_compressed_transactions(mysql9: Server, database: Database, tm
     start, _ = new_file(mysql9)
     mysql9.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v LONGTEXT)")
     config = configure(tmp_path, mysql9, start, rf"{db}\..*")
+    needs(mysql9, "compressed transactions")
     on = "SET SESSION binlog_transaction_compression = ON"
     tag = "" if lacks(mysql9, "tagged GTIDs") else ":packed"
     steps = (

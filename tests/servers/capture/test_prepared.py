@@ -31,6 +31,7 @@ from tests.servers.capture.test_unsupported import (
     servers_gtids,
 )
 from tests.servers.capture.test_unsupported import ids as ids_of
+from tests.support.versions import needs
 from tests.support.xa import end, prepare
 
 Database = Callable[[Server], str]
@@ -39,6 +40,7 @@ Database = Callable[[Server], str]
 @pytest.fixture(params=["mysql9", pytest.param("mariadb10", marks=pytest.mark.long), "mariadb11"])
 def server(request: pytest.FixtureRequest, database: Database) -> Iterator[Server]:
     """Rolls back what a failed test leaves prepared: it would block the removal of its databases."""
+    needs(request.param, "locks of prepared transactions")
     found: Server = request.getfixturevalue(request.param)
     yield found
     with found.connect() as conn, conn.cursor() as cursor:
@@ -195,6 +197,7 @@ def require_locked(server: Server, table: str) -> None:
 )
 def test_kills_of_capture_and_restarts_of_the_server(kind: str, ends: list[str], tmp_path: Path, seed: int) -> None:
     """kill -9 of capture at random moments, clean restarts and crashes of the server, with transactions pending."""
+    needs(kind, "locks of prepared transactions")
     rng = random.Random(f"{seed} {kind}")
     with Server(kind) as server:
         server.execute("CREATE DATABASE d", "CREATE DATABASE o")

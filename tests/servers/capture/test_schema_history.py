@@ -29,7 +29,7 @@ from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
-from tests.support.versions import lacks
+from tests.support.versions import lacks, needs
 
 Database = Callable[[Server], str]
 
@@ -183,6 +183,7 @@ def test_a_table_that_is_gone(mysql56: Server, db: str, tmp_path: Path, statemen
 
 
 def test_a_time_needs_gtids(no_gtids: Server, database: Callable[[Server], str], tmp_path: Path) -> None:
+    needs(no_gtids, "times by GTIDs alone")
     db = database(no_gtids)
     config = configure(tmp_path, no_gtids, db, start="{time: '2026-01-01T00:00:00Z'}")
     with pytest.raises(ConfigError, match=r"MySQL before 5\.7 without GTIDs"):

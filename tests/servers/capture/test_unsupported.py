@@ -58,6 +58,8 @@ def configure(folder: Path, server: Server, db: str, start: tuple[str, int]) -> 
 
 def compression(server: Server, on: bool) -> list[str]:
     if is_mysql(server):
+        if lacks(server, "compressed transactions"):
+            return []
         return [f"SET SESSION binlog_transaction_compression = {'ON' if on else 'OFF'}"]
     return ["SET GLOBAL log_bin_compress_min_len = 10", f"SET GLOBAL log_bin_compress = {'ON' if on else 'OFF'}"]
 
@@ -194,7 +196,7 @@ def test_other_databases_do_not_stop_capture(
     assert executed(index(config)) == servers_gtids(server, before)
     if is_mysql(server):
         tags = {bytes(tag).decode() for tag in index(config)["gtid_tag"]}
-        assert tags == {"", "towpath_one", "other"}
+        assert tags == ({"", "towpath_one", "other"} if tagged("other") else {""})
     # Each run reads the last stored transaction again and continues after it.
     server.execute(f"INSERT INTO {db}.t VALUES (9, 'again')")
     Capture(config).run(until_current=True)
