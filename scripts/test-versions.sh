@@ -9,11 +9,14 @@ code=0
 tried=()
 fetch() { .venv/bin/python -m cdc.testing.servers fetch mysql57 mysql8012 mysql80 mariadb105 mariadb114; }
 
+# Pytest's code 5 (the arguments chose no test) is success.
+some() { "$@" || [ $? = 5 ]; }
+
 # on WHAT STANDINS ARGUMENT…: the tests with these stand-ins.
 on() {
   local what=$1 standins=$2; shift 2
   say "$what ($standins)"
-  tried_on "$what" env TOWPATH_SERVER_STANDINS="$standins" .venv/bin/python -m pytest -m 'not long' --timeout 600 -q -rs -p no:cacheprovider "$@" "${arguments[@]}"
+  tried_on "$what" some env TOWPATH_SERVER_STANDINS="$standins" .venv/bin/python -m pytest -m 'not long' --timeout 600 -q -rs -p no:cacheprovider "$@" "${arguments[@]}"
 }
 
 arguments=("$@")

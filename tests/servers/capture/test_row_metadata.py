@@ -20,6 +20,7 @@ from cdc.source.server import current_position
 from cdc.testing.servers import Server
 from tests.servers.capture.test_schema_history import configure
 from tests.servers.decode.test_promises import decoded
+from tests.support.versions import needs
 
 LEAST = {"mysql9": "MINIMAL", "mariadb11": "NO_LOG"}
 """The server's own default."""
@@ -243,6 +244,7 @@ def test_no_value_comes_into_another_column(server: Server, least: str, db: str,
 
 def test_compressed_transactions(mysql9: Server, database: Callable[[Server], str], tmp_path: Path) -> None:
     """Their table maps lie inside."""
+    needs(mysql9, "compressed transactions")
     db = database(mysql9)
     mysql9.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, a INT, b INT)")
     config = configure(tmp_path, mysql9, db)
@@ -269,6 +271,7 @@ def test_compressed_transactions(mysql9: Server, database: Callable[[Server], st
 def test_columns_that_the_server_hides(mysql9: Server, database: Callable[[Server], str], tmp_path: Path) -> None:
     """A key that the server made by itself is in the rows, and in information_schema only for those who ask for it. The
     column behind an index of an expression is in neither."""
+    needs(mysql9, "invisible keys")
     db = database(mysql9)
     mysql9.execute(
         "SET GLOBAL binlog_row_metadata = MINIMAL",
