@@ -1,9 +1,9 @@
 """Reads the schemas of the included tables from ``information_schema``.
 
-MySQL 5.6 and 5.7 do not show the members of ENUM and SET as they are. They store members in the column's character set
-but show them in utf8mb3 everywhere (SHOW CREATE TABLE, SHOW COLUMNS, information_schema, whatever the connection's
-character set), so that a character beyond U+FFFF becomes a question mark. Their table maps contain no members either.
-So the operator writes the members into the configuration, or drops the column.
+Servers do not show the members of ENUM and SET as they are. They store members in the column's character set but show
+them in utf8mb3 everywhere (SHOW CREATE TABLE, SHOW COLUMNS, information_schema, whatever the connection's character
+set), so that a character beyond U+FFFF becomes a question mark. Table maps contain the members only with FULL metadata.
+Otherwise the operator writes them into the configuration, or drops the column.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pymysql
+from pymysql.constants import ER
 
 from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, TablesConfig
+from cdc.errors import SourceRefusedError
+from cdc.patterns import exclusion
 from cdc.schemas import (
     ColumnSchema,
     Schemas,
@@ -23,7 +26,7 @@ from cdc.schemas import (
     quote_members,
     quoted_members,
 )
-from cdc.source.connection import query
+from cdc.source.connection import query, quoted
 from cdc.source.findings import Finding, error
 
 _TABLES = """
@@ -31,6 +34,10 @@ SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYP
     TABLE_COMMENT AS comm
 FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})
+"""
+_KIND = """
+SELECT TABLE_COLLATION AS coll, TABLE_TYPE AS kind FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _VERSIONED = "SYSTEM VERSIONED"
 _COLUMNS = """
@@ -108,13 +115,7 @@ def read_schema(
 ) -> TableSchema | None:
     """Returns the schema of one base table, as :func:`read_schemas` does; None if the user cannot see such a table. The
     server opens no other table for it."""
-    found = query(
-        conn,
-        "SELECT TABLE_COLLATION AS coll, TABLE_TYPE AS kind FROM information_schema.TABLES "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
-        "AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')",
-        (db, name),
-    )
+    found = query(conn, _KIND, (db, name))
     one = " AND TABLE_NAME = %s ORDER BY "
     columns = query(conn, _COLUMNS.format(marks="%s").replace("\nORDER BY ", one), (db, name))
     keys = query(conn, _KEYS.format(marks="%s").replace(" ORDER BY ", one), (db, name))
@@ -129,6 +130,23 @@ def read_schema(
         system_versioned=found[0]["kind"] == _VERSIONED,
     )
     return with_members(tables, Schemas(tables={f"{db}.{name}": schema})).tables[f"{db}.{name}"]
+
+
+def is_dropped(conn: pymysql.connections.Connection[Any], db: str, name: str) -> bool:
+    """Whether a base table does not exist, or is a view now. Raises SourceRefusedError if the user may not SELECT from
+    it, because the server does not tell then; SourceUnavailableError."""
+    try:
+        query(conn, f"SELECT 1 FROM {quoted(db)}.{quoted(name)} LIMIT 0")  # noqa: S608
+    except SourceRefusedError as refused:
+        cause = refused.__cause__
+        if isinstance(cause, pymysql.MySQLError) and cause.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
+            return True
+        raise SourceRefusedError(
+            f"the user may not read it, so nobody knows whether it was dropped: {refused.message}",
+            place=f"table {db}.{name}",
+            remedy=f"GRANT SELECT on it. If it was dropped, exclude it ({exclusion(f'{db}.{name}')}).",
+        ) from refused
+    return not query(conn, _KIND, (db, name))
 
 
 def _column(row: dict[str, Any]) -> ColumnSchema:

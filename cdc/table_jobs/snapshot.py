@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -111,10 +111,11 @@ def take_snapshots(
     known = open_meta(config).source()
     config = config.at_server(None if known is None else known.address)
     there = _source_tables(config)
+    errors: dict[str, CdcError] = {}
     if tables is None:
         due = due_tables(config)
         wanted = [table for table in due if table in there]
-        _release_dropped(config, [table for table in due if table not in there])
+        errors = _release_dropped(config, [table for table in due if table not in there])
     else:
         wanted = list(dict.fromkeys(tables))
     for table in wanted:
@@ -126,11 +127,11 @@ def take_snapshots(
                 remedy=f"It has {', '.join(there[:20])}{', …' if len(there) > 20 else ''}." if there else None,
             )
     if not wanted:
+        raise_failure("snapshot", errors)
         return []
     remove_useless(config)
     _require_subscriber(config)
     found: list[SnapshotResult] = []
-    errors: dict[str, CdcError] = {}
     with ExitStack() as stack:
         jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=tables is not None)) for table in wanted}
         left, reread = [], dict.fromkeys(wanted, 0)
@@ -165,7 +166,8 @@ def take_snapshots(
                     errors[table] = error
             left = again
         for table, failure in errors.items():
-            jobs[table].note(failure)
+            if table in jobs:
+                jobs[table].note(failure)
     raise_failure("snapshot", errors)
     return sorted(found, key=lambda one: wanted.index(one.table))
 
@@ -200,16 +202,32 @@ def _loaded_before(mine: Job) -> SnapshotFiles | None:
     return found[0] if found and found[0].loaded() is not None else None
 
 
-def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> None:
+def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> dict[str, CdcError]:
     """Removes the records of parked tables that the source has dropped, once apply is behind the statement. Their Delta
-    tables stay as they are."""
+    tables stay as they are. Returns an error for each table that capture does not know, although it may be there."""
     newest, meta = open_store(config).newest_schemas() if tables else None, open_meta(config)
     if newest is None or meta.read().subscription(SUBSCRIBER).position() < newest[0]:
-        return
-    for table in tables:
-        with parking.job_lock(meta, table):
-            parking.release_parked(meta, SUBSCRIBER, table)
-        _log.info("parked table released, as the source has dropped it", table=table)
+        return {}
+    from cdc.source.connection import connect
+    from cdc.source.schemas import is_dropped
+
+    errors: dict[str, CdcError] = {}
+    with closing(connect(config.source)) as conn:
+        for table in tables:
+            try:
+                if not is_dropped(conn, *split_table(table)):
+                    raise UsageError(
+                        "it is there, and capture does not know it: the user could not see it when capture looked",
+                        place=f"table {table}",
+                        remedy=f"Restart `cdc capture {config.name}`, which reads the definitions.",
+                    )
+            except CdcError as error:
+                errors[table] = error
+                continue
+            with parking.job_lock(meta, table):
+                parking.release_parked(meta, SUBSCRIBER, table)
+            _log.info("parked table released, as the source has dropped it", table=table)
+    return errors
 
 
 def _require_subscriber(config: DestinationConfig) -> None:

@@ -103,7 +103,7 @@ def test_an_unknown_option_is_in_the_message() -> None:
 
 
 def test_unknown_names_are_errors() -> None:
-    with pytest.raises(UsageError, match="known kinds: kafka, mariadb10, mariadb11, mysql56, mysql9, zookeeper"):
+    with pytest.raises(UsageError, match=r"known kinds: kafka, mariadb10, mariadb105, .*mysql9, zookeeper"):
         Server("oracle")
     with pytest.raises(UsageError, match="has: mariadb, mariadb-binlog"):
         client_tool("mariadb10", "mysqlbinlog")
