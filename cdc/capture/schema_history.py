@@ -159,7 +159,8 @@ class SchemaHistory:
                 f"the column names of its rows behind {found.rows_at} are unknown: the binlog names none, and a "
                 f"statement behind {found.at} changed the columns before they were read",
                 place=f"table {found.table}",
-                remedy=f"Begin behind the statement (source.start), or exclude the table ({exclusion(found.table)})."
+                remedy="Set source.start to snapshot, or to a position behind the statement, or exclude the table "
+                f"({exclusion(found.table)})."
                 if first
                 else _REMEDY,
             )
