@@ -268,20 +268,23 @@ class MySql8(MySql9):
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(str(folder) for folder in folders)}
 
 
+_OF_MYSQL_5 = (
+    "--binlog-format=ROW",
+    "--binlog-checksum=CRC32",
+    "--gtid-mode=ON",
+    "--enforce-gtid-consistency=ON",
+    "--log-slave-updates=ON",
+    "--performance-schema=OFF",
+    "--explicit-defaults-for-timestamp=ON",
+    "--innodb-buffer-pool-size=64M",
+)
+
+
 class MySql57(MySql8):
     """MySQL 5.7, whose table maps have no metadata."""
 
     def own_options(self, folder: Path) -> list[str]:
-        return [
-            "--binlog-format=ROW",
-            "--binlog-checksum=CRC32",
-            "--gtid-mode=ON",
-            "--enforce-gtid-consistency=ON",
-            "--log-slave-updates=ON",
-            "--performance-schema=OFF",
-            "--explicit-defaults-for-timestamp=ON",
-            "--innodb-buffer-pool-size=64M",
-        ]
+        return list(_OF_MYSQL_5)
 
 
 class MariaDb(Database):
@@ -424,17 +427,7 @@ class MySql56(Database):
         return {**os.environ, "LD_LIBRARY_PATH": str(self.root() / "server")}
 
     def own_options(self, folder: Path) -> list[str]:
-        return [
-            "--binlog-format=ROW",
-            "--binlog-checksum=CRC32",
-            "--gtid-mode=ON",
-            "--enforce-gtid-consistency=ON",
-            "--log-slave-updates=ON",
-            "--performance-schema=OFF",
-            "--explicit-defaults-for-timestamp=ON",
-            "--innodb-buffer-pool-size=64M",
-            f"--init-file={folder / 'account.sql'}",
-        ]
+        return [*_OF_MYSQL_5, f"--init-file={folder / 'account.sql'}"]
 
 
 def _java(what: str) -> str:
