@@ -106,6 +106,8 @@ class SchemaHistory:
         self._pending: deque[_Altered] = deque()
         self._read_at = BinlogPosition("", 0)
         """The source's position after definitions were read last."""
+        self._look: tuple[dict[str, TableSchema], int] | None = None
+        """The definitions that were read for the rows last passed to :meth:`before`, and the source's seq then."""
         self.ready = 0
         """How many of the rows last passed to :meth:`before` have their schemas written."""
 
@@ -196,6 +198,9 @@ class SchemaHistory:
         the columns of a table can no longer be known; :attr:`ready` then says how many rows may be published."""
         self.ready = begin = 0
         is_saved = False
+        # One look has all statements of these rows: the source had executed them before they came. A look takes a
+        # second with 5,000 tables, and a migration has thousands of statements.
+        self._look = None
         statements = np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL)
         for at in statements:
             self._pass(rows[begin:at])
@@ -205,8 +210,6 @@ class SchemaHistory:
             if not self._named:
                 self._alter(seq, altered.names)
             elif not is_saved:
-                # One look has all statements of these rows: the source had executed them before they came. A look
-                # takes a second with 5,000 tables, and a migration has thousands of statements.
                 later = list(self._pending)[: len(statements) - 1]
                 self._save_as_they_are(seq, altered.names.union(*(one.names for one in later)))
                 is_saved = True
@@ -244,7 +247,9 @@ class SchemaHistory:
             unsure = self._unsure[name]
             if unsure.rows and seq <= unsure.until:
                 raise _unknown_columns(name, unsure.since, seq)
-        fresh, until = self._read()
+        if self._look is None:
+            self._look = self._read()
+        fresh, until = self._look
         for name in self._matching(names, {**self._current, **fresh}):
             self._unsure.pop(name, None)
             if name not in fresh:
