@@ -114,10 +114,11 @@ class SchemaHistory:
     def begin(self, seq: int, position: BinlogPosition) -> None:
         """Writes or completes the definitions that hold after ``seq``, where capture begins to read. It is the
         source's ``position``. Raises UnsupportedDdlError if the binlog names no columns, and they cannot be known."""
-        known = [n for n in self._files() if n <= seq]
+        files = self._files()
+        known = [n for n in files if n <= seq]
         stored = Schemas.load(self._folder / f"{known[-1]}.json") if known else None
         if self._named and (stored is None or stored.named is not False):
-            self._save_as_they_are(seq)
+            self._save_as_they_are(seq, stored if known == files else None)
             return
         fresh, until = self._read()
         completed = False
@@ -211,7 +212,9 @@ class SchemaHistory:
                 self._alter(seq, altered.names)
             elif not is_saved:
                 later = list(self._pending)[: len(statements) - 1]
-                self._save_as_they_are(seq, altered.names.union(*(one.names for one in later)))
+                files = self._files()
+                before = Schemas.load(self._folder / f"{files[-1]}.json") if files and files[-1] <= seq else None
+                self._save_as_they_are(seq, before, altered.names.union(*(one.names for one in later)))
                 is_saved = True
             begin = int(at)  # the statement's own rows (CREATE TABLE … SELECT) have the new definition
         self._pass(rows[begin:])
@@ -310,15 +313,13 @@ class SchemaHistory:
 
     # --- servers with names in table maps
 
-    def _save_as_they_are(self, seq: int, altered: frozenset[str] = frozenset()) -> None:
+    def _save_as_they_are(self, seq: int, before: Schemas | None, altered: frozenset[str] = frozenset()) -> None:
         """Writes the current definitions. They may contain a later DDL statement already, which readers of rows with
-        names allow for. Tables that have another definition than before, or were ``altered`` by statements from ``seq``
-        on, are unsure up to the source's position."""
+        names allow for. Tables that have another definition than in the file ``before``, or were ``altered`` by
+        statements from ``seq`` on, are unsure up to the source's position."""
         schemas = read_schemas(self._control, self._config).model_copy(update={"named": True})
         until = self._source_seq()
         self._latest = schemas.tables
-        known = self._files()
-        before = Schemas.load(self._folder / f"{known[-1]}.json") if known and known[-1] <= seq else None
         earlier, unsure = (before.tables, before.unsure) if before is not None else ({}, {})
         changed = {name for name, table in schemas.tables.items() if earlier.get(name) != table}
         changed.update(self._matching(altered, schemas.tables))
