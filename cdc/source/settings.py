@@ -58,7 +58,7 @@ class Setting:
     why: str
     """The consequence of any other value; a clause."""
     level: Literal["error", "warning"] = "error"
-    """What any other value is."""
+    """Whether any other value is an error or a warning."""
     of_sessions: bool = True
     """Whether sessions keep the value that they began with."""
 

@@ -42,7 +42,7 @@ class Script:
     name: str
     servers: tuple[str, ...]
     features: tuple[str, ...]
-    """What the servers need, of :data:`tests.support.versions.SINCE`."""
+    """Features that the servers need, by their names in :data:`tests.support.versions.SINCE`."""
     statements: tuple[tuple[str, str], ...]
     """Pairs of a session's name and a statement."""
 

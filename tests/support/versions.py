@@ -1,4 +1,4 @@
-"""What the versions of servers have that stand in for others (``TOWPATH_SERVER_STANDINS``, see ``make test-versions``).
+"""Features of the server versions that stand in for others (``TOWPATH_SERVER_STANDINS``, see ``make test-versions``).
 
 A test is written for the servers that it names. If an older version stands in for one of them, the test leaves out what
 that version lacks: with :func:`needs` the whole test, with :func:`lacks` a part of it. Nothing is ever left out on the
