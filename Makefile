@@ -47,7 +47,7 @@ test: ## lint, the documentation, and all tests: quick, slow, DAGs, real servers
 test-unit: install ## the quick tests, which need neither servers nor Spark (a minute)
 	@$(PY) -m pytest tests/unit -n $(JOBS) --dist worksteal -q $(ARGS)
 
-test-pythons: install ## the quick tests on each Python of 3.11, 3.12 and 3.13 that this machine has
+test-pythons: install ## the quick tests on each Python from 3.11 to 3.14 that this machine has
 	@scripts/test-pythons.sh $(ARGS)
 
 test-airflows: install ## the tests of the DAGs on the oldest and the newest Airflow 3 (minutes)

@@ -5,18 +5,18 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 suitable() { # Whether this command is a Python that the lock file supports.
-  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1
 }
 find_python() {
   local name
-  for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+  for name in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
     if suitable "$name"; then command -v "$name"; return; fi
   done
   return 1
 }
 
-python=$(find_python) || { apt_install "Python 3.11 to 3.13" python3 python3-venv; python=$(find_python); } ||
-  fail "this machine has no Python 3.11, 3.12 or 3.13. Install one and pass it: make PYTHON=/path/to/python3"
+python=$(find_python) || { apt_install "Python 3.11 to 3.14" python3 python3-venv; python=$(find_python); } ||
+  fail "this machine has no Python from 3.11 to 3.14. Install one and pass it: make PYTHON=/path/to/python3"
 digest=$(cat requirements/*.txt pyproject.toml scripts/install.sh | sha256sum | cut -d' ' -f1)
 place="$("$python" -c 'import sys; print(sys.version.split()[0])') $PWD" # a virtual environment cannot be moved
 stamp="$digest $place"

@@ -17,7 +17,7 @@ find_python() { # the interpreter of a version, such as 3.12
   done
   return 1
 }
-for version in ${PYTHONS:-3.11 3.12 3.13}; do
+for version in ${PYTHONS:-3.11 3.12 3.13 3.14}; do
   python=$(find_python "$version") || { say "Python $version is not on this machine"; continue; }
   venv=.venv-$version
   if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$digest" ]; then

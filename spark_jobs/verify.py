@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
@@ -26,7 +25,7 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.targets import SOURCE_COLUMN
 from cdc.verify.buckets import Buckets
-from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, TableColumns, Weights
+from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, TableColumns, Weights, joined_in_pairs
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
 from cdc.verify.run import LakeFacts
 from spark_jobs.apply.merge import TableMerge, read_changes
@@ -282,7 +281,7 @@ class TableRows:
         key = _text(pieces[column.lake] for column in columns.keys or columns.compared)
         types = _types(rows, prefix)
         words = [word(column, at, prefix, types[column.lake.lower()]) for at, column in enumerate(columns.compared)]
-        joined = reduce(lambda one, other: one.bitwiseXOR(other), words).bitwiseAND(f.lit(WORD_BITS))
+        joined = joined_in_pairs(words, lambda left, right: left.bitwiseXOR(right)).bitwiseAND(f.lit(WORD_BITS))
         checksum = f.crc32(joined.cast("string"))
         if columns.read:  # the server computes the checksum of the others, and a client the rest
             text = f.concat(

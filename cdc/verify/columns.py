@@ -45,13 +45,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     from cdc.config import ApplyConfig, ColumnPolicy
     from cdc.schemas import ColumnSchema, TableSchema
+
+T = TypeVar("T")
 
 Kind = Literal[
     "number", "truth", "word", "real", "reals", "day", "instant", "text", "long", "json", "nothing"
@@ -126,6 +128,8 @@ class ComparedColumn:
     form: Form = "piece"
     terms: tuple[Term, ...] = ()
     """The numbers that add up to the word; empty for ``piece``."""
+    is_integer: bool = False
+    """Whether the source's column is a TINYINT to BIGINT that is printed without padding."""
     is_counted: str | None = None
     """SQL that is true if the terms make the word, else it is that of null. None: if they are not null."""
 
@@ -175,8 +179,10 @@ class TableColumns:
 
         The columns' numbers alone are sums of products: two rows that exchange values could keep their sum.
         """
-        words = " ^ ".join(column.word(at) for at, column in enumerate(self.compared))
-        return f"CRC32(({words}) & {WORD_BITS})"
+        words = joined_in_pairs(
+            [column.word(at) for at, column in enumerate(self.compared)], lambda left, right: f"({left} ^ {right})"
+        )
+        return f"CRC32({words} & {WORD_BITS})"
 
     @property
     def all(self) -> tuple[ComparedColumn, ...]:
@@ -186,7 +192,16 @@ class TableColumns:
 
 def is_plain_key(keys: Sequence[ComparedColumn]) -> bool:
     """Whether the key is one integer, which has ranges and remainders; other keys are hashed."""
-    return len(keys) == 1 and keys[0].kind == "number" and "CAST" not in keys[0].value
+    return len(keys) == 1 and keys[0].is_integer
+
+
+def joined_in_pairs(parts: Sequence[T], join: Callable[[T, T], T]) -> T:
+    """Joins the parts by an associative operation, as a balanced tree: servers and Spark walk an expression by
+    recursion, and a chain over thousands of columns exceeds their stacks."""
+    while len(parts) > 1:
+        pairs = [join(*parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
+        parts = [*pairs, *parts[len(pairs) * 2 :]]
+    return parts[0]
 
 
 def text_of(columns: Iterable[ComparedColumn]) -> str:
@@ -305,8 +320,9 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
     if full.startswith("tinyint(1)") and apply.types.get("tinyint(1)") == "boolean":
         return _of(column, lake, "truth", f"({c} <> 0)")
     if data_type in _INTEGERS:
-        found = _of(column, lake, "number", f"CAST({c} AS UNSIGNED)" if "zerofill" in full else c)
-        return _weighted(column, found, c)
+        if "zerofill" in full:
+            return _weighted(column, _of(column, lake, "number", f"CAST({c} AS UNSIGNED)"), c)
+        return _weighted(column, replace(_of(column, lake, "number", c), is_integer=True), c)
     if data_type in _DECIMALS:
         match = _PRECISION.search(full)
         precision, scale = (int(match[1]), int(match[2] or 0)) if match else (10, 0)
