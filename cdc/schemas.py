@@ -18,6 +18,8 @@ from cdc.patterns import exclusion
 from cdc.validation import first_fault
 
 FORMAT_VERSION = 1
+INVISIBLE = "INVISIBLE"
+"""The word of ``ColumnSchema.extra`` for a column that ``SELECT *`` does not show."""
 VERSIONED = "is system-versioned: its row events do not tell old rows, which SELECT does not show, from the others"
 """Why a system-versioned table is refused."""
 
@@ -44,6 +46,11 @@ class ColumnSchema(BaseModel):
     """``auto_increment``, ``VIRTUAL GENERATED``, ``INVISIBLE``, …"""
     charset: str | None
     collation: str | None
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The words of ``extra`` without ``INVISIBLE``, which says nothing about values."""
+        return tuple(word for word in self.extra.replace(",", " ").split() if word.upper() != INVISIBLE)
 
     @property
     def is_generated(self) -> bool:

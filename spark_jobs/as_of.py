@@ -25,7 +25,7 @@ from cdc.errors import CdcError, TargetError, UnsupportedError, UsageError
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.positions import format_seq
-from cdc.sql.changes import NoEffect, SetDefault, SetTableCharset, table_of
+from cdc.sql.changes import KEEPS_COLUMNS, SetTableCharset, table_of
 from cdc.store.reader.points import find_point
 from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path
 from spark_jobs.apply.commit import Commit
@@ -327,7 +327,7 @@ class _Table:
                 named = table_of(change)
                 if named is not None and ".".join(named) != self._target.table:
                     continue
-                if not isinstance(change, NoEffect | SetDefault | SetTableCharset):
+                if not isinstance(change, (*KEEPS_COLUMNS, SetTableCharset)):
                     raise UnsupportedError(
                         f"the Delta table has not got this statement yet: {one.shown}",
                         remedy=f"Run `cdc apply {self._target.destination}`, or choose an earlier transaction.",

@@ -12,7 +12,7 @@ from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
-from cdc.sql.changes import NoEffect, SetDefault, table_of
+from cdc.sql.changes import KEEPS_COLUMNS, table_of
 from cdc.sql.statements import Statement, classify
 
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table after this statement."
@@ -93,9 +93,8 @@ class StatementFilter:
         for name in names:
             mask |= 1 << (self._numbers.number(name) & 63)
         # A table without a listed change may have changed, such as the new name of a RENAME.
-        same = (NoEffect, SetDefault)
-        harmless = {table_of(change) for change in found.changes if isinstance(change, same)}
-        harmless -= {table_of(change) for change in found.changes if not isinstance(change, same)}
+        harmless = {table_of(change) for change in found.changes if isinstance(change, KEEPS_COLUMNS)}
+        harmless -= {table_of(change) for change in found.changes if not isinstance(change, KEEPS_COLUMNS)}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
         altered = frozenset() if found.verb.startswith("TRUNCATE") else frozenset(names) - kept
         return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)

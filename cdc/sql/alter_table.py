@@ -16,6 +16,7 @@ from cdc.sql.changes import (
     RenameTable,
     SetDefault,
     SetPrimaryKey,
+    SetVisible,
     TableName,
     UnknownEffect,
     Unsupported,
@@ -242,8 +243,9 @@ class _Reader:
         name = c.take_name()
         if name is None:
             return None
-        if c.take_words("SET", "VISIBLE") or c.take_words("SET", "INVISIBLE"):
-            return [NoEffect(self._table, clause=text)] if c.at_end() else None
+        visible = c.take_words("SET", "VISIBLE")
+        if visible or c.take_words("SET", "INVISIBLE"):
+            return [SetVisible(self._table, name, visible, if_exists, clause=text)] if c.at_end() else None
         if c.take_words("DROP", "DEFAULT"):
             return [SetDefault(self._table, name, None, if_exists, clause=text)] if c.at_end() else None
         if not c.take_words("SET", "DEFAULT"):

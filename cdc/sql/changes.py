@@ -175,6 +175,16 @@ class SetDefault(Clause):
 
 
 @dataclass(frozen=True, slots=True)
+class SetVisible(Clause):
+    """``SELECT *`` shows the column from now on, or no longer; its values stay."""
+
+    table: TableName
+    name: str
+    visible: bool
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ConvertCharset(Clause):
     """CONVERT TO CHARACTER SET: the table's default, and all its texts, ENUMs and SETs."""
 
@@ -231,12 +241,17 @@ Change = (
     | SetPrimaryKey
     | DropPrimaryKey
     | SetDefault
+    | SetVisible
     | ConvertCharset
     | SetTableCharset
     | UnknownEffect
     | Unsupported
     | NoEffect
 )
+
+
+KEEPS_COLUMNS = (NoEffect, SetDefault, SetVisible)
+"""Changes after which a table has the same columns, types and rows."""
 
 
 def table_of(change: Change) -> TableName | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cdc.errors import UnsupportedDdlError
-from cdc.schemas import ColumnSchema, TableSchema, charset_of_collation
+from cdc.schemas import INVISIBLE, ColumnSchema, TableSchema, charset_of_collation
 from cdc.sql import defaults
 from cdc.sql.changes import (
     AddColumn,
@@ -29,6 +29,7 @@ from cdc.sql.changes import (
     SetDefault,
     SetPrimaryKey,
     SetTableCharset,
+    SetVisible,
     Unknown,
     UnknownEffect,
     Unsupported,
@@ -125,6 +126,7 @@ class _Draft:
         self._schema = schema
         self._columns = [_Column(column, column) for column in schema.columns]
         self._before = {column.name.lower(): slot for column, slot in zip(schema.columns, self._columns, strict=True)}
+        self._generated_key = self._columns[0] if _has_generated_key(schema) else None
         self._dropped: list[ColumnSchema] = []
         self._key: tuple[str, ...] | None = None
         """The columns of a new primary key, by their new names."""
@@ -152,12 +154,12 @@ class _Draft:
                     return change.if_exists
                 slot.column, slot.defined = change.column, True
                 return not change.first and change.after is None
-            case SetDefault():
+            case SetDefault() | SetVisible():
                 slot = self._before.get(change.name.lower())
                 if slot is None:
                     self._last.append(change)
                 else:
-                    slot.column = slot.column.model_copy(update={"default": change.default})
+                    slot.column = _with_attribute(slot.column, change)
             case SetPrimaryKey():
                 self._last.append(change)
             case DropPrimaryKey():
@@ -220,12 +222,12 @@ class _Draft:
     def _take_last(self, change: Change) -> None:
         """Applies a change that may name any column there is afterwards."""
         match change:
-            case SetDefault():
+            case SetDefault() | SetVisible():
                 slot = self._at(change.name)
                 if slot is None and not change.if_exists:
                     raise _contradiction(change, f"names the column {change.name}, which is not there")
                 if slot is not None:
-                    slot.column = slot.column.model_copy(update={"default": change.default})
+                    slot.column = _with_attribute(slot.column, change)
             case SetPrimaryKey():
                 if self._key is not None or self._old_key():
                     if change.if_not_exists:
@@ -286,8 +288,33 @@ class _Draft:
         if not first and after is None:
             return
         self._columns.remove(slot)
-        index = 0 if first or after is None else self._columns.index(self._named(change, after)) + 1
+        if first or after is None:
+            index = 1 if self._columns[:1] == [self._generated_key] else 0
+        else:
+            index = self._columns.index(self._named(change, after)) + 1
         self._columns.insert(index, slot)
+
+
+def _has_generated_key(schema: TableSchema) -> bool:
+    """Whether the first column is the primary key that MySQL generates (``sql_generate_invisible_primary_key``). The
+    server knows it by its definition alone, and keeps it in front of columns that are put FIRST. MariaDB, which has no
+    such key, shows the type as ``bigint(20) unsigned``."""
+    column = schema.columns[0] if schema.columns else None
+    return (
+        column is not None
+        and schema.primary_key == (column.name,)
+        and column.name.lower() == "my_row_id"
+        and column.column_type == "bigint unsigned"
+        and column.attributes == ("auto_increment",)
+        and INVISIBLE in column.extra
+    )
+
+
+def _with_attribute(column: ColumnSchema, change: SetDefault | SetVisible) -> ColumnSchema:
+    if isinstance(change, SetDefault):
+        return column.model_copy(update={"default": change.default})
+    words = column.attributes if change.visible else (*column.attributes, INVISIBLE)
+    return column.model_copy(update={"extra": " ".join(words)})
 
 
 def _contradiction(change: Change, what: str) -> UnsupportedDdlError:

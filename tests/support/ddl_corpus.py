@@ -8,7 +8,7 @@ after the other), ``table`` (one or a list of ``tables.yaml``; the file's otherw
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,18 @@ def corpus() -> tuple[Case, ...]:
     """All cases, in the order of their files."""
     files = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "tables")
     return tuple(case for path in files for case in _cases(path))
+
+
+def with_generated_key(case: Case) -> Case:
+    """The case over tables with the primary key that MySQL generates, which the server knows by its definition alone.
+    A primary key of their own becomes an index. Not for partitioned tables, whose keys need their columns."""
+    return replace(case, tables=tuple(replace(table, create=_generated(table.create)) for table in case.tables))
+
+
+def _generated(create: str) -> str:
+    head, _, rest = create.partition("(")
+    rest = rest.replace("AUTO_INCREMENT", "").replace("PRIMARY KEY (", "KEY (").replace(" PRIMARY KEY", "")
+    return f"{head}(my_row_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY,{rest}"
 
 
 def cases_for(server: str) -> list[Case]:

@@ -19,6 +19,7 @@ from cdc.sql.changes import (
     RenameColumn,
     SetDefault,
     SetPrimaryKey,
+    SetVisible,
 )
 from cdc.sql.tokens import word_set
 
@@ -52,10 +53,14 @@ _HARMLESS = (
 class RandomAlter:
     """Makes clauses of ALTER TABLE for MySQL 9, with the changes that they are."""
 
-    def __init__(self, chance: random.Random, table: tuple[str, str], names: tuple[str, ...]) -> None:
+    def __init__(
+        self, chance: random.Random, table: tuple[str, str], names: tuple[str, ...], *, hides: bool = False
+    ) -> None:
         self._chance = chance
         self._table = table
         self._names = names
+        self._hides = hides
+        """Whether columns become invisible, as on MySQL from 8.0.23 on."""
 
     def statement(self) -> tuple[str, list[Change]]:
         """A statement with one to four clauses, and its changes."""
@@ -71,6 +76,7 @@ class RandomAlter:
         """One clause, and its changes."""
         kind = self._chance.choice(
             [self._add, self._add, self._drop, self._rename, self._change, self._key, self._default, self._harmless]
+            + [self._visible] * self._hides
         )
         return kind()
 
@@ -112,6 +118,11 @@ class RandomAlter:
         return f"{self._words('ALTER')} {self._name(name)} {self._words('DROP DEFAULT')}", [
             SetDefault(self._table, name, None)
         ]
+
+    def _visible(self) -> tuple[str, list[Change]]:
+        name, visible = self._any(), self._chance.random() < 0.5
+        text = f"{self._words('ALTER')} {self._name(name)} {self._words('SET VISIBLE' if visible else 'SET INVISIBLE')}"
+        return text, [SetVisible(self._table, name, visible)]
 
     def _harmless(self) -> tuple[str, list[Change]]:
         return self._chance.choice(_HARMLESS), [NoEffect(self._table)]

@@ -24,15 +24,14 @@ from cdc.schemas import ColumnSchema, TableSchema, quoted_members
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.sql.changes import (
+    KEEPS_COLUMNS,
     AddColumn,
     Change,
     ChangeColumn,
     Constant,
     CreateTable,
-    NoEffect,
     OldRows,
     RenameTable,
-    SetDefault,
     Unknown,
     UnknownEffect,
     Unsupported,
@@ -96,8 +95,9 @@ class CorpusRun:
             self._run(f"DROP DATABASE `{database}`")
         self._connection.close()
 
-    def observe(self, cases: Sequence[Case]) -> list[Observed]:
-        """Runs the cases. Those with statements that a stand-in does not know are left out."""
+    def observe(self, cases: Sequence[Case], *, may_refuse: bool = False) -> list[Observed]:
+        """Runs the cases. Those with statements that a stand-in does not know are left out; with ``may_refuse`` also
+        those with statements that the server refuses."""
         found = {f"{self._prefix}{number}": Observed(case) for number, case in enumerate(cases)}
         for database, one in found.items():
             self._make(database, one.case)
@@ -115,7 +115,7 @@ class CorpusRun:
                 try:
                     self._run(sql)
                 except pymysql.MySQLError as error:
-                    if is_unknown(self._server, error):
+                    if may_refuse or is_unknown(self._server, error):
                         self._run(f"DROP DATABASE `{database}`")
                         unknown.add(database)
                         break
@@ -245,7 +245,7 @@ def _follow(
             if isinstance(change, Unsupported):
                 raise UnsupportedDdlError("is not understood")
             continue
-        if not isinstance(change, NoEffect | SetDefault | CreateTable) and verdict.outcome == "no effect":
+        if not isinstance(change, (*KEEPS_COLUMNS, CreateTable)) and verdict.outcome == "no effect":
             verdict.outcome = "followed"
         if isinstance(change, UnknownEffect):
             verdict.outcome = "snapshot"
@@ -324,7 +324,9 @@ def _comparable(column: ColumnSchema, key: str) -> Any:
         return None if value == "binary" else value  # of an ENUM; only some servers name it
     if key == "extra":
         return {
-            word for word in ("auto_increment", "generated") if word in value.lower().replace("default_generated", "")
+            word
+            for word in ("auto_increment", "generated", "invisible")
+            if word in value.lower().replace("default_generated", "")
         }
     return value
 

@@ -43,7 +43,7 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
 def effect_of(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:
     """Returns what becomes of the values of a column whose definition changes; None if it is the same."""
     same = (old.column_type.lower(), old.charset) == (new.column_type.lower(), new.charset)
-    if same and (new.nullable or not old.nullable) and old.extra == new.extra:
+    if same and (new.nullable or not old.nullable) and old.attributes == new.attributes:
         return None
     return value_effect(old, new, sql_mode)
 

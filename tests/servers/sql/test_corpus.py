@@ -16,9 +16,11 @@ from cdc.sql.changes import AddColumn, Constant
 from cdc.sql.server import Server as SqlServer
 from cdc.testing.servers import Server
 from tests.support import ddl_run
-from tests.support.ddl_corpus import SERVERS, Case, cases_for, corpus
+from tests.support.ddl_corpus import SERVERS, Case, cases_for, corpus, with_generated_key
 from tests.support.ddl_run import CorpusRun, Observed, judge
 
+GENERATED_KEYS = 100
+"""How many cases run over tables with a generated key."""
 NEWEST = 0.7
 """How likely a case runs on the newer one of the servers of a flavor."""
 
@@ -60,6 +62,19 @@ def test_the_server_does_what_is_claimed(observed: tuple[SqlServer, list[Observe
     assert counts["refused"] <= len(cases) // 50, counts
     # Without the server's version, more may be refused (comments for MariaDB alone), but not much.
     assert Counter(judge(one, None).outcome for one in cases)["refused"] <= counts["refused"] + 1
+
+
+def test_the_server_does_what_is_claimed_over_tables_with_a_generated_key(mysql9: Server, seed: int) -> None:
+    run = CorpusRun(mysql9)
+    cases = [with_generated_key(case) for case in chosen("mysql9", seed) if case.tables and case.file != "partitions"]
+    cases = cases if os.environ.get("TOWPATH_DDL_ALL") else random.Random(seed).sample(cases, GENERATED_KEYS)
+    observed = run.observe(cases, may_refuse=True)
+    run.close()
+    known = SqlServer(mariadb=False, version=(9, 7, 0))
+    wrong = [text for one in observed for text in judge(one, known).wrong]
+    assert not wrong, "\n".join(wrong)
+    keyed = [one for one in observed if any("my_row_id" in schema.column_names for schema in one.after.values())]
+    assert len(keyed) > len(cases) // 2
 
 
 def test_wrong_claims_are_found(observed: tuple[SqlServer, list[Observed]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.sql.changes import (
+    KEEPS_COLUMNS,
     AddColumn,
     ChangeColumn,
     ConvertCharset,
@@ -16,7 +17,6 @@ from cdc.sql.changes import (
     Null,
     RenameColumn,
     RenameTable,
-    SetDefault,
     SetPrimaryKey,
     SetTableCharset,
     UnknownEffect,
@@ -28,7 +28,7 @@ from cdc.sql.tokens import MODE_NO_BACKSLASH_ESCAPES
 S = "shop"
 
 
-HARMLESS = (NoEffect, SetDefault, SetTableCharset)
+HARMLESS = (*KEEPS_COLUMNS, SetTableCharset)
 
 
 def kinds_of(sql: str, sql_mode: int = 0) -> list[type]:

@@ -123,6 +123,43 @@ def test_types_are_written_as_the_server_shows_them(written: str, mysql9: str, m
     assert shown == [mysql9, mysql56, mariadb]
 
 
+GENERATED_KEY = "my_row_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY, a INT, b INT"
+
+
+@pytest.mark.parametrize(
+    ("definition", "clauses", "columns"),
+    [
+        (GENERATED_KEY, "ADD c INT FIRST", "my_row_id c a b"),
+        (GENERATED_KEY, "ADD c INT FIRST, MODIFY b INT FIRST, ADD d INT AFTER my_row_id", "my_row_id d b c a"),
+        (GENERATED_KEY, "CHANGE b x INT FIRST", "my_row_id x a"),
+        (GENERATED_KEY, "ALTER my_row_id SET VISIBLE, ADD c INT FIRST", "my_row_id c a b"),
+        (GENERATED_KEY, "MODIFY my_row_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT FIRST", "my_row_id a b"),
+        (GENERATED_KEY, "DROP my_row_id, ADD PRIMARY KEY (b), MODIFY b INT FIRST", "b a"),
+        (GENERATED_KEY.replace("my_row_id", "My_Row_Id"), "ADD c INT FIRST", "My_Row_Id c a b"),
+        (GENERATED_KEY.replace(" INVISIBLE", ""), "ADD c INT FIRST", "c my_row_id a b"),
+        (GENERATED_KEY.replace("BIGINT", "INT"), "ADD c INT FIRST", "c my_row_id a b"),
+        (GENERATED_KEY.replace("AUTO_INCREMENT", ""), "ADD c INT FIRST", "c my_row_id a b"),
+        (f"z INT, {GENERATED_KEY}", "ADD c INT FIRST", "c z my_row_id a b"),
+    ],
+)
+def test_a_generated_key_stays_first(definition: str, clauses: str, columns: str) -> None:
+    assert " ".join(altered(definition, clauses).column_names) == columns
+
+
+def test_a_generated_key_that_was_made_visible_is_a_column_like_others() -> None:
+    visible = apply_changes(made(GENERATED_KEY), classify("ALTER TABLE t ALTER my_row_id SET VISIBLE", "d").changes)
+    assert visible is not None and visible.columns[0].extra == "auto_increment"
+    moved = apply_changes(visible, classify("ALTER TABLE t ADD c INT FIRST", "d").changes)
+    assert moved is not None and moved.column_names == ("c", "my_row_id", "a", "b")
+    hidden = apply_changes(visible, classify("ALTER TABLE t ALTER my_row_id SET INVISIBLE", "d").changes)
+    assert hidden == made(GENERATED_KEY)
+
+
+def test_mariadb_generates_no_key() -> None:
+    definition = GENERATED_KEY.replace(" INVISIBLE PRIMARY KEY", " PRIMARY KEY INVISIBLE")
+    assert altered(definition, "ADD c INT FIRST", MARIADB).column_names == ("c", "my_row_id", "a", "b")
+
+
 def test_character_sets_come_from_the_table() -> None:
     found = altered("a VARCHAR(9), b VARCHAR(9) CHARACTER SET latin1", "ADD c TEXT, ADD d INT, MODIFY b VARCHAR(9)")
     assert [(c.charset, c.collation) for c in found.columns] == [
