@@ -143,7 +143,8 @@ class TransactionLog(LogWriter):
         there is one, at most ``timeout_s`` in all (None: no limit). Those whose seq is not above :attr:`last_seq` are
         ignored. They become visible one right after another, and none before all are on the disk.
 
-        ``wait=False`` returns when they are in the page cache, whatever the policy, and the flush follows. A put that
+        ``wait=False`` returns when they are in the page cache, whatever the policy, and the flush follows. The first
+        put into a new segment waits until the one before it is on the disk, whatever the policy. A put that
         flushes on its own thread exceeds ``timeout_s`` while the disk hangs (``docs/decisions/0015``).
 
         FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE mean that they are written here, and become
@@ -160,7 +161,7 @@ class TransactionLog(LogWriter):
                 stored = self._store(transactions, deadline, waits=waits, lead=lead)
                 if stored is None:
                     status = PutStatus.STORE_FULL
-                elif wait:
+                elif wait or stored[0].waiter is not None:
                     status = self._wait_stored(*stored, deadline)
             except BaseException:
                 self._flusher.abandon()
@@ -180,7 +181,7 @@ class TransactionLog(LogWriter):
         with self._append_lock:
             waits = self.policy.mode == "sync"
             stored = self._store(transactions, deadline, waits=waits, lead=False) if transactions else None
-            if stored is not None and (waits or self.replication is not None):
+            if stored is not None and (waits or stored[0].waiter is not None or self.replication is not None):
                 return self._futures.add(*stored, deadline)
         self.check()
         done.set_result(PutStatus.STORE_FULL if transactions and stored is None else PutStatus.PUT_OK)
@@ -212,7 +213,10 @@ class TransactionLog(LogWriter):
                 self._check_room(size_bytes)
             try:
                 request = self._appender.append(records) if batch is None else self._appender.append_batch(batch)
-                if waits:
+                if waits or request.finish or flusher.is_finishing:
+                    # Recovery keeps a segment only if the one before it is finished, so until then nothing in it may
+                    # be answered, whatever the policy.
+                    request.now = True
                     flusher.add_waiting(request, lead=lead)
                 else:
                     flusher.add(request)

@@ -21,7 +21,7 @@ from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.reader.reader import StoreReader
-from cdc.store.writer.durability import PutStatus
+from cdc.store.writer.durability import FlushPolicy, PutStatus
 from cdc.testing.transactions import make_transactions
 
 KILLS = int(os.environ.get("TOWPATH_STORE_KILLS", "20"))
@@ -29,9 +29,9 @@ PUTTERS = 8
 SEGMENT_BYTES = 200_000
 
 
-def put_for_ever(store: Path, journal: Path, pool: list[Transaction]) -> None:
+def put_for_ever(store: Path, journal: Path, pool: list[Transaction], policy: FlushPolicy) -> None:
     """Several threads put transactions in turn; each records the status after it got it."""
-    log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
+    log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES, policy=policy)
     newest = log.last_seq or 0
     rest = iter([t for t in pool if t.seq > newest])
     order = threading.Lock()
@@ -71,7 +71,16 @@ def visible(store: Path) -> list[tuple[int, Path, int, int]]:
 
 
 @pytest.mark.rule("canal-ring-34")
-def test_nothing_acknowledged_is_missing(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [
+        FlushPolicy(),
+        FlushPolicy(mode="async", interval_s=0.02),
+        FlushPolicy(mode="async", interval_s=60.0, thorough_interval_s=60.0),
+    ],
+    ids=["sync", "async", "async-late"],
+)
+def test_nothing_acknowledged_is_missing(policy: FlushPolicy, tmp_path: Path, seed: int) -> None:
     store, journal = tmp_path / "store", tmp_path / "journal"
     journal.touch()
     pool = make_transactions(150_000, rows=4)
@@ -80,7 +89,7 @@ def test_nothing_acknowledged_is_missing(tmp_path: Path, seed: int) -> None:
     fork = get_context("fork")
     checked = 0
     for _ in range(KILLS):
-        process = fork.Process(target=put_for_ever, args=(store, journal, pool))
+        process = fork.Process(target=put_for_ever, args=(store, journal, pool, policy))
         process.start()
         assert process.pid is not None
         wait_for_more(journal)

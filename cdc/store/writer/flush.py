@@ -132,6 +132,7 @@ class Flusher:
         self._watchers = 0
         self._queue: deque[FlushRequest] = deque()
         self._queued_bytes = self._flushing_bytes = 0
+        self._finishing = 0
         self._least_bytes = policy.least_pages * PAGE_BYTES
         self._now = self._busy = self._closing = False
         self._leader: FlushRequest | None = None
@@ -150,6 +151,11 @@ class Flusher:
         """Whether everything that was added is durable and visible."""
         with self._mutex:  # both are read together: a batch may be taken out of the queue in between
             return not self._busy and not self._queue and self.error is None
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether a segment is complete, and not all of it is durable and visible yet."""
+        return self._finishing > 0
 
     @property
     def waiting_bytes(self) -> int:
@@ -289,6 +295,7 @@ class Flusher:
         before, self._queued_bytes = self._queued_bytes, self._queued_bytes + request.size_bytes
         was_empty = not self._queue
         self._queue.append(request)
+        self._finishing += len(request.finish)
         self._now = self._now or request.now
         if self._busy:
             return  # the running flush hands on to the next
@@ -362,6 +369,7 @@ class Flusher:
             for request in batch:
                 request.done = True
                 self.visible += request.count
+                self._finishing -= len(request.finish)
                 if request.end is not None:
                     self.flushed = request.end
                 if request.waiter is not None and not request.leads:
