@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from cdc.batches.service import BatchService
+from cdc.binlog.entry import EntryFlag
 from cdc.binlog.file import rows_to_entries, scan
 from cdc.config import DestinationConfig, load
 from cdc.errors import CutOffError
 from cdc.meta import SourceIdentity
-from cdc.positions import BinlogPosition, CommitPosition, make_file_name, split_seq
+from cdc.positions import BinlogPosition, CommitPosition, make_file_name, make_seq, split_seq
 from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats import layout
 from cdc.store.formats.index import make_header, seal
@@ -156,7 +158,11 @@ def make_store(path: Path) -> Path:
     segment.write_bytes(begin + data[FIRST_TX:-ROTATE_BYTES])
     numbers = TableNumbers(path)
     found = scan(segment, number=lambda db, table: numbers.number(f"{db}.{table}"))
-    layout.index_path(segment).write_bytes(make_header() + seal(rows_to_entries(found.rows)))
+    entries = rows_to_entries(found.rows)
+    # Like capture: a segment's first entry is its position, without a transaction and without a commit time.
+    begins = np.zeros(1, dtype=entries.dtype)
+    begins["seq"], begins["flags"], begins["store_time_us"] = make_seq(0, 7, FIRST_TX), EntryFlag.POSITION, 1
+    layout.index_path(segment).write_bytes(make_header() + seal(np.concatenate([begins, entries])))
     Schemas(
         tables={"bat.o": TableSchema(columns=(), primary_key=()), "bat.empty": TableSchema(columns=(), primary_key=())}
     ).save(layout.schemas_folder(path) / "1.json")

@@ -93,7 +93,8 @@ def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | No
         raise UsageError("the store has no transaction yet", place=reader.place)
     first = reader.find_by_commit_time(wanted)
     # An older transaction in the store proves that it has all that came since.
-    if first is not None and first == int((oldest := _oldest(reader))["seq"]):
+    oldest = _oldest(reader)
+    if first == int(oldest["seq"]) or not oldest["commit_time_us"]:
         _require_nothing_before(reader, oldest, wanted, remark)
     if first is None:
         if reader.complete_until_us() < wanted:
@@ -107,15 +108,26 @@ def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | No
 
 
 def _oldest(reader: Store) -> np.void:
-    """Returns the first entry of a store that has one."""
-    first: np.void = next(entries for entries in reader.all_entries() if len(entries))[0]
+    """Returns the first entry with a commit time, of a store that has any entry; without one, its very first entry.
+    Positions that capture records without a transaction, as at the store's beginning, have no commit time."""
+    first: np.void | None = None
+    for entries in reader.all_entries():
+        timed = np.flatnonzero(entries["commit_time_us"])
+        if len(timed):
+            committed: np.void = entries[timed[0]]
+            return committed
+        if first is None and len(entries):
+            first = entries[0]
+    assert first is not None
     return first
 
 
 def _require_nothing_before(reader: Store, oldest: np.void, wanted: int, remark: Callable[[str], None] | None) -> None:
     """Raises UsageError if transactions between a time and the oldest one in the store were committed before the store
     began, or may have been removed by retention."""
-    seq, committed = int(oldest["seq"]), int(oldest["commit_time_us"])
+    seq = int(oldest["seq"])
+    # What retention removed was committed before the oldest entry that is left was stored.
+    committed = int(oldest["commit_time_us"]) or int(oldest["store_time_us"])
     begins = reader.beginning()
     begins_us = 0 if begins is None else begins.time_us
     in_its_second = False
@@ -127,7 +139,7 @@ def _require_nothing_before(reader: Store, oldest: np.void, wanted: int, remark:
                 remedy="Give a later time.",
             )
         in_its_second = True
-    if 0 < reader.removed_seq() < seq:
+    if 0 < reader.removed_seq() < seq and wanted <= committed:
         if remark is None or committed // _SECOND_US != wanted // _SECOND_US:
             raise UsageError(
                 f"retention has removed the transactions before {iso_time_us(committed)}, and some of them may have "

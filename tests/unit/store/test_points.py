@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import UsageError
 from cdc.positions import format_seq
+from cdc.store.formats.layout import index_path
 from cdc.store.formats.missing import Removed, write_removed
 from cdc.store.formats.state import Beginning, record_beginning
 from cdc.store.reader.points import find_point
@@ -25,10 +27,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> StoreReader:
 
 
 def entries(reader: StoreReader) -> list[tuple[int, int, str | None]]:
-    """Returns seq, commit time and GTID of all entries."""
+    """Returns seq, commit time and GTID of all transactions."""
     found = []
     for part in reader.all_entries():
-        for entry in part:
+        for entry in part[part["length"] > 0]:
             position = reader.commit_position(entry)
             found.append((int(entry["seq"]), position.commit_time_us, position.gtid))
     return found
@@ -130,6 +132,18 @@ def test_of_the_second_in_which_the_store_begins_only_viewers_get_what_is_there(
     with pytest.raises(UsageError, match="the store begins on"):
         find_point(later, iso_time_us(time - 1_000_000), told.append)
     assert len(told) == 1
+
+
+def test_a_time_before_a_store_without_transactions_is_refused(tmp_path: Path) -> None:
+    """Such a store has nothing but positions."""
+    segment = make_store(tmp_path)
+    index = index_path(segment)
+    index.write_bytes(index.read_bytes()[: HEADER_SIZE + ENTRY_SIZE])
+    begins_us = 1_700_000_000_000_000
+    record_beginning(tmp_path, Beginning(1, "binlog.000007", 4, None, begins_us, "first start"))
+    store = StoreReader(tmp_path)
+    with pytest.raises(UsageError, match="the store begins on"):
+        find_point(store, iso_time_us(begins_us - 1))
 
 
 def test_a_time_before_what_retention_has_kept_is_refused(begun: Callable[[int], StoreReader]) -> None:
