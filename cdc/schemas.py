@@ -113,12 +113,20 @@ class Schemas(BaseModel):
     """Whether capture had no rows without the names of their columns in mind. None in files of Towpath 0.1."""
     comments: dict[str, TableComments] | None = None
     """By ``db.table``, of tables that have any; None in files of Towpath 0.1, which does not read them."""
+    engines: dict[str, str] | None = None
+    """By ``db.table``, of tables that are not of InnoDB, in lower case; None in files of Towpath 0.1."""
 
     def comments_of(self, table: str) -> TableComments | None:
         """Returns the comments of a table; None if they are not known, or there is no such table."""
         if self.comments is None or table not in self.tables:
             return None
         return self.comments.get(table, TableComments())
+
+    def engine_of(self, table: str) -> str | None:
+        """Returns the storage engine of a table; None if it is not known, or there is no such table."""
+        if self.engines is None or table not in self.tables:
+            return None
+        return self.engines.get(table, "innodb")
 
     def save(self, path: Path) -> None:
         """Writes the file atomically and durably. Raises StorageError, ConfigError."""

@@ -11,7 +11,15 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from cdc.binlog.constants import CHECKSUM_SIZE, FLAG_ARTIFICIAL, FLAG_IN_USE, HEADER_SIZE, MAGIC, EventType
+from cdc.binlog.constants import (
+    CHECKSUM_SIZE,
+    FLAG_ARTIFICIAL,
+    FLAG_IN_USE,
+    FLAG_THREAD_SPECIFIC,
+    HEADER_SIZE,
+    MAGIC,
+    EventType,
+)
 from cdc.errors import DamagedError, UnsupportedEventError
 
 _HEADER = struct.Struct("<IBIIIH")
@@ -43,6 +51,8 @@ class FormatDescription:
     server_version: str
     has_checksum: bool
     post_header_lengths: bytes
+    server_started: bool = False
+    """Whether the server began the file when it started, after which no session of before is left."""
 
     @property
     def flavor(self) -> str:
@@ -70,6 +80,8 @@ class QueryEvent:
     thread_id: int
     error_code: int
     sql_mode: int = 0
+    thread_specific: bool = False
+    """Whether it used a temporary table or CONNECTION_ID() (header flag LOG_EVENT_THREAD_SPECIFIC_F)."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,7 @@ def parse_format_description(event: bytes | memoryview) -> FormatDescription:
         server_version=server.split(b"\0", 1)[0].decode("ascii", "replace"),
         has_checksum=algorithm == 1,
         post_header_lengths=event[HEADER_SIZE + 57 : -5],
+        server_started=any(event[HEADER_SIZE + 52 : HEADER_SIZE + 56]),
     )
 
 
@@ -129,6 +142,7 @@ def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
         thread_id=thread_id,
         error_code=error_code,
         sql_mode=_sql_mode(event[start:db_at]),
+        thread_specific=bool(header.flags & FLAG_THREAD_SPECIFIC),
     )
 
 

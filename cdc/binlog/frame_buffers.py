@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +19,12 @@ _NOTHING: Bytes = np.empty(0, dtype=np.uint8)
 _CURRENT = np.array(k.INPUT_STATE)
 _SAVED_REST = np.array([k.SAVED + k.INPUT_STATE.index(one) for one in (k.IN_POS, k.IN_END, k.EVENT_LEFT)])
 _SAVED = slice(k.SAVED, k.SAVED + len(k.INPUT_STATE))
+_UNDONE = np.array(
+    (
+        k.TX_EVENTS, k.TX_ROW_EVENTS, k.TX_SUM, k.TX_FLAGS, k.TX_KEPT, k.TX_MASK,
+        k.LAST_ROW, k.LAST_ROW_LENGTH, k.LAST_ROW_ORDINAL, k.LAST_ROW_CRC,
+    )
+)  # fmt: skip
 LARGEST_EVENT = (1 << 30) + (1 << 20)
 """The protocol limits an event to 1 GiB (``max_allowed_packet``), plus its headers, in bytes."""
 
@@ -31,6 +39,16 @@ class OutOfStepError(Exception):
 
 class OutputTooLargeError(Exception):
     """The start of a transaction does not fit into memory."""
+
+
+class Mark(NamedTuple):
+    """What a transaction had at a savepoint."""
+
+    offset: int
+    """The end of the output."""
+    row_events: int
+    numbers: Numbers
+    """Of the state, those that a rollback takes back."""
 
 
 class FrameBuffers:
@@ -154,6 +172,27 @@ class FrameBuffers:
         st[k.TX_KEPT] = st[k.TX_ROW_EVENTS] = st[k.STMT_OPEN] = 0
         st[k.HOLD] = st[k.TX_START]
         st[k.LAST_ROW] = -1
+
+    def mark(self) -> Mark:
+        """What the open transaction has so far."""
+        st = self.st
+        return Mark(int(st[k.OUT_BASE] + st[k.OUT_POS]), int(st[k.TX_ROW_EVENTS]), st[_UNDONE].copy())
+
+    def undo(self, mark: Mark | None) -> int | None:
+        """Removes what the open transaction got after the mark; without a mark, everything. Returns the offset at which
+        the caller has to cut the output if some of that was taken already."""
+        st = self.st
+        base, start = int(st[k.OUT_BASE]), int(st[k.TX_START])
+        if mark is None:
+            self.drop_open_output()
+            return start if start < base else None
+        st[_UNDONE] = mark.numbers
+        st[k.OUT_POS] = max(0, mark.offset - base)
+        st[k.OUT_BASE] = min(base, mark.offset)
+        if start < base:
+            st[k.TX_KEPT] = 1  # its beginning was taken, so it stays, perhaps without rows
+        st[k.HOLD] = -1 if st[k.TX_KEPT] else start
+        return mark.offset if mark.offset < base else None
 
     def take_rows(self) -> Numbers:
         """Removes the rows of the finished transactions and returns a copy, (n, ROW_WIDTH)."""

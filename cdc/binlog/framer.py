@@ -23,6 +23,7 @@ from cdc.binlog.frame_buffers import (
     BadLengthError,
     Bytes,
     FrameBuffers,
+    Mark,
     Numbers,
     OutOfStepError,
     OutputTooLargeError,
@@ -46,6 +47,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Flags of MariaDB's GTID event, and its extra flags.
+_GROUP_COMMIT_ID, _TRANSACTIONAL, _PREPARED_XA, _COMPLETED_XA = 0x02, 0x04, 0x40, 0x80
+_START_ALTER, _ROLLBACK_ALTER = 0x02, 0x08
+_GTID_EVENT_MAX = 256
+"""More than the longest GTID event, which has the id of an XA transaction."""
+
 _TABLES_CAPACITY = 1 << 15
 _NOTHING: Bytes = np.empty(0, dtype=np.uint8)
 
@@ -59,6 +66,10 @@ class Decision:
     table_mask: int = 0
     altered: frozenset[str] = frozenset()
     """For DDL that is kept: the captured tables (``db.table``) whose columns it may change."""
+    savepoint: str | None = None
+    """For SAVEPOINT and ROLLBACK TO SAVEPOINT: the name."""
+    undoes: bool = False
+    """Whether the transaction's rows are void, from the savepoint on if there is one."""
 
 
 class Hooks(Protocol):
@@ -87,6 +98,12 @@ class Hooks(Protocol):
         """Sets STMT_END_F on the row event at ``offset`` of the output, which was taken already. Returns its new
         CRC32."""
 
+    def is_transactional(self, table: str) -> bool:
+        """Whether a ROLLBACK takes back the rows of a captured table (``db.table``), as far as its definition says."""
+
+    def cut(self, offset: int) -> None:
+        """Removes the output from ``offset`` on, all of which was taken already. It lies in the open transaction."""
+
     def prepare(self, framer: Framer, event: bytes) -> None:
         """Puts the open XA transaction aside, which its XA_PREPARE event (without checksum) ends here: the part of it
         that was taken, and ``framer.open_output()``. Cuts the part that was taken off the output."""
@@ -97,7 +114,10 @@ class Hooks(Protocol):
 
 
 class StopsAtPrepared:
-    """The hooks for prepared XA transactions of those that cannot follow them to their XA COMMIT."""
+    """The hooks for prepared XA transactions and rollbacks of those that cannot follow either.
+
+    An XA transaction ends at its XA COMMIT, and the rows that a ROLLBACK takes back depend on their tables' engines.
+    """
 
     def prepare(self, framer: Framer, event: bytes) -> None:
         if framer.st[k.TX_KEPT]:
@@ -105,6 +125,12 @@ class StopsAtPrepared:
 
     def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
         return None
+
+    def is_transactional(self, table: str) -> bool:
+        return False
+
+    def cut(self, offset: int) -> None:
+        raise AssertionError("a rollback is refused")
 
 
 _KINDS = {
@@ -184,6 +210,8 @@ class Framer(FrameBuffers):
         self._unpacking = False
         self._inserted: str | None = None  # the XA transaction whose rows are the second input
         self._preparing: bytes | None = None  # the XA_PREPARE event of a compressed transaction
+        self._savepoints: dict[str, Mark] = {}  # in their order, by their names in lower case
+        self._savepoints_of = (-1, -1)  # the transaction that they belong to
         self._unpacker: Unpacker | None = None
         self._call: Callable[[], int] | None = None  # the kernel, bound to these arrays
         self._bound: tuple[Any, ...] = ()
@@ -427,8 +455,15 @@ class Framer(FrameBuffers):
             if not self.st[k.SCAN]:
                 self._complete(xa)
                 return
+        if not self.st[k.SCAN] and self._gtid_flags()[1] & (_START_ALTER | _ROLLBACK_ALTER):
+            self.st[k.DECISION] = k.DROP  # it takes effect when it comes again as COMMIT ALTER
+            return
         try:
             decision = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
+            if decision.undoes:
+                self._undo(decision.savepoint, query)
+            elif decision.savepoint is not None:
+                self._set_savepoint(decision.savepoint)
         except UnsupportedEventError as error:
             if not self.skips and (self.st[k.TX_BEGIN] == 0 or not self.in_transaction):
                 raise self.with_end(error) from None
@@ -441,6 +476,63 @@ class Framer(FrameBuffers):
             self.st[k.DECISION] = k.KEEP_DDL if decision.ddl else k.KEEP
             mask = decision.table_mask
             self.st[k.DECISION_MASK] = mask - (1 << 64) if mask >= 1 << 63 else mask
+
+    # --- rollbacks in the binlog
+
+    def _gtid_flags(self) -> tuple[int, int]:
+        """The flags and the extra flags of the GTID event (of MariaDB) that began the open transaction; zeros if it has
+        none, or its beginning was taken already. See Gtid_log_event in MariaDB's sql/log_event.h."""
+        start = int(self.st[k.TX_START] - self.st[k.OUT_BASE])
+        if not self.in_transaction or not self.st[k.GTID_MARIADB] or start < 0:
+            return 0, 0
+        event = self.out[start : start + _GTID_EVENT_MAX].tobytes()
+        flags, at = event[HEADER_SIZE + 12], HEADER_SIZE + 13
+        if flags & _GROUP_COMMIT_ID:
+            at += 8
+        if flags & (_PREPARED_XA | _COMPLETED_XA):
+            at += 6 + event[at + 4] + event[at + 5]
+        return flags, event[at]
+
+    @property
+    def first_savepoint(self) -> int:
+        """The offset in ``out`` of the open transaction's first savepoint; that of its end without one."""
+        offsets = [mark.offset for mark in self._savepoints.values()] if self._has_savepoints() else []
+        return min(offsets, default=int(self.st[k.OUT_BASE] + self.st[k.OUT_POS])) - int(self.st[k.OUT_BASE])
+
+    def _has_savepoints(self) -> bool:
+        """Whether the savepoints are those of the open transaction. Forgets them otherwise."""
+        transaction = int(self.st[k.TX_START]), int(self.st[k.FILE_POS])
+        if self._savepoints_of != transaction:
+            self._savepoints_of, self._savepoints = transaction, {}
+        return bool(self._savepoints)
+
+    def _set_savepoint(self, name: str) -> None:
+        """Notes what the open transaction has so far. A savepoint of the same name is replaced."""
+        self._has_savepoints()
+        self._savepoints.pop(name.lower(), None)
+        self._savepoints[name.lower()] = self.mark()
+
+    def _undo(self, name: str | None, query: events.QueryEvent) -> None:
+        """Removes the rows of the open transaction from the savepoint on; all of them without one. Raises
+        UnsupportedEventError if the server may have kept some of them."""
+        st = self.st
+        if st[k.SCAN] or self.skips or not self.in_transaction:
+            return
+        mark = self._savepoints.get(name.lower()) if name is not None and self._has_savepoints() else None
+        if mark is not None:
+            names = list(self._savepoints)
+            for later in names[names.index((name or "").lower()) + 1 :]:
+                del self._savepoints[later]
+        if int(st[k.TX_ROW_EVENTS]) == (0 if mark is None else mark.row_events):
+            return
+        if name is not None and mark is None:
+            raise refusals.unknown_savepoint(query.sql, self.changed_tables, self.where)
+        kept = [table for table in self.changed_tables if not self.hooks.is_transactional(table)]
+        if kept and not self._gtid_flags()[0] & _TRANSACTIONAL:
+            raise refusals.mixed_rollback(query.sql, kept, self.where)
+        cut = self.undo(mark)
+        if cut is not None:
+            self.hooks.cut(cut)
 
     def _read_event(self) -> None:
         event = self.event()

@@ -32,6 +32,24 @@ def partial_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
     )
 
 
+def mixed_rollback(sql: str, tables: Sequence[str], where: str) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"{' '.join(sql.split())} follows rows of {', '.join(tables)}, whose engine is not known to take them back",
+        place=where,
+        remedy="Only the server knows which of the rows it kept. Rebuild these tables after this transaction, and "
+        "change their engine to InnoDB.",
+    )
+
+
+def unknown_savepoint(sql: str, tables: Sequence[str], where: str) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"{' '.join(sql.split())} names a savepoint that the binlog does not have, and follows rows of "
+        f"{', '.join(tables)}",
+        place=where,
+        remedy="Rebuild these tables after this transaction. Report it with the server's version.",
+    )
+
+
 def prepared_xa(xid: str, tables: Sequence[str], where: str) -> UnsupportedEventError:
     """The error of those that read a file without a store, and cannot follow the transaction to its XA COMMIT."""
     return UnsupportedEventError(

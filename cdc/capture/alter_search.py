@@ -115,7 +115,7 @@ class AlterSearch:
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
         try:
-            decision, ends = self._filter.statement(query, framer.where, rows_before=False)
+            decision, ends = self._filter.statement(query, framer.where)
         except UnsupportedEventError:  # capture says what is wrong with it when it gets there
             return Decision(keep=False)
         if ends:
@@ -134,7 +134,8 @@ class AlterSearch:
         return until is not None and make_seq(self._epoch, self._here.file_number, self._here.pos) <= until
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
-        pass
+        if description.server_started:
+            self._filter.server_started()
 
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
         if artificial and rotate.file != self._file:
@@ -146,6 +147,12 @@ class AlterSearch:
 
     def roll(self, framer: Framer) -> None:
         raise AssertionError("a search has no segments")
+
+    def is_transactional(self, table: str) -> bool:
+        return True
+
+    def cut(self, offset: int) -> None:
+        raise AssertionError("a search keeps no rows")
 
     def set_statement_end(self, offset: int, length: int) -> int:
         raise AssertionError("a search keeps no rows")

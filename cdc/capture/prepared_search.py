@@ -178,13 +178,19 @@ class _FileScan:
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
         try:
-            _, ends = self._tables.statement(query, framer.where, rows_before=False)
+            decision, ends = self._tables.statement(query, framer.where)
         except UnsupportedEventError as error:  # counts only in a prepared transaction
             self._refused = int(framer.st[k.FILE_POS]), error
             return Decision(keep=False)
         if ends:
             framer.st[k.TX_BEGIN] = 0
-        return Decision(keep=False)
+        return Decision(keep=False, savepoint=decision.savepoint, undoes=decision.undoes)
+
+    def is_transactional(self, table: str) -> bool:
+        return False  # definitions are not known here, so a rollback inside a prepared transaction is refused
+
+    def cut(self, offset: int) -> None:
+        self._spill.truncate(offset - self._shift)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         self._header = make_segment_header(

@@ -22,6 +22,7 @@ from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
 from cdc.binlog.rare_events import XaStatement
 from cdc.capture.prepared_events import with_crc
+from cdc.capture.statement_filter import transaction_decision
 from cdc.config import SourceConfig
 from cdc.durable import storage_errors
 from cdc.encryption.read import open_content, read_content
@@ -30,6 +31,7 @@ from cdc.positions import BinlogPosition, make_seq, split_seq
 from cdc.source.connection import place_of
 from cdc.source.dump import short_dump
 from cdc.source.dump_errors import describe_dump_error
+from cdc.sql.statements import classify
 
 _COMPARED_BYTES = 16 << 20
 """How many bytes of a transaction are compared."""
@@ -164,7 +166,8 @@ class Reread:
         mine = bytes(self._framer.take_output()) or bytes(self._framer.out[: int(self._framer.st[k.OUT_POS])])
         if not self._framer.take_output():
             mine = mine[: int.from_bytes(mine[9:13], "little")]  # only the first event is certain to be kept
-        size = min(len(mine), len(self._bytes))
+        # What follows a savepoint may be taken back behind the part that was read.
+        size = min(len(mine), len(self._bytes), self._framer.first_savepoint)
         first, second = _without_statement_end(mine[:size]), _without_statement_end(self._bytes[:size])
         size = min(len(first), len(second))
         if not size or first[:size] != second[:size]:
@@ -178,6 +181,11 @@ class Reread:
         return 0 if (db, table) in self._tables else None
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        statement = classify(query.sql, query.db, query.sql_mode)
+        if statement.kind == "transaction":
+            if statement.verb == "ROLLBACK":
+                self._framer.st[k.TX_BEGIN] = 0
+            return transaction_decision(statement)
         return Decision((query.db, query.sql) in self._statements, ddl=self._ddl)
 
     def prepare(self, framer: Framer, event: bytes) -> None:
@@ -208,6 +216,12 @@ class Reread:
         raise AssertionError("there is no segment to roll")
 
     def set_statement_end(self, offset: int, length: int) -> int:
+        raise _LimitReached
+
+    def is_transactional(self, table: str) -> bool:
+        return True  # capture has accepted the transaction
+
+    def cut(self, offset: int) -> None:
         raise _LimitReached
 
 

@@ -100,6 +100,7 @@ class SchemaHistory:
         self._latest: dict[str, TableSchema] = {}
         """If table maps name the columns: the definitions that were read last."""
         self._comments: dict[str, TableComments] | None = None
+        self._engines: dict[str, str] | None = None
         self._unsure: dict[str, _Unsure] = {}
         self._nameless: dict[str, int] = {}
         """The tables that have had rows without the names of their columns, and the seq of the first ones."""
@@ -127,6 +128,7 @@ class SchemaHistory:
             # Nobody follows the statements on a table that is left out. Included again, it is a new one.
             self._current = {name: one for name, one in base.tables.items() if self._config.includes_name(name)}
             completed = base != stored or base.comments != self._comments or base.named is not False
+            completed = completed or base.engines != self._engines
             completed = completed or len(self._current) < len(base.tables)
             # After a failover, positions of the former server say nothing about this one's binlog.
             until_here = {name: until if self._is_unread(end, seq) else end for name, end in base.unsure.items()}
@@ -229,6 +231,11 @@ class SchemaHistory:
         present = read_schema(self._control, self._config, db, table)
         return present is not None and present.are_generated(columns)
 
+    def engine_of(self, table: str) -> str | None:
+        """Returns the storage engine of a captured table, as it was read last; None for an unknown table."""
+        tables = self._latest if self._named else self._current
+        return Schemas(tables=tables, engines=self._engines).engine_of(table)
+
     # --- servers without names in table maps
 
     def _pass(self, rows: Numbers) -> None:
@@ -266,7 +273,7 @@ class SchemaHistory:
     def _read(self) -> tuple[dict[str, TableSchema], int]:
         """Reads the current definitions, then the source's position. Returns the definitions and the position's seq."""
         found = read_schemas(self._control, self._config)
-        tables, self._comments = found.tables, found.comments
+        tables, self._comments, self._engines = found.tables, found.comments, found.engines
         for finding in check_members(self._destination, Schemas(tables=tables)):
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         return tables, self._source_seq()
@@ -282,7 +289,7 @@ class SchemaHistory:
     def _save(self, seq: int) -> None:
         unsure = {name: found.until for name, found in sorted(self._unsure.items())}
         tables = dict(sorted(self._current.items()))
-        schemas = Schemas(tables=tables, unsure=unsure, comments=self._comments, named=False)
+        schemas = Schemas(tables=tables, unsure=unsure, comments=self._comments, engines=self._engines, named=False)
         known = [n for n in self._files() if n <= seq]
         if known and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
             return
@@ -319,7 +326,7 @@ class SchemaHistory:
         statements from ``seq`` on, are unsure up to the source's position."""
         schemas = read_schemas(self._control, self._config).model_copy(update={"named": True})
         until = self._source_seq()
-        self._latest = schemas.tables
+        self._latest, self._engines = schemas.tables, schemas.engines
         earlier, unsure = (before.tables, before.unsure) if before is not None else ({}, {})
         changed = {name for name, table in schemas.tables.items() if earlier.get(name) != table}
         changed.update(self._matching(altered, schemas.tables))

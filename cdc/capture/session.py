@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # Small enough to stay in the CPU cache between the three copies (from the socket, to the output, to the file).
 _SRC_BYTES = 1 << 20
 _OUT_BYTES = 3 << 19
+_TRANSACTIONAL = ("innodb", "rocksdb", "tokudb", "ndbcluster")
+"""Engines whose rows a ROLLBACK takes back."""
 _POSITIONS_EVERY_S = 1.0
 _MAX_WAITING = 4096
 _MAX_UNFLUSHED = 1 << 16
@@ -105,6 +107,7 @@ class Session:
             self._schemas = self._tracked = TrackedSchemas(config, log)
         else:
             self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
+        self._filter.engine_of = self._schemas.engine_of
         self.counters = counters
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),
@@ -223,7 +226,7 @@ class Session:
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
-        decision, ends = self._filter.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
+        decision, ends = self._filter.statement(query, framer.where)
         if ends:
             framer.st[k.TX_BEGIN] = 0
         if framer.skips:
@@ -235,6 +238,12 @@ class Session:
             self._schemas.statement(decision.altered, begins)
         return decision
 
+    def is_transactional(self, table: str) -> bool:
+        return self._schemas.engine_of(table) in _TRANSACTIONAL
+
+    def cut(self, offset: int) -> None:
+        self._log.drop_unfinished(offset)
+
     def prepare(self, framer: Framer, event: bytes) -> None:
         self._prepared.prepare(framer, event)
 
@@ -244,6 +253,8 @@ class Session:
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         if self._tracked is not None:
             self._tracked.written_by(description.server_version)
+        if description.server_started:
+            self._filter.server_started()
         self._described = True
         # A server that crashed in a transaction leaves it unfinished at the end of its file.
         self._drop_unfinished()

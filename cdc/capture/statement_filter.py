@@ -6,15 +6,17 @@ Everything else stops capture with an error that names the statement.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
-from cdc.sql.changes import KEEPS_COLUMNS, table_of
+from cdc.sql.changes import KEEPS_COLUMNS, RenameTable, TableName, table_of
 from cdc.sql.statements import Statement, classify
 
+_ON_ONE_TABLE = ("ALTER TABLE", "TRUNCATE TABLE", "CREATE INDEX", "DROP INDEX")
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table after this statement."
 
 
@@ -33,6 +35,9 @@ class StatementFilter:
         self._tables = tables
         self._numbers = numbers
         self._databases: dict[str, str] = {}  # databases of the tables seen so far, by ``db.table``
+        self.engine_of: Callable[[str], str | None] = lambda _: None
+        """Returns the storage engine of a captured table, by ``db.table``; None if it is not known."""
+        self._temporary: dict[int, set[TableName]] = {}  # temporary tables whose creation is in the binlog, by session
 
     def table(self, db: str, table: str) -> int | None:
         """Returns the number of a captured table, None for another table. Raises UnsupportedEventError for a second
@@ -55,20 +60,32 @@ class StatementFilter:
             )
         return name
 
-    def statement(self, query: QueryEvent, where: str, *, rows_before: bool) -> tuple[Decision, bool]:
+    def server_started(self) -> None:
+        """Forgets the sessions of before, which ended with their temporary tables."""
+        self._temporary.clear()
+
+    def statement(self, query: QueryEvent, where: str) -> tuple[Decision, bool]:
         """Returns the decision, and whether the statement ends its transaction without effect (ROLLBACK).
 
-        ``rows_before`` says that the transaction has changed captured rows already, ``where`` is the event's position
-        for errors. Raises UnsupportedEventError.
+        ``where`` is the event's position for errors. Raises UnsupportedEventError.
         """
         found = classify(query.sql, query.db, query.sql_mode)
         if found.kind == "transaction":
-            return Decision(False), self._transaction(found, query, where, rows_before)
-        if found.kind == "ddl":
+            if found.verb.startswith("XA"):
+                raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")
+            return transaction_decision(found), found.verb == "ROLLBACK"
+        if self._is_on_temporary_tables(found, query):
+            return Decision(False), False
+        if found.kind == "ddl" and not self._deletes_rows(found):
             return self._ddl(found), False
         if found.kind == "other" and not found.any_table:
             return Decision(False), False
-        named = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
+        temporary = self._temporary.get(query.thread_id, ())
+        named = [
+            self._name(db, table)
+            for db, table in found.tables
+            if self._tables.includes(db, table) and (db, table) not in temporary
+        ]
         if named:
             raise _stop(
                 f"the statement changes {', '.join(named)}, and the binlog has its text instead of row events",
@@ -79,6 +96,13 @@ class StatementFilter:
         if found.any_table:
             raise _stop("the tables that the statement changes cannot be determined", query, where, _ROW_FORMAT)
         return Decision(False), False
+
+    def _deletes_rows(self, statement: Statement) -> bool:
+        """Whether a DELETE as a server writes it for a MEMORY table after a restart is one of another table."""
+        return statement.verb == "DELETE" and any(
+            self._tables.includes(*table) and self.engine_of(self._name(*table)) not in ("memory", "heap")
+            for table in statement.tables
+        )
 
     def _ddl(self, found: Statement) -> Decision:
         names = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
@@ -96,23 +120,40 @@ class StatementFilter:
         harmless = {table_of(change) for change in found.changes if isinstance(change, KEEPS_COLUMNS)}
         harmless -= {table_of(change) for change in found.changes if not isinstance(change, KEEPS_COLUMNS)}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
-        altered = frozenset() if found.verb.startswith("TRUNCATE") else frozenset(names) - kept
+        altered = frozenset() if found.verb.startswith(("TRUNCATE", "DELETE")) else frozenset(names) - kept
         return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)
 
-    def _transaction(self, found: Statement, query: QueryEvent, where: str, rows_before: bool) -> bool:
-        if found.verb.startswith("XA"):
-            raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")
-        if found.verb != "ROLLBACK":
-            return False
-        if rows_before:
-            raise _stop(
-                "a ROLLBACK follows rows of captured tables, as happens when a transaction mixes transactional and "
-                "other engines",
-                query,
-                where,
-                "Only the server knows which of the rows it kept. Rebuild the tables after this transaction.",
-            )
-        return " TO " not in f" {' '.join(query.sql.upper().split())} "
+    def _is_on_temporary_tables(self, statement: Statement, query: QueryEvent) -> bool:
+        """Whether a statement is about temporary tables only, which may have the names of captured ones. Notes what it
+        does to those of its session.
+
+        All servers mark ALTER TABLE, TRUNCATE, CREATE INDEX and DROP INDEX of a temporary table as thread-specific; on
+        another table only CONNECTION_ID() does that. MariaDB's RENAME TABLE has no mark.
+        """
+        known = self._temporary.setdefault(query.thread_id, set())
+        if statement.verb == "CREATE TEMPORARY TABLE":
+            known.update(statement.temporary)
+        elif statement.verb == "DROP TEMPORARY TABLE":
+            known.difference_update(statement.temporary)
+        if not known:
+            del self._temporary[query.thread_id]
+        if statement.temporary:
+            return True
+        is_marked = query.thread_specific and "CONNECTION_ID" not in query.sql.upper()
+        is_temporary = statement.verb in _ON_ONE_TABLE and is_marked
+        if statement.verb == "RENAME TABLE":
+            is_temporary = bool(known) and set(statement.tables[::2]) <= known
+        if is_temporary:
+            for change in statement.changes:
+                if isinstance(change, RenameTable) and change.table in known:
+                    known.discard(change.table)
+                    known.add(change.to)
+        return is_temporary
+
+
+def transaction_decision(statement: Statement) -> Decision:
+    """Returns the decision about SAVEPOINT, ROLLBACK and others that are not kept, and may take back rows."""
+    return Decision(False, savepoint=statement.savepoint, undoes=statement.verb in ("ROLLBACK", "ROLLBACK TO"))
 
 
 def _stop(what: str, query: QueryEvent, where: str, remedy: str) -> UnsupportedEventError:

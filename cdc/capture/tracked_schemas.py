@@ -132,6 +132,10 @@ class TrackedSchemas:
             "the store. Set binlog_row_metadata=FULL on the server, so that later files name their columns.",
         )
 
+    def engine_of(self, _table: str) -> str | None:
+        """Engines are not known without a server."""
+        return None
+
     def are_generated(self, db: str, table: str, columns: Columns) -> bool:
         """Whether these columns of a captured table are generated ones, as its definition says."""
         known = self._current.get(f"{db}.{table}")

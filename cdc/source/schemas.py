@@ -31,7 +31,7 @@ from cdc.source.findings import Finding, error
 
 _TABLES = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind,
-    TABLE_COMMENT AS comm
+    TABLE_COMMENT AS comm, ENGINE AS engine
 FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})
 """
@@ -105,6 +105,9 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
             key: TableComments(table=_text(facts[key]["comm"] or ""), columns=comments[key])
             for key in visible
             if comments[key] or facts[key]["comm"]
+        },
+        engines={
+            key: str(facts[key]["engine"]).lower() for key in visible if str(facts[key]["engine"]).lower() != "innodb"
         },
     )
     return with_members(tables, schemas)

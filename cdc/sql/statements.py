@@ -52,6 +52,10 @@ class Statement:
     """For CREATE, ALTER and DROP DATABASE: the database."""
     changes: tuple[Change, ...] = ()
     """For ``ddl``: what it changes, clause by clause."""
+    temporary: tuple[TableName, ...] = ()
+    """For CREATE and DROP TEMPORARY TABLE: the tables."""
+    savepoint: str | None = None
+    """For SAVEPOINT and ROLLBACK TO: the savepoint's name."""
     any_table: bool = False
     """Whether it may change tables that its text does not name (SELECT of a function, CALL, an unknown statement)."""
 
@@ -116,6 +120,13 @@ def _statement(c: _Statement) -> Statement:
     if verb in _TRANSACTION:
         second = c.peek()
         name = f"XA {second.text.upper()}" if verb == "XA" and second is not None else verb
+        if verb == "SAVEPOINT":
+            return Statement("transaction", name, savepoint=c.take_name())
+        if verb == "ROLLBACK":
+            c.take_any("WORK")
+            if c.take_words("TO"):
+                c.take_words("SAVEPOINT")
+                return Statement("transaction", "ROLLBACK TO", savepoint=c.take_name())
         return Statement("transaction", name)
     if verb == "START":
         return Statement("transaction" if c.at_words("TRANSACTION") else "other", "START")
@@ -166,7 +177,7 @@ def _create_table(c: _Statement, replace: bool, temporary: bool) -> Statement:
     if table is None:
         return Statement("unknown", "CREATE TABLE", any_table=True)
     if temporary:
-        return Statement("other", "CREATE TEMPORARY TABLE")
+        return Statement("other", "CREATE TEMPORARY TABLE", temporary=(table,))
     rest = Cursor(_without_semicolon(c.rest), c.default_db)
     changes = create_changes(rest, table, c.dialect, replaces=replace, if_not_exists=if_not_exists)
     return Statement("ddl", "CREATE TABLE", (table,), (), tuple(changes))
@@ -227,10 +238,10 @@ def _index(c: Cursor, verb: str) -> Statement:
 def _drop(c: _Statement) -> Statement:
     temporary = c.take_words("TEMPORARY")
     if c.take_any("TABLE", "TABLES") is not None:
-        if temporary:
-            return Statement("other", "DROP TEMPORARY TABLE")
         if_exists = c.take_words("IF", "EXISTS")
         tables = _table_list(c)
+        if temporary:
+            return Statement("other", "DROP TEMPORARY TABLE", temporary=tuple(tables))
         c.take_any("RESTRICT", "CASCADE")
         return _over(c, "DROP TABLE", tables, [DropTable(t, if_exists, clause=_named("DROP TABLE", t)) for t in tables])
     if c.take_any("DATABASE", "SCHEMA") is not None:
@@ -375,9 +386,22 @@ def _dml(verb: str, c: Cursor) -> Statement:
                 found = c.take_table()
                 return Statement("dml", verb, (found,) if found is not None else (), any_table=found is None)
         return Statement("unknown", verb, any_table=True)
+    if verb == "DELETE" and (emptied := _emptied_by_server(c)) is not None:
+        change = TruncateTable(emptied, clause=_named("DELETE FROM", emptied))
+        return Statement("ddl", verb, (emptied,), (), (change,))
     stop = ("SET",) if verb == "UPDATE" else ("WHERE", "ORDER", "LIMIT", "RETURNING")
     tables = _references(c, stop)
     return Statement("dml", verb, tuple(tables), any_table=not tables)
+
+
+def _emptied_by_server(c: Cursor) -> TableName | None:
+    """Returns the table that MySQL before 8.0 empties by this DELETE, as it does for a MEMORY table after a restart:
+    ``DELETE FROM `db`.`table``` and no more. None for any other DELETE."""
+    tokens = c.rest
+    if len(tokens) != 4 or not tokens[0].is_word("FROM") or tokens[2].text != ".":
+        return None
+    db, table = tokens[1], tokens[3]
+    return (db.text, table.text) if db.quote == table.quote == "`" else None
 
 
 _JOIN_WORDS = word_set(

@@ -162,10 +162,10 @@ def test_every_statement_that_canal_isolates_is_a_ddl_here(tmp_path: Path, sql: 
     """Canal's types ALTER, CREATE, ERASE, RENAME, TRUNCATE, CINDEX and DINDEX."""
     statements = StatementFilter(TablesConfig(include=(r"shop\.t",)), TableNumbers(tmp_path))
     query = QueryEvent(db="shop", sql=sql, timestamp=0, thread_id=1, error_code=0)
-    decision, ended = statements.statement(query, "here", rows_before=False)
+    decision, ended = statements.statement(query, "here")
     assert replace(decision, altered=frozenset()) == Decision(True, ddl=True, table_mask=1)
     assert not ended
-    decision, _ = statements.statement(replace(query, db="elsewhere"), "here", rows_before=False)
+    decision, _ = statements.statement(replace(query, db="elsewhere"), "here")
     assert not decision.keep, "of tables that are not captured there is nothing to isolate"
 
 

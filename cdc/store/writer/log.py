@@ -360,23 +360,25 @@ class RelayLog(LogWriter):
         self.check()
         yield from self._current.read(offset)
 
-    def drop_unfinished(self) -> None:
-        """Removes the bytes that were appended after the newest published transaction. :meth:`begin` and :meth:`roll`
-        do the same, so nothing is ever appended to an unfinished transaction of an earlier connection."""
+    def drop_unfinished(self, begin: int | None = None) -> None:
+        """Removes the bytes that were appended after the newest published transaction, from the offset ``begin`` on if
+        it is given. :meth:`begin` and :meth:`roll` do the same, so nothing is ever appended to an unfinished
+        transaction of an earlier connection."""
         with self._append_lock:
             if self._tail.unfinished:
                 with self._writing():
-                    self._truncate_unfinished()
+                    self._truncate_unfinished(begin)
 
     def set_statement_end(self, offset: int, length: int) -> int:
         """Marks a row event that was appended already as the last one of its statement. Returns its new checksum."""
         with self._writing():
             return self._current.set_statement_end(offset, length)
 
-    def _truncate_unfinished(self) -> None:
+    def _truncate_unfinished(self, begin: int | None = None) -> None:
         if self._tail.unfinished:
             self._flusher.flush()
-            self._current.truncate(self._tail.written.end_offset)
+            end = self._tail.written.end_offset
+            self._current.truncate(end if begin is None else max(begin, end))
 
     def _new_segment(self, epoch: int, file: str, pos: int, header: bytes) -> None:
         if self._tail.is_begun_at(epoch, file, pos):

@@ -43,7 +43,7 @@ class Hooks(CollectingHooks):
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         assert self.framer is not None
-        decision, ends = self._filter.statement(query, self.framer.where, rows_before=False)
+        decision, ends = self._filter.statement(query, self.framer.where)
         if ends:
             self.framer.st[k.TX_BEGIN] = 0
         return decision
