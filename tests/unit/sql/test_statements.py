@@ -45,7 +45,7 @@ def kinds_of(sql: str, sql_mode: int = 0) -> list[type]:
         ("COMMIT", "transaction", "COMMIT", ()),
         ("START TRANSACTION", "transaction", "START", ()),
         ("SAVEPOINT `a`", "transaction", "SAVEPOINT", ()),
-        ("ROLLBACK TO `a`", "transaction", "ROLLBACK", ()),
+        ("ROLLBACK TO `a`", "transaction", "ROLLBACK TO", ()),
         ("XA START X'61',X'',1", "transaction", "XA START", ()),
         ("GRANT SELECT ON shop.* TO 'x'@'%'", "other", "GRANT", ()),
         ("FLUSH TABLES", "other", "FLUSH", ()),
