@@ -194,6 +194,26 @@ def parse_table_map(
         raise DamagedError(f"the TABLE_MAP event is damaged near byte {HEADER_SIZE + body.at}") from error
 
 
+_SEQUENCE_COLUMNS = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment", "cache_size", "cycle_option",
+    "cycle_count",
+)  # fmt: skip
+_SEQUENCE_TYPES = (*[ColumnType.LONGLONG] * 6, ColumnType.TINY, ColumnType.LONGLONG)
+
+
+def may_be_sequence(event: bytes | memoryview, has_checksum: bool, *, known: bool) -> bool:
+    """Whether a TABLE_MAP event is that of a sequence (MariaDB), whose state is a row like one of a table. Without
+    names of columns, ``known`` decides if their types are those of a sequence."""
+    try:
+        table_map = parse_table_map(event, has_checksum)
+    except (DamagedError, UnsupportedTypeError):
+        return False
+    if tuple(column.type for column in table_map.columns) != _SEQUENCE_TYPES:
+        return False
+    names = tuple(column.name for column in table_map.columns)
+    return names == _SEQUENCE_COLUMNS if table_map.has_metadata else known
+
+
 def names_columns(event: bytes | memoryview, has_checksum: bool) -> bool | None:
     """Whether a TABLE_MAP event names the table's columns; None if it cannot be read."""
     try:

@@ -106,10 +106,10 @@ class AlterSearch:
     # --- hooks of the framer
 
     def table(self, db: str, table: str) -> int | None:
-        if self._filter.table(db, table) is not None:
-            event, has_checksum = self._framer.event(), bool(self._framer.st[k.HAS_CRC])
-            if not names_columns(event, has_checksum):
-                self._rows.setdefault(f"{db}.{table}", self._here)
+        event, has_checksum = self._framer.event(), bool(self._framer.st[k.HAS_CRC])
+        number = self._filter.table(db, table, event, has_checksum=has_checksum)
+        if number is not None and not names_columns(event, has_checksum):
+            self._rows.setdefault(f"{db}.{table}", self._here)
         return None  # nothing of the rows is wanted
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:

@@ -173,7 +173,7 @@ class _FileScan:
     # --- hooks of the framer
 
     def table(self, db: str, table: str) -> int | None:
-        return self._tables.table(db, table)
+        return self._tables.table(db, table, self._framer.event(), has_checksum=bool(self._framer.st[k.HAS_CRC]))
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer

@@ -27,6 +27,7 @@ from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, DumpStream
 from cdc.source.dump_errors import explain_dump_error
+from cdc.source.schemas import list_sequences
 from cdc.source.server import Source, replica_label
 from cdc.store.writer.log import RelayLog
 
@@ -107,6 +108,7 @@ class Session:
             self._schemas = self._tracked = TrackedSchemas(config, log)
         else:
             self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
+            self._filter.sequences = list_sequences(control)
         self._filter.engine_of = self._schemas.engine_of
         self.counters = counters
         self._framer = Framer(
@@ -217,7 +219,7 @@ class Session:
     # --- hooks of the framer -----------------------------------------------------------------------------------------
 
     def table(self, db: str, table: str) -> int | None:
-        number = self._filter.table(db, table)
+        number = self._filter.table(db, table, self._framer.event(), has_checksum=bool(self._framer.st[k.HAS_CRC]))
         if number is not None and (self._tracked is None or not self._framer.skips):
             st = self._framer.st
             seq = int(st[k.SEQ_BASE]) | min(self._framer.event_pos, MAX_OFFSET)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
+from cdc.binlog.table_map import may_be_sequence
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
 from cdc.sql.changes import KEEPS_COLUMNS, RenameTable, TableName, table_of
@@ -37,12 +38,19 @@ class StatementFilter:
         self._databases: dict[str, str] = {}  # databases of the tables seen so far, by ``db.table``
         self.engine_of: Callable[[str], str | None] = lambda _: None
         """Returns the storage engine of a captured table, by ``db.table``; None if it is not known."""
+        self.sequences: set[TableName] = set()
+        """The known sequences of MariaDB, which have the names of tables, and state that is written as rows."""
         self._temporary: dict[int, set[TableName]] = {}  # temporary tables whose creation is in the binlog, by session
 
-    def table(self, db: str, table: str) -> int | None:
-        """Returns the number of a captured table, None for another table. Raises UnsupportedEventError for a second
-        table of the same name."""
-        return self._numbers.number(self._name(db, table)) if self._tables.includes(db, table) else None
+    def table(self, db: str, table: str, event: bytes, *, has_checksum: bool) -> int | None:
+        """Returns the number of a captured table, by its TABLE_MAP event; None for another table, and for a sequence.
+        Raises UnsupportedEventError for a second table of the same name."""
+        if not self._tables.includes(db, table):
+            return None
+        if may_be_sequence(event, has_checksum, known=(db, table) in self.sequences):
+            self.sequences.add((db, table))
+            return None
+        return self._numbers.number(self._name(db, table))
 
     def _name(self, db: str, table: str) -> str:
         """Returns ``db.table``, the table's name in the store, the schemas and the lake.
@@ -74,7 +82,7 @@ class StatementFilter:
             if found.verb.startswith("XA"):
                 raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")
             return transaction_decision(found), found.verb == "ROLLBACK"
-        if self._is_on_temporary_tables(found, query):
+        if self._is_on_temporary_tables(found, query) or self._is_on_sequences(found):
             return Decision(False), False
         if found.kind == "ddl" and not self._deletes_rows(found):
             return self._ddl(found), False
@@ -96,6 +104,25 @@ class StatementFilter:
         if found.any_table:
             raise _stop("the tables that the statement changes cannot be determined", query, where, _ROW_FORMAT)
         return Decision(False), False
+
+    def _is_on_sequences(self, statement: Statement) -> bool:
+        """Whether a statement is about sequences only. Notes what it does to them."""
+        known = self.sequences
+        if statement.verb == "CREATE SEQUENCE":
+            known.update(statement.objects)
+        elif statement.verb == "DROP SEQUENCE":
+            known.difference_update(statement.objects)
+        if not known or statement.kind != "ddl":
+            return False
+        renames = [change for change in statement.changes if isinstance(change, RenameTable)]
+        moved = {change.to: change.table for change in renames if change.table in known}
+        is_on_sequences = all(name in known or name in moved for name in statement.tables) and bool(statement.tables)
+        if statement.verb in ("CREATE TABLE", "DROP TABLE"):
+            known.difference_update(statement.tables)
+            return is_on_sequences and statement.verb == "DROP TABLE"
+        known.difference_update(moved.values())
+        known.update(moved)
+        return is_on_sequences
 
     def _deletes_rows(self, statement: Statement) -> bool:
         """Whether a DELETE as a server writes it for a MEMORY table after a restart is one of another table."""
@@ -132,13 +159,11 @@ class StatementFilter:
         """
         known = self._temporary.setdefault(query.thread_id, set())
         if statement.verb == "CREATE TEMPORARY TABLE":
-            known.update(statement.temporary)
+            known.update(statement.objects)
         elif statement.verb == "DROP TEMPORARY TABLE":
-            known.difference_update(statement.temporary)
+            known.difference_update(statement.objects)
         if not known:
             del self._temporary[query.thread_id]
-        if statement.temporary:
-            return True
         is_marked = query.thread_specific and "CONNECTION_ID" not in query.sql.upper()
         is_temporary = statement.verb in _ON_ONE_TABLE and is_marked
         if statement.verb == "RENAME TABLE":

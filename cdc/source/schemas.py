@@ -58,6 +58,15 @@ def list_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig)
     return sorted(_included(conn, tables))
 
 
+def list_sequences(conn: pymysql.connections.Connection[Any]) -> set[tuple[str, str]]:
+    """Returns ``(db, name)`` of the sequences of MariaDB; none of MySQL."""
+    rows = query(
+        conn,
+        "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS name FROM information_schema.TABLES WHERE TABLE_TYPE = 'SEQUENCE'",
+    )
+    return {(str(row["db"]), str(row["name"])) for row in rows}
+
+
 def _included(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[tuple[str, str], dict[str, Any]]:
     """Returns the included base tables, each with its default collation (``coll``), type (``kind``) and comment
     (``comm``)."""

@@ -52,8 +52,8 @@ class Statement:
     """For CREATE, ALTER and DROP DATABASE: the database."""
     changes: tuple[Change, ...] = ()
     """For ``ddl``: what it changes, clause by clause."""
-    temporary: tuple[TableName, ...] = ()
-    """For CREATE and DROP TEMPORARY TABLE: the tables."""
+    objects: tuple[TableName, ...] = ()
+    """For CREATE and DROP of temporary tables and of sequences: their names."""
     savepoint: str | None = None
     """For SAVEPOINT and ROLLBACK TO: the savepoint's name."""
     any_table: bool = False
@@ -177,10 +177,24 @@ def _create_table(c: _Statement, replace: bool, temporary: bool) -> Statement:
     if table is None:
         return Statement("unknown", "CREATE TABLE", any_table=True)
     if temporary:
-        return Statement("other", "CREATE TEMPORARY TABLE", temporary=(table,))
+        return Statement("other", "CREATE TEMPORARY TABLE", objects=(table,))
+    if _is_sequence(c.rest):
+        return Statement("other", "CREATE SEQUENCE", objects=(table,))
     rest = Cursor(_without_semicolon(c.rest), c.default_db)
     changes = create_changes(rest, table, c.dialect, replaces=replace, if_not_exists=if_not_exists)
     return Statement("ddl", "CREATE TABLE", (table,), (), tuple(changes))
+
+
+def _is_sequence(tokens: list[Token]) -> bool:
+    """Whether the options of CREATE TABLE make a sequence (MariaDB: ``SEQUENCE=1``), as SHOW CREATE TABLE prints it."""
+    options = Cursor(tokens, "")
+    while options.peek() is not None:
+        if options.take_any("SEQUENCE") is not None:
+            options.take_punct("=")
+            return options.take_number() == 1
+        if options.take_group() is None:
+            options.at += 1
+    return False
 
 
 def _without_semicolon(tokens: list[Token]) -> list[Token]:
@@ -196,6 +210,10 @@ def _create_other(c: Cursor) -> Statement:
         c.at += 1
         if token.is_word("INDEX", "KEY"):
             return _index(c, "CREATE INDEX")
+        if token.is_word("SEQUENCE"):
+            c.take_words("IF", "NOT", "EXISTS")
+            name = c.take_table()
+            return Statement("other", "CREATE SEQUENCE", objects=() if name is None else (name,))
         if token.is_word(*_OBJECTS):
             return Statement("other", f"CREATE {token.text.upper()}")
         if not _passes(token, c):
@@ -241,7 +259,7 @@ def _drop(c: _Statement) -> Statement:
         if_exists = c.take_words("IF", "EXISTS")
         tables = _table_list(c)
         if temporary:
-            return Statement("other", "DROP TEMPORARY TABLE", temporary=tuple(tables))
+            return Statement("other", "DROP TEMPORARY TABLE", objects=tuple(tables))
         c.take_any("RESTRICT", "CASCADE")
         return _over(c, "DROP TABLE", tables, [DropTable(t, if_exists, clause=_named("DROP TABLE", t)) for t in tables])
     if c.take_any("DATABASE", "SCHEMA") is not None:
@@ -255,6 +273,9 @@ def _drop(c: _Statement) -> Statement:
         c.at += 1
         if token.is_word("INDEX"):
             return _index(c, "DROP INDEX")
+        if token.is_word("SEQUENCE"):
+            c.take_words("IF", "EXISTS")
+            return Statement("other", "DROP SEQUENCE", objects=tuple(_table_list(c)))
         if token.is_word(*_OBJECTS):
             return Statement("other", f"DROP {token.text.upper()}")
         if not _passes(token, c):

@@ -39,7 +39,8 @@ class Hooks(CollectingHooks):
         """The types of the events that describe the file or the stream."""
 
     def table(self, db: str, table: str) -> int | None:
-        return self._filter.table(db, table)
+        assert self.framer is not None
+        return self._filter.table(db, table, self.framer.event(), has_checksum=bool(self.framer.st[k.HAS_CRC]))
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         assert self.framer is not None
