@@ -30,6 +30,7 @@ class Widened:
 ValueEffect = Same | Widened | Unknown
 
 MODE_NO_AUTO_VALUE_ON_ZERO = 1 << 19
+MODE_PAD_CHAR_TO_FULL_LENGTH = 1 << 31
 _BASIC = frozenset({"utf8", "utf8mb3", "ucs2"})
 """Character sets that hold every character of the other ones, except those of ``UNICODE`` beyond U+FFFF."""
 _UTF8 = frozenset({"utf8", "utf8mb3", "utf8mb4"})
@@ -52,7 +53,21 @@ def value_effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int = 0, ignore
         return Unknown("AUTO_INCREMENT may number rows anew")
     if old.nullable and not new.nullable and (not strict or new.data_type == "timestamp"):
         return Unknown("NULL becomes another value where NOT NULL is added")
+    if sql_mode & MODE_PAD_CHAR_TO_FULL_LENGTH and old.data_type == "char" and new.data_type != "char":
+        return Unknown("PAD_CHAR_TO_FULL_LENGTH gives the values of a CHAR trailing blanks")
     return _of_types(shape_of(old), shape_of(new), strict)
+
+
+def computes_alike(old: ColumnSchema, new: ColumnSchema) -> bool:
+    """Whether every expression has the same value over the column's old and new values, which are the same."""
+    before, after = shape_of(old), shape_of(new)
+    if before.kind in INTEGER_BYTES and after.kind in INTEGER_BYTES:
+        return before.unsigned == after.unsigned and not before.zerofill and not after.zerofill
+    if old.collation != new.collation:
+        return False
+    if before.kind == after.kind and before.kind in ("enum", "set"):
+        return before.members == after.members[: len(before.members)]
+    return before == after or (before.kind == after.kind and before.kind in ("char", "varchar", "varbinary"))
 
 
 def _of_types(old: Shape, new: Shape, strict: bool) -> ValueEffect:

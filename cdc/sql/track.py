@@ -48,6 +48,8 @@ class PlannedColumn:
     """The column that it was before; None if it is new."""
     old_rows: OldRows | None = None
     """For a new column: its value in old rows."""
+    defined: bool = False
+    """Whether the statement gives its definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ class _Draft:
             old_rows = Unknown("it becomes a part of the primary key")
         elif isinstance(old_rows, Constant):
             old_rows = defaults.in_type(column, old_rows)
-        return PlannedColumn(column, slot.old, old_rows)
+        return PlannedColumn(column, slot.old, old_rows, slot.defined)
 
     def _take_last(self, change: Change) -> None:
         """Applies a change that may name any column there is afterwards."""

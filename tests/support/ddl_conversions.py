@@ -12,7 +12,7 @@ from decimal import Decimal
 import pymysql
 
 from cdc.config import SourceConfig, TablesConfig
-from cdc.schemas import TableSchema
+from cdc.schemas import ColumnSchema, TableSchema
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.sql.conversions import Same, ValueEffect, Widened, value_effect
@@ -38,6 +38,13 @@ VALUES: dict[str, tuple[str, ...]] = {
     "DECIMAL(10,2)": ("-99999999.99", "99999999.99", "1.50", "0.01"),
     "DECIMAL(12,4)": ("-99999999.9999", "1.2345", "2"),
     "DECIMAL(20,2)": ("123456789012345678.25",),
+    "DECIMAL(30,5)": ("-1.5", "0", "-0.00001", "9999999999999999999999999.99999"),
+    "DECIMAL(38,10)": ("1.5", "0", "-9999999999999999999999999999.9999999999"),
+    "DECIMAL(45,10)": ("1.5", "-0.5", "0", "12345678901234567890123456789012345.0123456789"),
+    "DECIMAL(40,0)": ("7", "-5", "0", "1234567890123456789012345678901234567890"),
+    "DECIMAL(45,2) UNSIGNED": ("1.5", "0", "9999999999999999999999999999999999999999999.99"),
+    "DECIMAL(45,2) ZEROFILL": ("1.5", "0"),
+    "DECIMAL(50,25)": ("-465.4943454794681871753479057", "0"),
     "DECIMAL(65,30)": ("1.000000000000000000000000000001",),
     "DECIMAL(10,2) UNSIGNED": ("0", "99999999.99"),
     "FLOAT": ("0.1", "-3.4e38", "16777217", "0"),
@@ -74,7 +81,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "ENUM('a','b','c d')": ("'a'", "'b'", "'c d'"),
     "ENUM('a','b','c d','e')": ("'a'", "'e'"),
     "ENUM('c d','a','b')": ("'a'", "'b'", "'c d'"),
-    "ENUM('a','b')": ("'a'", "'b'"),
+    "ENUM('a','b')": ("'a'", "'b'", "'neither'"),
     "ENUM('B','a')": ("'a'", "'B'"),
     "ENUM('1','2','a')": ("'1'", "'2'", "'a'"),
     "ENUM('2','1','a')": ("'1'", "'2'", "'a'"),
@@ -89,7 +96,8 @@ VALUES: dict[str, tuple[str, ...]] = {
     "TIMESTAMP NULL": ("'2024-02-28 23:59:59'",),
     "TIMESTAMP(6) NULL": ("'2024-02-28 23:59:59.5'",),
     "TIME": ("'-838:59:59'", "'12:34:56'"),
-    "TIME(3)": ("'12:34:56.789'",),
+    "TIME(3)": ("'12:34:56.789'", "'-00:00:00.001'"),
+    "TIME(6)": ("'-12:34:56.000001'",),
     "YEAR": ("2024", "1901", "0"),
     "GEOMETRY": ("ST_GeomFromText('POINT(1 2)')",),
     "POINT": ("ST_GeomFromText('POINT(1 2)')",),
@@ -132,6 +140,23 @@ class Claim:
     effect: ValueEffect
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What one value became on a server, as SELECT shows it."""
+
+    claim: Claim
+    old: str | bytes | None
+    new: str | bytes | None
+
+    @property
+    def wrong(self) -> str:
+        """How the claim contradicts the server; empty if it does not."""
+        claim = self.claim
+        if agrees(claim.effect, self.old, self.new):
+            return ""
+        return f"{claim.old} to {claim.new}: {self.old!r} became {self.new!r}, claimed {claim.effect}"
+
+
 class Conversions:
     """Claims about one server, and their trial on it."""
 
@@ -158,8 +183,16 @@ class Conversions:
         )
         return [claim for claim in found if isinstance(claim.effect, Same | Widened)]
 
+    def column(self, kind: str) -> ColumnSchema:
+        """The column of a type."""
+        return self._columns[kind]
+
     def try_together(self, claims: list[Claim]) -> list[str]:
         """Tries claims with one ALTER, outside strict mode. Returns those that are wrong."""
+        return [one.wrong for one in self.outcomes_together(claims) if one.wrong]
+
+    def outcomes_together(self, claims: list[Claim]) -> list[Outcome]:
+        """Runs claims with one ALTER, outside strict mode."""
         self._run(f"SET sql_mode = '{LENIENT}'")
         names = [f"c{n}" for n in range(len(claims))]
         self._run(f"CREATE TABLE t ({', '.join(f'{n} {c.old} NULL' for n, c in zip(names, claims, strict=True))})")
@@ -172,18 +205,21 @@ class Conversions:
         self._run("ALTER TABLE t " + ", ".join(f"MODIFY {n} {c.new} NULL" for n, c in zip(names, claims, strict=True)))
         after = self._rows(names, [claim.new for claim in claims])
         self._run("DROP TABLE t")
-        wrong = []
-        for old_row, new_row in zip(before, after, strict=True):
-            for claim, old, new in zip(claims, old_row, new_row, strict=True):
-                if not agrees(claim.effect, old, new):
-                    wrong.append(f"{claim.old} to {claim.new}: {old!r} became {new!r}, claimed {claim.effect}")
-        return wrong
+        return [
+            Outcome(claim, old, new)
+            for old_row, new_row in zip(before, after, strict=True)
+            for claim, old, new in zip(claims, old_row, new_row, strict=True)
+        ]
 
     def try_strictly(self, claim: Claim) -> list[str]:
         """Tries one claim in strict mode, value by value: the server keeps a value, or refuses the statement."""
+        return [f"strict {one.wrong}" for one in self.outcomes_strictly(claim) if one.wrong]
+
+    def outcomes_strictly(self, claim: Claim) -> list[Outcome]:
+        """Runs one claim in strict mode, value by value. Values that the server refuses are left out."""
         self._run(f"SET sql_mode = '{LENIENT}'")
         self._run(f"CREATE TABLE t (c {claim.old} NULL)")
-        wrong, is_new = [], False
+        outcomes, is_new = [], False
         for value in self._values[claim.old]:
             if is_new:
                 self._run("DROP TABLE t")
@@ -197,13 +233,12 @@ class Conversions:
                 self._run(f"ALTER TABLE t MODIFY c {claim.new} NULL")
                 is_new = True
                 ((new,),) = self._rows(["c"], [claim.new])
-                if not agrees(claim.effect, old, new):
-                    wrong.append(f"strict {claim.old} to {claim.new}: {old!r} became {new!r}, claimed {claim.effect}")
+                outcomes.append(Outcome(claim, old, new))
             except pymysql.MySQLError:
                 is_new = False
             self._run(f"SET sql_mode = '{LENIENT}'")
         self._run("DROP TABLE t")
-        return wrong
+        return outcomes
 
     def _rows(self, names: list[str], kinds: list[str]) -> list[tuple[str | bytes | None, ...]]:
         shown = [_number(n, kind) for n, kind in zip(names, kinds, strict=True)]

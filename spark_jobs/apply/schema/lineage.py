@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.changes import Change, Null, OldRows, Unknown
-from cdc.sql.conversions import ValueEffect, value_effect
+from cdc.sql.conversions import ValueEffect, computes_alike, value_effect
 from cdc.sql.track import plan_columns
 
 NULL = Null()
+_EXPRESSION = Unknown("it is generated, perhaps by another expression")
+_COMPUTED = Unknown("it is generated, perhaps from a column that gets another type")
 _UNSAID = Unknown("the statement does not say what it holds")
 
 
@@ -35,8 +37,14 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
     for one in plan.columns:
         if one.old is None:
             found.append(Followed(one.column, None, None, one.old_rows or _UNSAID))
+        elif one.column.is_generated and one.defined:
+            found.append(Followed(one.column, one.old, _EXPRESSION))
         else:
             found.append(Followed(one.column, one.old, effect_of(one.old, one.column, sql_mode)))
+    if any(one.old is not None and one.effect is not None and not computes_alike(one.old, one.column) for one in found):
+        found = [
+            replace(one, effect=_COMPUTED) if one.old is not None and one.column.is_generated else one for one in found
+        ]
     return plan.schema, tuple(found)
 
 

@@ -131,12 +131,18 @@ class _Work:
                 )
                 return PlannedColumn(kind.name, kind.dataType, old)
         found = self._conversion(one.old, one.column, old.type, kind.dataType, is_history=is_history)
-        if found is None:
+        if found is None or (found.narrows and not self._has_only_present_rows):
             why = f"the column {one.column.name} becomes {one.column.column_type}, from {one.old.column_type}"
             wanted.unknown.append(why)
             return PlannedColumn(kind.name, kind.dataType, old)
         wanted.rewrites = wanted.rewrites or found.rewrites
         return PlannedColumn(kind.name, found.type, old, found.expression)
+
+    @property
+    def _has_only_present_rows(self) -> bool:
+        """Whether each row of the Delta table is one that the source has."""
+        apply = self.target.apply
+        return apply.mode == "upsert" and apply.on_truncate != "ignore" and not apply.shared
 
     def _old(self, one: Followed) -> DeltaColumn | None:
         if one.old is None:

@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 from cdc.decode.policies import hashed, masked
 from cdc.schemas import ColumnSchema
 from cdc.sql.changes import Constant
+from cdc.sql.shapes import INTEGER_BYTES, shape_of
 from spark_jobs.apply.schema.columns import INTEGERS, holds, widens
 from spark_jobs.delta.sql import literal, text_literal
 from spark_jobs.delta.tables import ddl_type
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 Expression = Callable[[str], str]
 """SQL of a value, made from the SQL of the old one."""
-_SIZE = re.compile(r"\((\d+)")
+_NUMBERS = frozenset({"decimal", *INTEGER_BYTES})
+"""Types whose values Delta keeps exactly, as numbers or, beyond 38 digits, as texts."""
 _DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 
 
@@ -39,6 +41,8 @@ class Conversion:
     """None: the values stay as they are."""
     rewrites: bool = False
     """Whether Delta cannot change the type in place, so that the table must be written anew."""
+    narrows: bool = False
+    """Whether the type holds the values of the rows that the source has, and perhaps not those of removed rows."""
 
 
 # --- changed columns
@@ -47,11 +51,13 @@ class Conversion:
 def conversion(old: ColumnSchema, new: ColumnSchema, have: t.DataType, want: t.DataType) -> Conversion | None:
     """Returns how a column in Delta's type ``have`` becomes one that holds values of ``want``; None if Spark cannot do
     what the server did. The values are those of the source; policies that change them are not known here."""
-    text = _text_change(old, new)
+    if old.data_type in _NUMBERS and new.data_type in _NUMBERS:
+        if isinstance(want, t.StringType):
+            return _as_number_text(old, new, have)
+        if isinstance(have, t.StringType):
+            return _from_number_text(want)
     if have == want:
-        return Conversion(have, text)
-    if text is not None:
-        return None
+        return Conversion(have, _text_change(old, new) if isinstance(have, t.StringType) else None)
     if holds(have, want):
         return Conversion(have)
     common = _common_decimal(have, want)
@@ -83,18 +89,44 @@ _ANY = ColumnSchema(
 
 
 def _text_change(old: ColumnSchema, new: ColumnSchema) -> Expression | None:
-    """Returns the change of values whose type in Delta stays: more digits of a TIME."""
+    """Returns the change of values that are texts in Delta before and after: more digits of a TIME."""
     if old.data_type == new.data_type == "time":
-        digits, more = _fraction(old), _fraction(new) - _fraction(old)
-        if more > 0:
-            zeros = ("" if digits else ".") + "0" * more
-            return lambda value: f"concat({value}, {literal(zeros)})"
+        return _more_digits(shape_of(old).first or 0, shape_of(new).first or 0)
     return None
 
 
-def _fraction(column: ColumnSchema) -> int:
-    found = _SIZE.search(column.column_type)
-    return int(found[1]) if found is not None else 0
+def _more_digits(old: int, new: int) -> Expression | None:
+    """Returns the change of a text with ``old`` digits behind the point into one with ``new``; None if there are no
+    more."""
+    if new <= old:
+        return None
+    zeros = ("" if old else ".") + "0" * (new - old)
+    return lambda value: f"concat({value}, {literal(zeros)})"
+
+
+def _as_number_text(old: ColumnSchema, new: ColumnSchema, have: t.DataType) -> Conversion | None:
+    """Returns how numbers become decimals of more than 38 digits, which are texts in Delta with all digits of the
+    scale."""
+    scale = shape_of(new).second or 0
+    if isinstance(have, t.StringType):
+        return Conversion(have, _more_digits(shape_of(old).second or 0, scale))
+    digits = _decimal_of(have)
+    if digits is None or digits[1] > scale:
+        return None
+    more = _more_digits(digits[1], scale)
+
+    def expression(value: str) -> str:
+        text = f"CAST({value} AS STRING)"
+        return text if more is None else more(text)
+
+    return Conversion(t.StringType(), expression, rewrites=True)
+
+
+def _from_number_text(want: t.DataType) -> Conversion | None:
+    """Returns how decimals that are texts in Delta become numbers of fewer digits."""
+    if _decimal_of(want) is None:
+        return None
+    return Conversion(want, lambda value: f"CAST({value} AS {ddl_type(want)})", rewrites=True, narrows=True)
 
 
 def _common_decimal(have: t.DataType, want: t.DataType) -> t.DecimalType | None:

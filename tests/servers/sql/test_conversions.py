@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
+from cdc.sql.changes import Unknown
+from cdc.sql.conversions import Same, value_effect
 from cdc.testing.servers import Server
 from tests.conftest import Database
-from tests.support.ddl_conversions import LENIENT, STRICT, Conversions
+from tests.support.ddl_conversions import LENIENT, MODES, STRICT, Conversions, server_schema
+from tests.support.ddl_run import binlog_statements
 
 TOGETHER = 40
 STRICT_SAMPLE = int(os.environ.get("TOWPATH_CONVERSIONS") or 8)
@@ -59,6 +62,28 @@ def test_null_is_refused_by_not_null_in_strict_mode(server: Server, database: Da
     server.execute(f"CREATE TABLE `{name}`.t (c {kind} NULL)", f"INSERT INTO `{name}`.t VALUES (NULL)")
     with pytest.raises(pymysql.MySQLError):
         server.execute(f"SET sql_mode = '{STRICT}'", f"ALTER TABLE `{name}`.t MODIFY c {kind} NOT NULL")
+
+
+@pytest.mark.parametrize("kind", ["VARCHAR(9)", "TEXT"])
+def test_a_padded_char_becomes_another_text(server: Server, database: Database, kind: str) -> None:
+    name = database(server)
+    server.execute(f"CREATE TABLE `{name}`.t (c CHAR(5)) CHARSET utf8mb4", f"INSERT INTO `{name}`.t VALUES ('a')")
+    with server_schema(server, name, "t") as schema:
+        (before,) = schema.columns
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("FLUSH BINARY LOGS")
+        cursor.execute("SHOW BINARY LOGS")
+        log = cursor.fetchall()[-1][0]
+        cursor.execute(f"SET sql_mode = '{STRICT},PAD_CHAR_TO_FULL_LENGTH'")
+        cursor.execute(f"ALTER TABLE `{name}`.t MODIFY c {kind}")
+        cursor.execute(f"SET sql_mode = '{STRICT}'")
+        cursor.execute(f"SELECT c FROM `{name}`.t")
+        assert cursor.fetchall() == (("a    ",),)
+    with server_schema(server, name, "t") as schema:
+        (after,) = schema.columns
+    (mode,) = (mode for _, sql, mode in binlog_statements(server, [log], log) if f"`{name}`.t MODIFY" in sql)
+    assert isinstance(value_effect(before, after, mode), Unknown)
+    assert value_effect(before, after, MODES[STRICT]) == Same()
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("NO_AUTO_VALUE_ON_ZERO", 0), ("", 1)])

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.schemas import ColumnSchema
 from cdc.sql.changes import AddColumn, Unknown
-from cdc.sql.conversions import Same, Widened, value_effect
+from cdc.sql.conversions import MODE_PAD_CHAR_TO_FULL_LENGTH, Same, Widened, computes_alike, value_effect
 from cdc.sql.statements import classify
 from cdc.sql.tokens import MODE_STRICT
 from cdc.sql.types import with_table_charset
@@ -63,6 +63,26 @@ def test_values(old: str, new: str, lenient: type, strict: type) -> None:
     assert type(value_effect(before, after)) is lenient
     assert type(value_effect(before, after, MODE_STRICT)) is strict
     assert type(value_effect(before, after, MODE_STRICT, ignore=True)) is lenient
+
+
+def test_a_char_is_padded_in_a_mode_of_its_own() -> None:
+    mode = MODE_STRICT | MODE_PAD_CHAR_TO_FULL_LENGTH
+    assert isinstance(value_effect(column("CHAR(5)"), column("VARCHAR(9)"), mode), Unknown)
+    assert value_effect(column("CHAR(5)"), column("CHAR(9)"), mode) == Same()
+    assert value_effect(column("VARCHAR(5)"), column("VARCHAR(9)"), mode) == Same()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("INT", "BIGINT", True), ("INT", "INT UNSIGNED", False), ("INT", "INT ZEROFILL", False),
+        ("VARCHAR(5)", "VARCHAR(9)", True), ("CHAR(5)", "VARCHAR(5)", False), ("DECIMAL(5,1)", "DECIMAL(8,3)", False),
+        ("VARCHAR(5) COLLATE utf8mb4_bin", "VARCHAR(5) COLLATE utf8mb4_general_ci", False),
+        ("ENUM('a')", "ENUM('a','b')", True), ("ENUM('a')", "ENUM('b','a')", False), ("DATE", "DATE", True),
+    ],
+)  # fmt: skip
+def test_expressions_over_equal_values(old: str, new: str, expected: bool) -> None:
+    assert computes_alike(column(old), column(new)) == expected
 
 
 def test_an_unknown_effect_has_a_reason() -> None:

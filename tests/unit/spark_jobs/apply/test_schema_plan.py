@@ -115,6 +115,57 @@ def test_types_that_delta_cannot_widen_are_rewritten() -> None:
         assert [c.value("x")[:6] for c in found.columns if c.value is not None] == ["CAST(x"]
 
 
+WIDE = (
+    "CREATE TABLE t (id INT PRIMARY KEY, w DECIMAL(45,10), n DECIMAL(30,5), u BIGINT UNSIGNED, h TIME) CHARSET utf8mb4"
+)
+
+
+@pytest.mark.parametrize(
+    ("alter", "expected", "rewrites"),
+    [
+        ("MODIFY w DECIMAL(50,12)", "w string = concat(x, '00')", False),
+        ("MODIFY w DECIMAL(50,10)", "w string", False),
+        ("MODIFY w DECIMAL(38,10)", "w decimal(38,10) = CAST(x AS decimal(38,10))", True),
+        ("MODIFY n DECIMAL(45,10)", "n string = concat(CAST(x AS STRING), '00000')", True),
+        ("MODIFY n DECIMAL(45,5)", "n string = CAST(x AS STRING)", True),
+        ("MODIFY u DECIMAL(45,2)", "u string = concat(CAST(x AS STRING), '.00')", True),
+    ],
+)
+def test_decimals_of_many_digits_are_texts(alter: str, expected: str, rewrites: bool) -> None:
+    found = planned(alter, target(), WIDE)
+    assert expected in shown(found) and not found.unknown
+    assert found.rewrites == rewrites
+
+
+def test_removed_rows_may_hold_what_a_narrower_type_does_not() -> None:
+    narrow = "MODIFY w DECIMAL(38,10)"
+    for settings in ({"mode": "soft_delete"}, {"mode": "scd2"}, {"on_truncate": "ignore"}):
+        assert planned(narrow, target(**settings), WIDE).unknown
+    found = planned(narrow, target("append"), WIDE)
+    assert "w string" in shown(found) and not found.unknown
+
+
+def test_times_that_are_numbers_get_no_digits() -> None:
+    assert "h bigint" in shown(planned("MODIFY h TIME(3)", target(types={"time": "microseconds"}), WIDE))
+
+
+GENERATED = "CREATE TABLE t (id INT PRIMARY KEY, a DECIMAL(5,1), n INT, v VARCHAR(5), g VARCHAR(20) AS (a) STORED) CHARSET utf8mb4"
+
+
+@pytest.mark.parametrize(
+    ("alter", "reason"),
+    [
+        ("MODIFY g VARCHAR(20) AS (a + 1) STORED", "another expression"),
+        ("MODIFY a DECIMAL(8,3)", "another type"),
+        ("MODIFY n BIGINT, MODIFY v VARCHAR(9), ADD z INT", ""),
+        ("RENAME COLUMN n TO m", ""),
+    ],
+)
+def test_generated_columns_are_computed_anew(alter: str, reason: str) -> None:
+    found = planned(alter, target(), GENERATED)
+    assert reason in "; ".join(found.unknown) and bool(found.unknown) == bool(reason)
+
+
 @pytest.mark.parametrize(
     "alter",
     [

@@ -1,0 +1,246 @@
+"""The values that old rows get in Delta when a type changes and one of the two is a text there, against SELECT on real
+servers: all pairs of types whose conversion Towpath follows, in one Spark session."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
+
+from cdc import pipeline
+from cdc.batches.service import BatchService
+from cdc.config import ApplyConfig, SparkConfig
+from cdc.schemas import TableSchema
+from cdc.testing.servers import Server
+from spark_jobs.apply.schema.values import Conversion, conversion
+from spark_jobs.delta.sql import text_literal
+from spark_jobs.delta.tables import ddl_type
+from spark_jobs.runtime import session
+from spark_jobs.source.columns import TablePolicies, columns_of_schema
+from tests.support.apply import Loop
+from tests.support.capturing import capturing
+from tests.support.ddl_conversions import LENIENT, STRICT, Claim, Conversions, Outcome
+
+Database = Callable[[Server], str]
+TOGETHER = 40
+PER_QUERY = 100
+STRICT_SAMPLE = 25
+"""How many claims that hold in strict mode only are tried, beside those of numbers."""
+
+
+@pytest.fixture(scope="module", params=["mysql9", "mariadb11", "mariadb10", "mysql56"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def conversions(server: Server, database: Database) -> Iterator[Conversions]:
+    name = database(server)
+    server.execute(f"ALTER DATABASE `{name}` CHARACTER SET utf8mb4")
+    opened = Conversions(server, name)
+    yield opened
+    opened.close()
+
+
+def delta_type(conversions: Conversions, kind: str) -> t.DataType:
+    """The type that a column has in Delta."""
+    column = conversions.column(kind)
+    policies = TablePolicies.of("d.t", ApplyConfig.model_validate({"target": "lake"}))
+    schema = TableSchema(columns=(column,), primary_key=())
+    (field,) = columns_of_schema(schema, policies).fields
+    return field.dataType
+
+
+@pytest.mark.timeout(900)
+def test_old_rows_are_as_select_shows_them(conversions: Conversions, seed: int) -> None:
+    kinds = {
+        name: delta_type(conversions, name) for claim in conversions.claims(STRICT) for name in (claim.old, claim.new)
+    }
+
+    def concerns_text(claim: Claim) -> bool:
+        return any(isinstance(kinds[name], t.StringType) for name in (claim.old, claim.new))
+
+    def converts(claim: Claim) -> Conversion | None:
+        old, new = conversions.column(claim.old), conversions.column(claim.new)
+        return conversion(old, new, kinds[claim.old], kinds[claim.new])
+
+    lenient = [claim for claim in conversions.claims(LENIENT) if concerns_text(claim)]
+    anyway = {(claim.old, claim.new) for claim in lenient}
+    strict = [c for c in conversions.claims(STRICT) if concerns_text(c) and (c.old, c.new) not in anyway]
+    numbers = [claim for claim in strict if claim.old.startswith("DECIMAL")]
+    others = [claim for claim in strict if claim not in numbers]
+    outcomes: list[Outcome] = []
+    for at in range(0, len(lenient), TOGETHER):
+        outcomes += conversions.outcomes_together(lenient[at : at + TOGETHER])
+    for claim in numbers + random.Random(seed).sample(others, min(len(others), STRICT_SAMPLE)):
+        outcomes += conversions.outcomes_strictly(claim)
+
+    wrong, compared = [], []
+    for one in outcomes:
+        found = converts(one.claim)
+        if found is None or isinstance(one.old, bytes) or isinstance(one.new, bytes):
+            continue  # the table is parked
+        have = kinds[one.claim.old]
+        if found.expression is None and have == found.type and isinstance(have, t.StringType):
+            if one.old != one.new:
+                wrong.append(one)
+        else:
+            compared.append((one, comparison(one, found, have)))
+    assert len(compared) > 100
+    spark = session.acquire(SparkConfig()).spark
+    for at in range(0, len(compared), PER_QUERY):
+        part = compared[at : at + PER_QUERY]
+        wrong += [
+            one for (one, _), equal in zip(part, evaluated(spark, [sql for _, sql in part]), strict=True) if not equal
+        ]
+    assert not wrong, "\n".join(f"{o.claim.old} to {o.claim.new}: {o.old!r} became {o.new!r}" for o in wrong)
+    followed = {(one.claim.old, one.claim.new) for one, _ in compared}
+    assert followed >= {
+        ("DECIMAL(30,5)", "DECIMAL(45,10)"), ("DECIMAL(45,10)", "DECIMAL(65,30)"), ("DECIMAL(45,10)", "DECIMAL(38,10)"),
+        ("DECIMAL(40,0)", "BIGINT"), ("BIGINT UNSIGNED", "DECIMAL(40,0)"), ("INT", "VARCHAR(20)"), ("TIME", "TIME(3)"),
+    }  # fmt: skip
+
+
+def comparison(one: Outcome, found: Conversion, have: t.DataType) -> str:
+    """SQL that says whether Delta's conversion of the old value is the new one."""
+    old, new = ("NULL" if value is None else text_literal(_text(value)) for value in (one.old, one.new))
+    value = f"CAST({old} AS {ddl_type(have)})"
+    value = value if found.expression is None else found.expression(value)
+    kind = ddl_type(found.type)
+    return f"CAST({value} AS {kind}) <=> CAST({new} AS {kind})"
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def evaluated(spark: SparkSession, expressions: list[str]) -> list[bool]:
+    (row,) = spark.sql(f"SELECT {', '.join(f'{sql} AS c{n}' for n, sql in enumerate(expressions))}").collect()
+    return list(row)
+
+
+CREATE = (
+    "CREATE TABLE {} (id INT PRIMARY KEY, w DECIMAL(50,25), n DECIMAL(30,5), i INT, u BIGINT UNSIGNED, s TIME, "
+    "e ENUM('a','b'), x SMALLINT, v CHAR(5)) DEFAULT CHARSET = utf8mb4"
+)
+ROWS = (
+    "INSERT INTO {} VALUES (1, -465.4943454794681871753479057, 1.5, -7, 18446744073709551615, '-00:00:01', 'a', -5, 'a'), "
+    "(2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), (3, 0, -0.00001, 0, 0, '838:59:59', 'b', 0, ''), "
+    "(4, 1, 1, 1, 1, '01:02:03', 'a', 1, 'b')"
+)
+WIDER = (
+    "ALTER TABLE {} MODIFY w DECIMAL(52,27), MODIFY n DECIMAL(45,10), MODIFY i DECIMAL(40,2), MODIFY u DECIMAL(40,0), "
+    "MODIFY s TIME(3), MODIFY e VARCHAR(5), MODIFY x VARCHAR(12), MODIFY v VARCHAR(9), "
+    "ADD d DECIMAL(45,10) NOT NULL DEFAULT 1.5, ADD z DECIMAL(45,10) NOT NULL, ADD y TIME(3) NOT NULL DEFAULT '12:00:00'"
+)
+LATER = (
+    "INSERT INTO {} VALUES (9, 0.5, 0.5, 0.5, 5, '00:00:00.5', 'new', 'x', 'y', 2, 3, '01:00:00')",
+    "UPDATE {} SET w = 3 WHERE id = 4",
+)
+SHOWN = ("id", "w", "n", "i", "u", "s", "e", "x", "v", "d", "z", "y")
+MODES = {"mirror": "upsert", "soft": "soft_delete", "versions": "scd2", "log": "append"}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [("mysql9", "spark"), ("mysql9", "deltalake"), pytest.param("mariadb11", "spark", marks=pytest.mark.long)],
+)
+def test_every_mode_shows_the_rows_from_before_as_select(
+    kind: str, engine: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path
+) -> None:
+    source: Server = request.getfixturevalue(kind)
+    overrides = ", ".join(f"DB.{table}: {{mode: {mode}}}" for table, mode in MODES.items())
+    small = "small_batches: {engine: deltalake, max_rows: 100000}" if engine == "deltalake" else ""
+    loop = Loop(tmp_path, source, database(source), overrides=overrides, apply=small)
+    loop.sql(*(sql.format(table) for table in MODES for sql in (CREATE, ROWS, "DELETE FROM {} WHERE id = 2")))
+    loop.capture()
+    loop.apply_all()
+    before = texts(loop, "log", SHOWN[:9], "true")
+    loop.sql(*(WIDER.format(table) for table in MODES))
+    loop.capture()
+    loop.apply_all()
+    # Numbers become texts of the same number; nothing else of the changelog changes.
+    assert [[number(v) for v in row] for row in texts(loop, "log", SHOWN[:9], "true")] == [
+        [number(v) for v in row] for row in before
+    ]
+    loop.sql(*(sql.format(table) for table in MODES for sql in LATER))
+    loop.capture()
+    loop.apply_all()
+    for table, current in (("mirror", "true"), ("soft", "NOT _deleted"), ("versions", "_current")):
+        assert texts(loop, table, SHOWN, current) == selected(loop, table, SHOWN), table
+    assert texts(loop, "soft", ("id", "d"), "_deleted") == [["2", "1.5000000000"]]
+
+
+@pytest.mark.timeout(900)
+def test_a_decimal_of_fewer_digits_becomes_a_number_again(mysql9: Server, database: Database, tmp_path: Path) -> None:
+    loop = Loop(
+        tmp_path, mysql9, database(mysql9), overrides="DB.soft: {mode: soft_delete}", apply="on_error: park"
+    )  # fmt: skip
+    for table in ("mirror", "soft"):
+        loop.sql(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, w DECIMAL(45,10), i DECIMAL(40,0))",
+            f"INSERT INTO {table} VALUES (1, -1.5, 5), (2, NULL, NULL), (3, 9999999999999999999999999999.9999999999, 0), "
+            f"(4, 12345678901234567890123456789012345, 1234567890123456789012345678901234567890)",
+            f"DELETE FROM {table} WHERE id = 4",
+        )
+    loop.capture()
+    loop.apply_all()
+    loop.sql(*(f"ALTER TABLE {table} MODIFY w DECIMAL(38,10), MODIFY i BIGINT" for table in ("mirror", "soft")))
+    loop.sql(*(f"INSERT INTO {table} VALUES (5, 2.25, 7)" for table in ("mirror", "soft")))
+    loop.capture()
+    loop.apply_all()
+    assert loop.delta("mirror") == loop.select("mirror")
+    # The deleted row holds a number that the new type does not: only a snapshot tells the table's rows.
+    ((table, record),) = BatchService(loop.config).subscription().parked.items()
+    assert table == f"{loop.db}.soft" and f"cdc snapshot shop {table}" in record.reason
+    take_snapshot(loop, "soft")
+    assert texts(loop, "soft", ("id", "w", "i"), "NOT _deleted") == selected(loop, "soft", ("id", "w", "i"))
+
+
+@pytest.mark.timeout(900)
+def test_a_snapshot_that_overtakes_the_statement(mysql9: Server, database: Database, tmp_path: Path) -> None:
+    overrides = ", ".join(f"DB.{table}: {{mode: {mode}}}" for table, mode in MODES.items())
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)
+    loop.sql(*(sql.format(table) for table in MODES for sql in (CREATE, ROWS, "DELETE FROM {} WHERE id = 2")))
+    loop.capture()
+    loop.apply_all()
+    loop.sql(*(sql.format(table) for table in MODES for sql in (WIDER, *LATER)))
+    loop.capture()
+    take_snapshot(loop, "mirror", "soft", "versions")
+    for table, current in (("mirror", "true"), ("soft", "NOT _deleted"), ("versions", "_current")):
+        assert texts(loop, table, SHOWN, current) == selected(loop, table, SHOWN), table
+
+
+def take_snapshot(loop: Loop, *tables: str) -> None:
+    with capturing(loop.config):
+        pipeline.snapshot(loop.config, [f"{loop.db}.{table}" for table in tables])
+    loop.capture()
+    loop.apply_all()
+
+
+def texts(loop: Loop, table: str, names: tuple[str, ...], where: str) -> list[list[str | None]]:
+    """The rows of a Delta table, as Spark prints them."""
+    frame = session.acquire(loop.config.spark).spark.read.format("delta").load(str(loop.path(table))).where(where)
+    rows = frame.selectExpr(*(f"CAST({name} AS STRING)" for name in names)).collect()
+    return sorted((list(row) for row in rows), key=str)
+
+
+def selected(loop: Loop, table: str, names: tuple[str, ...]) -> list[list[str | None]]:
+    """The rows of the source, as the server prints them."""
+    with loop.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(f'CAST({name} AS CHAR)' for name in names)} FROM `{loop.db}`.`{table}`")
+        return sorted((list(row) for row in cursor.fetchall()), key=str)
+
+
+def number(text: str | None) -> Decimal | str | None:
+    try:
+        return None if text is None else Decimal(text)
+    except InvalidOperation:
+        return text
