@@ -164,6 +164,10 @@ class SourceConfig(Section):
     ignore_xa: Annotated[tuple[FilledText, ...], Doc(example=["x'61',x'',1"])] = ()
     """XA transactions that capture passes at their XA COMMIT if their XA PREPARE is not known any more: the xids as an
     error has named them."""
+    accept_binlog_filters: bool = False
+    """Whether capture reads a server with `binlog_do_db` or `binlog_ignore_db`. Such a server leaves statements out of
+    its binlog by the default database of their session, whatever table they name. Set it only if no session with such a
+    database defines or empties captured tables."""
     purge_alarm_ratio: float = Field(default=0.25, ge=0, lt=1)
     """Capture warns, and `cdc check` fails, when less than this share of the server's retention (its time, or MariaDB's
     size) is left before it purges binlog files that capture has not read. 0 switches it off."""

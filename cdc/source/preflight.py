@@ -16,7 +16,7 @@ from cdc.source.findings import Finding, error, from_error, of_apply, ok, warnin
 from cdc.source.history import executed_gtids
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
 from cdc.source.purge import read_retention
-from cdc.source.schemas import check_members, list_tables, read_schemas
+from cdc.source.schemas import check_members, foreign_key_actions, list_tables, merge_tables, read_schemas
 from cdc.source.server import (
     Connection,
     Flavor,
@@ -29,7 +29,15 @@ from cdc.source.server import (
     status_statement,
     variables,
 )
-from cdc.source.table_checks import check_generated, check_key_dates, check_names, check_policies, check_tables
+from cdc.source.table_checks import (
+    check_engines,
+    check_foreign_keys,
+    check_generated,
+    check_key_dates,
+    check_names,
+    check_policies,
+    check_tables,
+)
 
 __all__ = ["Finding", "check_source", "check_standbys", "examine", "examine_server", "require_source"]
 
@@ -39,13 +47,13 @@ _VARIABLES = (
     "binlog_format",
     "binlog_row_image",
     "binlog_row_metadata",
-    "binlog_alter_two_phase",
     "binlog_storage_engine",
     "binlog_expire_logs_seconds",
     "binlog_expire_logs_auto_purge",
     "expire_logs_days",
     "gtid_mode",
     "sql_mode",
+    "innodb_native_foreign_keys",
     *_RELAY_VARIABLES,
 )
 # Older servers lack binlog_row_image, which guarantees whole rows, and use unsupported formats.
@@ -139,7 +147,7 @@ def _examine(
     databases = {db for db, _ in names}
     found += check_names(names)
     if all(f.level != "error" for f in privileges):
-        found += _filters(conn, databases)
+        found += _filters(config.source, info, conn, databases)
     found += _relay(conn, values)
     found += check_visibility(config.tables, len(names), databases, grants, account)
     hidden = unreadable(conn, names, grants)
@@ -158,10 +166,20 @@ def _examine(
     if info.flavor == "mariadb" and info.version_info >= (11, 8):
         about += check_generated(config, schemas)
     about = [of_apply(f) for f in about]
+    about += check_engines(schemas, merge_tables(conn))
+    if _executes_actions_inside(info, values):
+        about += check_foreign_keys(schemas, foreign_key_actions(conn))
     if not info.names_columns:
         about += check_members(config, schemas)
     found += [f for f in about if f.subject.removeprefix("table ") not in hidden]
     return found
+
+
+def _executes_actions_inside(info: ServerInfo, values: Mapping[str, str]) -> bool:
+    """Whether the actions of foreign keys change rows without an event, inside the storage engine."""
+    if info.flavor == "mariadb" or info.version_info < (9, 7):
+        return True
+    return values.get("innodb_native_foreign_keys", "OFF").upper() in ("ON", "1")
 
 
 def _account(conn: Connection) -> str:
@@ -335,8 +353,11 @@ def _retention(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]
         yield ok(subject, f"the server keeps binlog files for {kept.seconds / 86400:.1f} days")
 
 
-def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:
-    """Checks that ``binlog_do_db`` and ``binlog_ignore_db`` do not exclude an included database from the binlog."""
+def _filters(source: SourceConfig, info: ServerInfo, conn: Connection, databases: set[str]) -> Iterator[Finding]:
+    """Checks that ``binlog_do_db`` and ``binlog_ignore_db`` exclude neither an included database nor statements from
+    the binlog. Rows are filtered by the database of their table, statements by the default database of the session;
+    MariaDB's ``binlog_do_db`` also excludes those of sessions without one (tried on MySQL 5.6 and 9, MariaDB 10.5 and
+    11.8)."""
     rows = query(conn, status_statement(conn))
     if not rows:
         return
@@ -349,6 +370,26 @@ def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:
                 f"source: {name}",
                 f"the server's {name} keeps changes of database {db!r} out of the binlog",
                 f"Remove {name} from the server's configuration, or exclude the database's tables (tables.exclude).",
+            )
+    for name, filtered in (("binlog_do_db", only), ("binlog_ignore_db", never)):
+        if not filtered:
+            continue
+        sessions = f"sessions whose default database is {' or '.join(sorted(filtered))}"
+        if name == "binlog_do_db":
+            without = " or that have no default database" if info.flavor == "mariadb" else ""
+            sessions = f"sessions whose default database is not {' or '.join(sorted(filtered))}{without}"
+        message = (
+            f"the server has {name}={','.join(sorted(filtered))}, so that its binlog lacks the statements of "
+            f"{sessions}: a TRUNCATE or ALTER of a captured table there would go unnoticed"
+        )
+        remedy = f"Remove {name} from the server's configuration."
+        if source.accept_binlog_filters:
+            yield warning(f"source: {name}", message, remedy)
+        else:
+            yield error(
+                f"source: {name}",
+                message,
+                f"{remedy} Or set source.accept_binlog_filters: true, if no such session changes captured tables.",
             )
 
 

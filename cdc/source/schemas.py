@@ -9,7 +9,7 @@ Otherwise the operator writes them into the configuration, or drops the column.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
 from pymysql.constants import ER
@@ -28,6 +28,7 @@ from cdc.schemas import (
 )
 from cdc.source.connection import query, quoted
 from cdc.source.findings import Finding, error
+from cdc.sql.table_options import union_of
 
 _TABLES = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind,
@@ -35,6 +36,19 @@ SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYP
 FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})
 """
+
+
+class ForeignKey(NamedTuple):
+    """A foreign key whose action changes rows of its table."""
+
+    name: str
+    table: str
+    """``db.table``."""
+    parent: str
+    actions: str
+    """``ON DELETE CASCADE ON UPDATE SET NULL``."""
+
+
 _KIND = """
 SELECT TABLE_COLLATION AS coll, TABLE_TYPE AS kind FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
@@ -65,6 +79,40 @@ def list_sequences(conn: pymysql.connections.Connection[Any]) -> set[tuple[str, 
         "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS name FROM information_schema.TABLES WHERE TABLE_TYPE = 'SEQUENCE'",
     )
     return {(str(row["db"]), str(row["name"])) for row in rows}
+
+
+def merge_tables(conn: pymysql.connections.Connection[Any]) -> dict[str, list[str]]:
+    """Returns the server's MERGE tables (``db.table``), each with the tables below it, as far as the user may see."""
+    merged = {}
+    for row in query(
+        conn,
+        "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS name FROM information_schema.TABLES WHERE ENGINE = 'MRG_MyISAM'",
+    ):
+        db, name = str(row["db"]), str(row["name"])
+        created = query(conn, f"SHOW CREATE TABLE {quoted(db)}.{quoted(name)}")[0]
+        merged[f"{db}.{name}"] = [".".join(table) for table in union_of(str(created["Create Table"]), db)]
+    return merged
+
+
+def foreign_key_actions(conn: pymysql.connections.Connection[Any]) -> list[ForeignKey]:
+    """Returns the foreign keys whose actions change rows of their tables, as far as the user may see."""
+    rows = query(
+        conn,
+        "SELECT CONSTRAINT_SCHEMA AS db, TABLE_NAME AS tab, CONSTRAINT_NAME AS name, UNIQUE_CONSTRAINT_SCHEMA AS pdb, "
+        "REFERENCED_TABLE_NAME AS parent, DELETE_RULE AS del, UPDATE_RULE AS upd "
+        "FROM information_schema.REFERENTIAL_CONSTRAINTS "
+        "WHERE DELETE_RULE NOT IN ('NO ACTION', 'RESTRICT') OR UPDATE_RULE NOT IN ('NO ACTION', 'RESTRICT')",
+    )
+    keys = []
+    for row in rows:
+        actions = [
+            f"ON {event} {row[column]}"
+            for event, column in (("DELETE", "del"), ("UPDATE", "upd"))
+            if row[column] not in ("NO ACTION", "RESTRICT")
+        ]
+        table, parent = f"{row['db']}.{row['tab']}", f"{row['pdb']}.{row['parent']}"
+        keys.append(ForeignKey(str(row["name"]), table, parent, " ".join(actions)))
+    return sorted(keys)
 
 
 def _included(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[tuple[str, str], dict[str, Any]]:

@@ -98,8 +98,7 @@ METADATA = Setting(
     level="warning",
     of_sessions=False,
 )
-TWO_PHASE = Setting("binlog_alter_two_phase", "OFF", "every ALTER TABLE would arrive twice, also one that then fails")
-CHECKED = (FORMAT, IMAGE, METADATA, TWO_PHASE)
+CHECKED = (FORMAT, IMAGE, METADATA)
 SHORT_RETENTION_S = 24 * 3600
 """Binlog files that are kept for less are a warning."""
 

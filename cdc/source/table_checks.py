@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
 from cdc.patterns import exclusion
 from cdc.schemas import VERSIONED, ColumnSchema, Schemas, TableSchema, versioned_remedy
 from cdc.source.findings import Finding, error, ok, warning
+from cdc.source.schemas import ForeignKey
 from cdc.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table, table_path
 
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
@@ -69,6 +70,47 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
                 )
             )
     return found
+
+
+_ENGINES_OF_OTHERS = {
+    "mrg_myisam": "it shows the rows of other tables, which change without an event of it",
+    "federated": "its rows belong to a table of another server",
+    "spider": "its rows belong to tables of other servers",
+    "connect": "its rows belong to files or tables elsewhere",
+}  # fmt: skip
+
+
+def check_engines(schemas: Schemas, merged: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Yields errors for tables that change without an event: those whose rows belong to others, and those below a MERGE
+    table. ``merged``: the server's MERGE tables (``db.table``), each with the tables below it."""
+    for name, engine in sorted((schemas.engines or {}).items()):
+        if engine in _ENGINES_OF_OTHERS:
+            yield error(
+                f"table {name}",
+                f"has the engine {engine}: {_ENGINES_OF_OTHERS[engine]}",
+                f"Exclude the table ({exclusion(name)}).",
+            )
+    for merge, tables in sorted(merged.items()):
+        for name in sorted(set(tables) & set(schemas.tables)):
+            yield error(
+                f"table {name}",
+                f"its rows may change through the MERGE table {merge}, and the binlog has them as rows of {merge} then",
+                f"Drop {merge}, or exclude the table ({exclusion(name)}).",
+            )
+
+
+def check_foreign_keys(schemas: Schemas, foreign_keys: Sequence[ForeignKey]) -> Iterator[Finding]:
+    """Yields warnings for foreign keys whose actions change rows of included tables without an event."""
+    for key in foreign_keys:
+        if key.table in schemas.tables:
+            yield warning(
+                f"table {key.table}",
+                f"its foreign key {key.name} to {key.parent} has the action {key.actions}, which changes rows of "
+                "it inside the storage engine: the binlog has no event for them, and Delta keeps the old rows",
+                f"Delete and update the rows of {key.table} by statements of their own, with the foreign key as "
+                f"RESTRICT. Or load the table anew after such actions: `cdc snapshot`. `cdc verify` finds the "
+                "differences.",
+            )
 
 
 def _lake_name(apply: ApplyConfig, column: ColumnSchema) -> str | None:

@@ -8,7 +8,7 @@ from cdc.schemas import charset_of_collation
 from cdc.sql.changes import Change, NoEffect, SetTableCharset, TableName, UnknownEffect, Unsupported
 from cdc.sql.columns import Dialect
 from cdc.sql.literals import take_literal
-from cdc.sql.tokens import Cursor, shown, word_set
+from cdc.sql.tokens import Cursor, shown, tokenize, word_set
 from cdc.sql.types import take_charset, take_collation
 
 _ENGINES = word_set("INNODB INNOBASE MYISAM ARIA MARIA ROCKSDB TOKUDB NDB NDBCLUSTER ARCHIVE MEMORY HEAP CSV XTRADB")
@@ -89,6 +89,23 @@ def _engine(c: Cursor, table: TableName) -> list[Change] | None:
     if token.text.upper() in _ENGINES:
         return []
     return [UnknownEffect(table, f"the engine {token.text} decides which rows the table has")]
+
+
+def union_of(sql: str, db: str) -> list[TableName]:
+    """Returns the tables below a MERGE table, from its CREATE TABLE as the server prints it."""
+    c = Cursor(tokenize(sql), db)
+    while c.peek() is not None:
+        if c.take_any("UNION") is not None:
+            c.take_punct("=")
+            group = Cursor(c.take_group() or [], db)
+            tables = []
+            while (table := group.take_table()) is not None:
+                tables.append(table)
+                group.take_punct(",")
+            return tables
+        if c.take_group() is None:
+            c.at += 1
+    return []
 
 
 def take_partitioning(c: Cursor) -> bool:

@@ -106,15 +106,57 @@ def test_a_wrong_setting_is_refused(source: Server, tmp_path: Path, variable: st
         source.execute(f"SET GLOBAL {variable} = '{before}'")
 
 
-def test_alters_in_two_phases_are_refused(mariadb11: Server, tmp_path: Path) -> None:
-    mariadb11.execute("SET GLOBAL binlog_alter_two_phase = ON")
+def test_foreign_keys_with_actions_are_named(source: Server, tmp_path: Path) -> None:
+    """MySQL 9.7 writes the rows that they change; MariaDB and earlier versions do not."""
+    with source.connect() as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT VERSION()")
+        version = str((cursor.fetchone() or ("",))[0])
+        has_events = "maria" not in version.lower() and tuple(map(int, version.split("-")[0].split(".")[:2])) >= (9, 7)
+    source.execute(
+        "CREATE DATABASE fk",
+        "CREATE TABLE fk.p (id INT PRIMARY KEY)",
+        "CREATE TABLE fk.c (id INT PRIMARY KEY, p INT, CONSTRAINT of_p FOREIGN KEY (p) REFERENCES fk.p (id) "
+        "ON DELETE CASCADE ON UPDATE SET NULL)",
+        "CREATE TABLE fk.d (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES fk.p (id) ON DELETE RESTRICT)",
+    )
     try:
-        destination = config(mariadb11, tmp_path)
-        with pytest.raises(SourceRefusedError, match="every ALTER TABLE would arrive twice") as caught:
-            require_source(destination, connect(destination.source))
-        assert "SET GLOBAL binlog_alter_two_phase=OFF;" in str(caught.value)
+        found = problems(check_source(config(source, tmp_path, include=r"fk\..*")))
+        expected = (
+            "warning table fk.c: its foreign key of_p to fk.p has the action ON DELETE CASCADE ON UPDATE SET NULL, "
+            "which changes rows of it inside the storage engine: the binlog has no event for them, and Delta keeps the "
+            "old rows"
+        )
+        assert found == ([] if has_events else [expected])
     finally:
-        mariadb11.execute("SET GLOBAL binlog_alter_two_phase = OFF")
+        source.execute("DROP DATABASE fk")
+
+
+def test_tables_whose_rows_belong_to_others_are_refused(source: Server, tmp_path: Path) -> None:
+    source.execute(
+        "CREATE DATABASE mg",
+        *[f"CREATE TABLE mg.below{n} (id INT PRIMARY KEY) ENGINE = MyISAM" for n in (1, 2)],
+        "CREATE TABLE mg.alone (id INT PRIMARY KEY) ENGINE = MyISAM",
+        "CREATE TABLE mg.`all, of` (id INT NOT NULL, KEY (id)) ENGINE = MERGE UNION = (mg.below1, mg.below2) "
+        "INSERT_METHOD = LAST",
+    )
+    try:
+        found = problems(check_source(config(source, tmp_path, include=r"mg\..*")))
+        named = [text for text in found if "no primary key" not in text]
+        merge = "error table mg.all, of: has the engine mrg_myisam: it shows the rows of other tables, which change "
+        assert named == [
+            f"{merge}without an event of it",
+            *[
+                f"error table mg.below{n}: its rows may change through the MERGE table mg.all, of, and the binlog has "
+                "them as rows of mg.all, of then"
+                for n in (1, 2)
+            ],
+        ]
+        destination = config(source, tmp_path, include=r"mg\.below1")
+        with pytest.raises(SourceRefusedError, match=r"its rows may change through the MERGE table mg.all, of"):
+            require_source(destination, connect(destination.source))
+    finally:
+        source.execute("DROP DATABASE mg")
 
 
 def test_compression_is_no_trouble(source: Server, tmp_path: Path) -> None:
@@ -399,3 +441,29 @@ def test_servers_that_cannot_be_captured(tmp_path: Path, kind: str, options: lis
         with pytest.raises(SourceRefusedError) as caught:
             require_source(destination, connect(destination.source))
         assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "sessions"),
+    [
+        ("mysql9", "binlog-ignore-db=other", "sessions whose default database is other: a TRUNCATE"),
+        ("mysql9", "binlog-do-db=pre", "sessions whose default database is not pre: a TRUNCATE"),
+        (
+            "mariadb11",
+            "binlog-do-db=pre",
+            "sessions whose default database is not pre or that have no default database: a TRUNCATE",
+        ),
+    ],
+)
+def test_filters_of_the_binlog_must_be_accepted(tmp_path: Path, kind: str, option: str, sessions: str) -> None:
+    with Server(kind, options=[f"--{option}"]) as server:
+        server.execute("CREATE DATABASE pre", "CREATE TABLE pre.good (id INT PRIMARY KEY)")
+        destination = config(server, tmp_path)
+        with pytest.raises(SourceRefusedError, match=sessions) as caught:
+            require_source(destination, connect(destination.source))
+        assert "source.accept_binlog_filters: true" in str(caught.value)
+        source = destination.source.model_copy(update={"accept_binlog_filters": True})
+        accepted = destination.model_copy(update={"source": source})
+        require_source(accepted, connect(accepted.source))
+        (finding,) = [f for f in check_source(accepted) if f.level != "ok"]
+        assert finding.level == "warning" and sessions in finding.message
