@@ -14,7 +14,7 @@ from cdc.binlog.framer import Decision
 from cdc.binlog.table_map import may_be_sequence
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
-from cdc.sql.changes import KEEPS_COLUMNS, RenameTable, TableName, table_of
+from cdc.sql.changes import NoEffect, RenameTable, SetDefault, TableName, table_of
 from cdc.sql.statements import Statement, classify
 
 _ON_ONE_TABLE = ("ALTER TABLE", "TRUNCATE TABLE", "CREATE INDEX", "DROP INDEX")
@@ -144,8 +144,9 @@ class StatementFilter:
         for name in names:
             mask |= 1 << (self._numbers.number(name) & 63)
         # A table without a listed change may have changed, such as the new name of a RENAME.
-        harmless = {table_of(change) for change in found.changes if isinstance(change, KEEPS_COLUMNS)}
-        harmless -= {table_of(change) for change in found.changes if not isinstance(change, KEEPS_COLUMNS)}
+        same = (NoEffect, SetDefault)
+        harmless = {table_of(change) for change in found.changes if isinstance(change, same)}
+        harmless -= {table_of(change) for change in found.changes if not isinstance(change, same)}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
         altered = frozenset() if found.verb.startswith(("TRUNCATE", "DELETE")) else frozenset(names) - kept
         return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)

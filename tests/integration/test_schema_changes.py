@@ -23,6 +23,7 @@ from spark_jobs.apply_batch import merge_tables
 from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.compare import ordered
+from tests.support.versions import needs
 
 Database = Callable[[Server], str]
 CREATE = (
@@ -57,6 +58,40 @@ def require_equal(loop: Loop, table: str, where: str = "true") -> None:
     selected = loop.select(table)
     assert found == ordered(tuple(row.values()) for row in selected)
     assert not selected or names == list(selected[0])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("metadata", ["FULL", pytest.param("MINIMAL", marks=pytest.mark.long)])
+def test_a_generated_key_stays_first(loop: Loop, metadata: str) -> None:
+    """MySQL puts columns that are to be FIRST behind the key that it generated, until the key is made visible."""
+    needs(loop.server, "invisible keys")
+    loop.server.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
+    try:
+        loop.sql(
+            "SET SESSION sql_generate_invisible_primary_key = ON",
+            "CREATE TABLE g (a INT, b INT)",
+            "CREATE TABLE filled SELECT 1 AS a, 2 AS b",
+            "CREATE TABLE alike LIKE g",
+        )
+        tables = ("g", "filled", "alike")
+        loop.sql(*(f"INSERT INTO {table} VALUES (1, 2), (3, 4)" for table in tables))
+        loop.capture()
+        loop.apply_all()
+        loop.sql(*(f"ALTER TABLE {table} ADD c INT FIRST, MODIFY b INT FIRST" for table in tables))
+        loop.sql(*(f"INSERT INTO {table} (a, b, c) VALUES (5, 6, 7)" for table in tables))
+        loop.capture()
+        loop.apply_all()
+        assert list(loop.delta("g")[0]) == ["my_row_id", "b", "c", "a"]
+        loop.sql("ALTER TABLE g ALTER my_row_id SET VISIBLE", "ALTER TABLE g ADD d INT FIRST")
+        loop.sql("INSERT INTO g (a, b, c, d) VALUES (8, 9, 10, 11)")
+        loop.sql("ALTER TABLE alike DROP my_row_id, ADD PRIMARY KEY (a), ADD d INT FIRST")
+        loop.sql("INSERT INTO alike VALUES (8, 9, 10, 11)", "ALTER TABLE filled ALTER my_row_id SET VISIBLE")
+        loop.capture()
+        loop.apply_all()
+    finally:
+        loop.server.execute("SET GLOBAL binlog_row_metadata = FULL")
+    for table in tables:
+        require_equal(loop, table)
 
 
 @pytest.mark.timeout(900)
