@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.changes import Change, Null, OldRows, Unknown
 from cdc.sql.conversions import ValueEffect, computes_alike, value_effect
+from cdc.sql.shapes import shape_of
 from cdc.sql.track import plan_columns
 
 NULL = Null()
@@ -41,16 +42,22 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
             found.append(Followed(one.column, one.old, _EXPRESSION))
         else:
             found.append(Followed(one.column, one.old, effect_of(one.old, one.column, sql_mode)))
-    if any(one.old is not None and one.effect is not None and not computes_alike(one.old, one.column) for one in found):
-        found = [
-            replace(one, effect=_COMPUTED) if one.old is not None and one.column.is_generated else one for one in found
-        ]
-    return plan.schema, tuple(found)
+    return plan.schema, _computed(found)
+
+
+def _computed(columns: Sequence[Followed]) -> tuple[Followed, ...]:
+    """Returns the columns; the values of generated ones are not known if any column may make them others."""
+    changed = [(one.old, one.column) for one in columns if one.old is not None and one.effect is not None]
+    if all(computes_alike(old, new) for old, new in changed):
+        return tuple(columns)
+    return tuple(
+        replace(one, effect=_COMPUTED) if one.old is not None and one.column.is_generated else one for one in columns
+    )
 
 
 def effect_of(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:
     """Returns what becomes of the values of a column whose definition changes; None if it is the same."""
-    same = (old.column_type.lower(), old.charset) == (new.column_type.lower(), new.charset)
+    same = (shape_of(old), old.charset) == (shape_of(new), new.charset)
     if same and (new.nullable or not old.nullable) and old.attributes == new.attributes:
         return None
     return value_effect(old, new, sql_mode)
@@ -70,7 +77,7 @@ def differences(before: TableSchema, after: TableSchema, sql_mode: int) -> tuple
             found.append(Followed(column, None, None, Unknown("it may be another column under a new name")))
         else:
             found.append(Followed(column, None, None, _default(column)))
-    return tuple(found)
+    return _computed(found)
 
 
 def _default(column: ColumnSchema) -> OldRows:

@@ -234,6 +234,22 @@ def test_the_difference_of_two_definitions() -> None:
     assert plan(target(), there, differences(before, renamed, STRICT), before, renamed).unknown_new
 
 
+def test_a_copy_computes_generated_columns_anew() -> None:
+    before, after = schema_of(GENERATED), schema_of(GENERATED.replace("DECIMAL(5,1)", "DECIMAL(8,3)"))
+    there = columns_of(
+        state_of([(f.name, f.name, f.dataType) for f in columns_of_schema(before, target().policies).fields])
+    )
+    assert "another type" in "; ".join(plan(target(), there, differences(before, after, STRICT), before, after).unknown)
+    assert not plan(target(), there, differences(before, before, STRICT), before, before).unknown
+
+
+@pytest.mark.parametrize("kind", ["ENUM", "SET"])
+def test_members_in_other_letters_are_other_texts(kind: str) -> None:
+    create = f"CREATE TABLE t (id INT PRIMARY KEY, e {kind}('A','b')) CHARSET utf8mb4"
+    assert planned(f"MODIFY e {kind}('a','b')", target(), create).unknown
+    assert not planned(f"MODIFY e {kind}('A','b')", target(), create).unknown
+
+
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
