@@ -10,6 +10,7 @@ The first level of the tree says whether another try may succeed::
     │   ├── StoreIncompleteError         the store may still lack transactions from before the time limit
     │   ├── LakeBehindError              the lake does not have all transactions from before the time limit yet
     │   ├── MergeFailedError             a table of the batch could not be merged; the batch was rolled back
+    │   ├── TablesLeftOutError           a run has applied everything but parked tables
     │   ├── StorageError                 the disk is full, a write or fsync failed
     │   ├── PeerUnavailableError         the server, master or standby at the other end is gone, or does not answer
     │   ├── SchemaChangedError           a table was altered while a snapshot of it was read
@@ -104,6 +105,10 @@ class SchemaChangedError(RetryableError):
 
 class MergeFailedError(RetryableError):
     """A batch could not be merged and was rolled back."""
+
+
+class TablesLeftOutError(RetryableError):
+    """A run has applied and acked everything but the changes of tables that are parked."""
 
 
 class StorageError(RetryableError):

@@ -368,6 +368,13 @@ def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[
         return _retry_parked(config)
 
 
+def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
+    """See :func:`cdc.table_jobs.catch_up.require_none_left_out`."""
+    from cdc.table_jobs import catch_up
+
+    catch_up.require_none_left_out(config, say)
+
+
 def _retry_parked(config: DestinationConfig) -> list[CatchUp]:
     from cdc.table_jobs import catch_up
     from spark_jobs.catch_up import CatchUp

@@ -8,7 +8,10 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 
+from cdc.airflow import xcom
+from cdc.airflow.compat import AirflowFailException
 from cdc.config import DestinationConfig, load
+from cdc.errors import TablesLeftOutError
 
 
 class DestinationOperator(BaseOperator):
@@ -44,3 +47,11 @@ class BatchOperator(DestinationOperator):
     @property
     def _owner(self) -> str:
         return self.batch_owner or f"airflow:{self.dag_id}"
+
+    def _require_none_left_out(self, config: DestinationConfig) -> None:
+        """Names the parked tables in the log. Raises AirflowFailException if ``apply.on_parked`` says so: another try
+        of the task would not help, and the next run tries the tables again."""
+        try:
+            xcom.pipeline().require_none_left_out(config, self.log.warning)
+        except TablesLeftOutError as error:
+            raise AirflowFailException(str(error)) from error

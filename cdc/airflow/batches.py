@@ -68,6 +68,7 @@ class TowpathFetchOperator(BatchOperator):
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
             tell(config, RunStats(), succeeded=True)
+            self._require_none_left_out(config)
             raise DownstreamTasksSkipped(tasks=self._later_steps())  # type: ignore[no-untyped-call]
         self.link_targets[links.MANIFEST] = links.manifest_address(config, lease)
         self.log.info("Batch %d is leased.", lease.manifest.batch)
@@ -245,6 +246,7 @@ class TowpathFinalizeOperator(BatchOperator):
                     steps.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
                     self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
                 tell(config, None, succeeded=True)
+                self._require_none_left_out(config)
                 return
             gone = steps.release(config, self._owner)
             tell(config, None, succeeded=False)

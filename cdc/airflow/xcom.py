@@ -7,7 +7,7 @@ look the token up in the meta by the fingerprint (:meth:`cdc.batches.service.Bat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -38,6 +38,8 @@ class Pipeline(Steps, Protocol):
     def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease: ...
 
     def release(self, config: DestinationConfig, owner: str) -> list[int]: ...
+
+    def require_none_left_out(self, config: DestinationConfig, say: Callable[[str], None]) -> None: ...
 
     def stop(self) -> None: ...
 

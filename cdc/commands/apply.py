@@ -99,29 +99,19 @@ def apply(
     finally:
         if json_output and (report.done or sys.exception() is None):
             print_json({"batches": report.done})
-    if json_output:
-        return
+    if not json_output:
+        _show_end(config, report, spent=run.spent)
+    pipeline.require_none_left_out(config, say)
+
+
+def _show_end(config: DestinationConfig, report: _Report, *, spent: bool) -> None:
     if not report.done:
         out().print("Nothing to apply.")
-    _show_parked(config)
-    if run.spent:
+    if spent:
         out().print(
             f"{config.airflow.run_for:g} s (airflow.run_for) are spent, and more is waiting: run it again, or with "
             "--until-empty."
         )
-
-
-def _show_parked(config: DestinationConfig) -> None:
-    """Names the tables that the run has left out."""
-    from cdc.client import open_meta
-
-    known = open_meta(config).read().subscriptions.get("apply")
-    waiting = {} if known is None else known.parked
-    for table, one in sorted(waiting.items()):
-        say(f"{table} is left out: {one.reason}")
-    due = sorted(table for table, one in waiting.items() if one.due == "snapshot")
-    if due:
-        say(f"Run `cdc snapshot {config.name}` to fill {', '.join(due)}.")
 
 
 class _Report:

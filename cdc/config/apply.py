@@ -22,6 +22,7 @@ MODES = {
 Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSchema({"enum": list(MODES)})]
 
 OnError = Literal["block", "park"]
+OnParked = Literal["fail", "warn"]
 SchemaChanges = Literal["evolve", "additive", "ignore", "fail"]
 OnTruncate = Literal["apply", "ignore", "fail"]
 Engine = Literal["spark", "deltalake"]
@@ -78,12 +79,23 @@ class ApplyConfig(Section):
         OnError,
         Doc(
             choices={
-                "block": "the run fails, and its batch is taken again by the next one",
                 "park": "the table is left out and its changes are kept until it can be applied; the others go on",
+                "block": "the run fails, and its batch is taken again by the next one",
             }
         ),
-    ] = "block"
+    ] = "park"
     """Treatment of a table whose changes cannot be applied."""
+    on_parked: Annotated[
+        OnParked,
+        Doc(
+            choices={
+                "fail": "the run fails at its end, after everything else is applied and acked",
+                "warn": "the run succeeds, and says which tables it has left out",
+            }
+        ),
+    ] = "fail"
+    """End of a run while tables are left out that an error or a statement has parked. Tables that wait for their first
+    snapshot fail no run."""
     schema_changes: Annotated[
         SchemaChanges,
         Doc(

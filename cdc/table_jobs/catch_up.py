@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cdc.batches.manifest import TableResult
 from cdc.client import open_meta, open_store
-from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError
+from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError, TablesLeftOutError
 from cdc.log import get_logger
 from cdc.meta import Subscription
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
@@ -26,6 +26,53 @@ def waiting_tables(config: DestinationConfig) -> list[str]:
     known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
     waiting = [] if known is None else sorted(table for table, one in known.parked.items() if one.due == "retry")
     return [table for table in waiting if config.tables.includes(*split_table(table))]
+
+
+class LeftOut(NamedTuple):
+    """A table that apply leaves out."""
+
+    table: str
+    sentence: str
+    """The table, the reason and the way back."""
+    fails: bool
+    """Whether a run ends as failed because of it, if ``apply.on_parked`` is ``fail``."""
+
+
+def left_out(config: DestinationConfig) -> list[LeftOut]:
+    """Returns the included tables that are parked, by name. One that waits for its first snapshot, or was taken back by
+    an operator, fails no run."""
+    known = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
+    return [
+        LeftOut(
+            table,
+            f"{table} is left out: {parked.reason} {way_back(parked.due, config.name, table)}",
+            parked.due == "retry" or (parked.due == "snapshot" and known.table(table) is not None),
+        )
+        for table, parked in sorted(known.parked.items())
+        if config.tables.includes(*split_table(table))
+    ]
+
+
+def way_back(due: str, destination: str, table: str) -> str:
+    """Returns what brings a parked table back, as a sentence."""
+    if due == "snapshot":
+        return f"`cdc snapshot {destination} {table}` brings it back."
+    return "Each run tries it again." if due == "retry" else f"`cdc replay {destination} {table}` brings it back."
+
+
+def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
+    """Tells which tables are left out, by ``say``. Raises TablesLeftOutError if that fails the run."""
+    tables = left_out(config)
+    for one in tables:
+        say(one.sentence)
+    failing = [one.table for one in tables if one.fails]
+    if failing and config.apply.on_parked == "fail":
+        raise TablesLeftOutError(
+            f"{len(failing)} {'table is' if len(failing) == 1 else 'tables are'} left out: {', '.join(failing)}",
+            place=f"destination {config.name}",
+            remedy="Everything else is applied and acked. The reasons and the ways back are above; with "
+            "apply.on_parked: warn such a run succeeds.",
+        )
 
 
 def retry_parked(config: DestinationConfig) -> list[CatchUp]:

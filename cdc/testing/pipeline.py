@@ -104,6 +104,11 @@ class FakePipeline:
         self.retries += 1
         return []
 
+    def require_none_left_out(self, config: DestinationConfig, say: Callable[[str], None]) -> None:
+        """Does nothing; no table is parked here. A test may set ``fail["left_out"]``."""
+        if "left_out" in self.fail:
+            self.fail["left_out"]()
+
     @contextmanager
     def session(self, config: DestinationConfig) -> Iterator[None]:
         """Counts the sessions."""

@@ -15,7 +15,7 @@ from cdc.airflow import TowpathMergeOperator, build_dags, task_group, xcom
 from cdc.airflow.compat import AirflowFailException
 from cdc.batches.manifest import TableResult
 from cdc.config import load
-from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TargetError
+from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TablesLeftOutError, TargetError
 from cdc.testing.pipeline import FakePipeline
 from tests.support.airflows import task_runner
 
@@ -90,6 +90,16 @@ def test_nothing_to_fetch_is_a_success(apply: Callable[..., States], pipeline: F
     assert apply() == {"run": "success", "fetch": "success", "merge": "skipped", "finalize": "skipped"}
     assert pipeline.calls == ["fetch"]
     assert pipeline.retries == 1, "parked tables do not wait for the others' changes"
+
+
+def test_a_run_that_leaves_tables_out_fails_after_its_ack(apply: Callable[..., States], pipeline: FakePipeline) -> None:
+    error = TablesLeftOutError("1 table is left out: shop.b")
+    pipeline.fail["left_out"] = raiser(error, error)
+    assert apply(retries=2) == {"run": "failed", "fetch": "success", "merge": "success", "finalize": "failed"}
+    assert pipeline.acked == [1]
+    assert pipeline.calls == ["fetch", "merge", "finalize"], "another try of the task would not help"
+    assert apply(retries=2) == {"run": "failed", "fetch": "failed", "merge": "upstream_failed", "finalize": "failed"}
+    assert apply() == {"run": "success", "fetch": "success", "merge": "skipped", "finalize": "skipped"}
 
 
 def test_a_failed_fetch_fails_the_run_and_rolls_nothing_back(

@@ -64,6 +64,47 @@ def test_json_and_exit_codes(loop: Loop) -> None:
     assert BatchService(loop.config).outstanding() == []
 
 
+def test_a_table_that_cannot_be_applied_fails_each_run_and_holds_no_other_back(
+    tmp_path: Path, mysql9: Server, database: Callable[[Server], str]
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply="on_error: park")
+    loop.sql(
+        "CREATE TABLE good (id INT PRIMARY KEY)",
+        "CREATE TABLE keyless (id INT)",
+        "CREATE TABLE dates (d DATE PRIMARY KEY)",
+        "INSERT INTO good VALUES (1)",
+        "INSERT INTO keyless VALUES (1)",
+        "SET SESSION sql_mode = ''",
+        "INSERT INTO dates VALUES ('0000-00-00')",
+    )
+    loop.capture()
+    names = [f"{loop.db}.{table}" for table in ("dates", "keyless")]
+
+    def run(*words: str) -> tuple[int, list[str]]:
+        done = subprocess.run(command(loop, *words), capture_output=True, text=True, timeout=240, check=False)
+        return done.returncode, done.stderr.strip().splitlines()
+
+    code, lines = run("--until-empty")
+    loop.require_equal("good")
+    assert code == 1, lines
+    for name, line in zip(names, lines[-3:-1], strict=True):
+        assert line.startswith(f"{name} is left out: ") and line.endswith("Each run tries it again.")
+    assert "primary key" in lines[-2]
+    assert lines[-1].startswith(f"cdc: destination shop: 2 tables are left out: {', '.join(names)}.")
+
+    loop.sql("INSERT INTO good VALUES (2)")
+    loop.capture()
+    assert run()[0] == 1
+    loop.require_equal("good")
+    code, lines = run()  # with nothing to apply
+    assert code == 1 and lines[-1].startswith("cdc: destination shop: 2 tables are left out")
+
+    file = loop.config.file
+    file.write_text(file.read_text().replace("on_error: park", "on_error: park, on_parked: warn"))
+    code, lines = run()
+    assert code == 0 and [line.split(" is left out")[0] for line in lines[-2:]] == names
+
+
 def _words(process: psutil.Process) -> list[str]:
     """Returns the command line; empty if the process has just ended."""
     try:
