@@ -98,6 +98,32 @@ class TableComments(BaseModel):
     """By the names of columns, without those that have none."""
 
 
+class ForeignKey(BaseModel):
+    """A foreign key of an included table, with actions on its rows that the server writes no row events for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """The constraint's name."""
+    columns: tuple[str, ...]
+    parent: str
+    """The referenced table as ``db.table``, included or not."""
+    parent_columns: tuple[str, ...]
+    on_delete: str
+    """``CASCADE``, ``SET NULL``, ``SET DEFAULT``, ``RESTRICT`` or ``NO ACTION``."""
+    on_update: str
+
+    @property
+    def actions(self) -> str:
+        """The actions that change rows, for messages: ``ON DELETE CASCADE, ON UPDATE SET NULL``; empty without any."""
+        rules = (("ON DELETE", self.on_delete), ("ON UPDATE", self.on_update))
+        return ", ".join(f"{event} {rule}" for event, rule in rules if rule in CHANGES_ROWS)
+
+
+CHANGES_ROWS = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
+"""The actions of foreign keys that change rows of the table with the key."""
+
+
 class Schemas(BaseModel):
     """All included tables at one moment."""
 
@@ -115,6 +141,9 @@ class Schemas(BaseModel):
     """By ``db.table``, of tables that have any; None in files of Towpath 0.1, which does not read them."""
     engines: dict[str, str] | None = None
     """By ``db.table``, of tables that are not of InnoDB, in lower case; None in files of Towpath 0.1."""
+    foreign_keys: dict[str, tuple[ForeignKey, ...]] | None = None
+    """By the ``db.table`` that has them, the keys whose actions change its rows without row events; None in files of
+    Towpath 0.1, and where no server was asked."""
 
     def comments_of(self, table: str) -> TableComments | None:
         """Returns the comments of a table; None if they are not known, or there is no such table."""

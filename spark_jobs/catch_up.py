@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.batches.manifest import TableResult
 from cdc.errors import NeedsSnapshotError
 from cdc.log import get_logger
+from spark_jobs.apply.foreign_keys import require_no_unlogged_changes
 from spark_jobs.apply.prepare import prepare
 from spark_jobs.apply_batch import merge_tables
 from spark_jobs.delta.proof import position_of
@@ -77,6 +78,7 @@ def catch_up(
     state = target_of(alone, table).state()
     position = max(after_seq, position_of(state) if state is not None else 0)
     done = CatchUp(table, position)
+    require_no_unlogged_changes(alone, table, batches, position, until_seq)
     while position < until_seq:
         with batches.next(table, position, until_seq) as manifest:
             if manifest is None:

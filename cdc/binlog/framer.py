@@ -66,6 +66,8 @@ class Decision:
     table_mask: int = 0
     altered: frozenset[str] = frozenset()
     """For DDL that is kept: the captured tables (``db.table``) whose columns it may change."""
+    named: frozenset[str] = frozenset()
+    """For DDL that is kept: the captured tables that it names."""
     savepoint: str | None = None
     """For SAVEPOINT and ROLLBACK TO SAVEPOINT: the name."""
     undoes: bool = False

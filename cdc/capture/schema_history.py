@@ -23,7 +23,7 @@ table is unsure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -41,7 +41,7 @@ from cdc.errors import RetryableError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.log import get_logger
 from cdc.patterns import exclusion
 from cdc.positions import BinlogPosition, make_seq, split_seq
-from cdc.schemas import Schemas, TableComments, TableSchema
+from cdc.schemas import ForeignKey, Schemas, TableComments, TableSchema
 from cdc.source.schemas import check_members, read_schema, read_schemas, with_members
 from cdc.source.server import current_position
 from cdc.store.formats.index import read_entries
@@ -56,6 +56,7 @@ _REMEDY = (
     "columns (binlog_row_metadata is not FULL)."
 )
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+ForeignKeys: TypeAlias = "dict[str, tuple[ForeignKey, ...]] | None"
 
 
 class ColumnNamesMissingError(RetryableError):
@@ -81,6 +82,8 @@ class _Altered:
 
     names: frozenset[str]
     begins: int | None
+    named: frozenset[str] = frozenset()
+    """All captured tables that the DDL names."""
 
 
 class SchemaHistory:
@@ -101,6 +104,10 @@ class SchemaHistory:
         """If table maps name the columns: the definitions that were read last."""
         self._comments: dict[str, TableComments] | None = None
         self._engines: dict[str, str] | None = None
+        self._foreign_keys: ForeignKeys = None
+        self._earlier_keys: set[str] = set()
+        """The tables on either end of foreign keys that the source has dropped, by a statement that was not read yet.
+        Their names are in lower case."""
         self._unsure: dict[str, _Unsure] = {}
         self._nameless: dict[str, int] = {}
         """The tables that have had rows without the names of their columns, and the seq of the first ones."""
@@ -129,6 +136,7 @@ class SchemaHistory:
             self._current = {name: one for name, one in base.tables.items() if self._config.includes_name(name)}
             completed = base != stored or base.comments != self._comments or base.named is not False
             completed = completed or base.engines != self._engines
+            completed = completed or base.foreign_keys != self._foreign_keys
             completed = completed or len(self._current) < len(base.tables)
             # After a failover, positions of the former server say nothing about this one's binlog.
             until_here = {name: until if self._is_unread(end, seq) else end for name, end in base.unsure.items()}
@@ -183,13 +191,14 @@ class SchemaHistory:
             )
         self._nameless.setdefault(f"{db}.{table}", seq)
 
-    def statement(self, altered: frozenset[str], begins: int | None) -> None:
-        """Notes the tables of a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
+    def statement(self, altered: frozenset[str], begins: int | None, named: frozenset[str] = frozenset()) -> None:
+        """Notes the tables of a DDL statement that was kept: those whose columns it may change, and all that it names.
+        ``begins``: see :class:`_Altered`."""
         last = self._pending[-1] if self._pending else None
         if begins is not None and last is not None and last.begins == begins:
-            self._pending[-1] = _Altered(last.names | altered, begins)
+            self._pending[-1] = _Altered(last.names | altered, begins, last.named | named)
         else:
-            self._pending.append(_Altered(altered, begins))
+            self._pending.append(_Altered(altered, begins, named))
 
     def abandon(self, begins: int) -> None:
         """Discards the notes of the unfinished transaction that begins at this offset."""
@@ -211,12 +220,13 @@ class SchemaHistory:
             seq = int(rows[at, k.R_SEQ])
             altered = self._pending.popleft()
             if not self._named:
-                self._alter(seq, altered.names)
-            elif not is_saved:
+                self._alter(seq, altered)
+            elif not is_saved or self._awaits_statement(altered.named):
                 later = list(self._pending)[: len(statements) - 1]
                 files = self._files()
                 before = Schemas.load(self._folder / f"{files[-1]}.json") if files and files[-1] <= seq else None
-                self._save_as_they_are(seq, before, altered.names.union(*(one.names for one in later)))
+                names = altered.names.union(*(one.names for one in later))
+                self._save_as_they_are(seq, before, names, altered.named)
                 is_saved = True
             begin = int(at)  # the statement's own rows (CREATE TABLE … SELECT) have the new definition
         self._pass(rows[begin:])
@@ -252,7 +262,8 @@ class SchemaHistory:
             if last >= unsure.until:
                 del self._unsure[name]
 
-    def _alter(self, seq: int, names: frozenset[str]) -> None:
+    def _alter(self, seq: int, statement: _Altered) -> None:
+        names = statement.names
         for name in self._matching(names, self._unsure):
             unsure = self._unsure[name]
             if unsure.rows and seq <= unsure.until:
@@ -268,12 +279,13 @@ class SchemaHistory:
             self._current[name] = fresh[name]
             if until > seq:
                 self._unsure[name] = _Unsure(seq, until, rows=False)
-        self._save(seq)
+        self._save(seq, statement.named)
 
     def _read(self) -> tuple[dict[str, TableSchema], int]:
         """Reads the current definitions, then the source's position. Returns the definitions and the position's seq."""
         found = read_schemas(self._control, self._config)
         tables, self._comments, self._engines = found.tables, found.comments, found.engines
+        self._foreign_keys = found.foreign_keys
         for finding in check_members(self._destination, Schemas(tables=tables)):
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         return tables, self._source_seq()
@@ -286,12 +298,20 @@ class SchemaHistory:
         """Whether a position of the server before the one of ``seq`` was never reached."""
         return split_seq(until).epoch < split_seq(seq).epoch and until > (self._log.last_seq or 0)
 
-    def _save(self, seq: int) -> None:
+    def _save(self, seq: int, named: frozenset[str] = frozenset()) -> None:
         unsure = {name: found.until for name, found in sorted(self._unsure.items())}
         tables = dict(sorted(self._current.items()))
-        schemas = Schemas(tables=tables, unsure=unsure, comments=self._comments, engines=self._engines, named=False)
         known = [n for n in self._files() if n <= seq]
-        if known and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
+        before = Schemas.load(self._folder / f"{known[-1]}.json") if known else None
+        schemas = Schemas(
+            tables=tables,
+            unsure=unsure,
+            comments=self._comments,
+            engines=self._engines,
+            foreign_keys=self._with_earlier_keys(self._foreign_keys, before, named, tables),
+            named=False,
+        )
+        if before == schemas:
             return
         schemas.save(self._folder / f"{seq}.json")
 
@@ -320,11 +340,21 @@ class SchemaHistory:
 
     # --- servers with names in table maps
 
-    def _save_as_they_are(self, seq: int, before: Schemas | None, altered: frozenset[str] = frozenset()) -> None:
+    def _save_as_they_are(
+        self,
+        seq: int,
+        before: Schemas | None,
+        altered: frozenset[str] = frozenset(),
+        named: frozenset[str] = frozenset(),
+    ) -> None:
         """Writes the current definitions. They may contain a later DDL statement already, which readers of rows with
         names allow for. Tables that have another definition than in the file ``before``, or were ``altered`` by
-        statements from ``seq`` on, are unsure up to the source's position."""
+        statements from ``seq`` on, are unsure up to the source's position. ``named``: the tables that the statement at
+        ``seq`` names."""
         schemas = read_schemas(self._control, self._config).model_copy(update={"named": True})
+        schemas = schemas.model_copy(
+            update={"foreign_keys": self._with_earlier_keys(schemas.foreign_keys, before, named, schemas.tables)}
+        )
         until = self._source_seq()
         self._latest, self._engines = schemas.tables, schemas.engines
         earlier, unsure = (before.tables, before.unsure) if before is not None else ({}, {})
@@ -335,6 +365,30 @@ class SchemaHistory:
         ends = {name: end for name, end in unsure.items() if name in schemas.tables} | dict.fromkeys(changed, until)
         unsure = {name: end for name, end in sorted(ends.items()) if end > seq}
         schemas.model_copy(update={"unsure": unsure}).save(self._folder / f"{seq}.json")
+
+    def _with_earlier_keys(
+        self, keys: ForeignKeys, before: Schemas | None, named: frozenset[str], tables: Collection[str]
+    ) -> ForeignKeys:
+        """Returns the foreign keys as they are together with those of the file before that are gone, unless their table
+        or parent is gone or ``named`` by the statement: a statement that was not read yet has dropped them."""
+        self._earlier_keys = set()
+        if keys is None or before is None:
+            return keys
+        lower = {name.lower() for name in named}
+        found = dict(keys)
+        for table, earlier in (before.foreign_keys or {}).items():
+            if table not in tables or table.lower() in lower:
+                continue
+            names = {key.name for key in keys.get(table, ())}
+            kept = tuple(key for key in earlier if key.name not in names and key.parent.lower() not in lower)
+            if kept:
+                found[table] = (*keys.get(table, ()), *kept)
+                self._earlier_keys.update({table.lower()}, (key.parent.lower() for key in kept))
+        return dict(sorted(found.items()))
+
+    def _awaits_statement(self, named: frozenset[str]) -> bool:
+        """Whether a statement that names these tables may be one that dropped a foreign key."""
+        return not self._earlier_keys.isdisjoint(name.lower() for name in named)
 
     def _files(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())

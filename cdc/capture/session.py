@@ -237,7 +237,7 @@ class Session:
             begins = int(framer.st[k.TX_START]) if in_transaction else None
             if self._tracked is not None:
                 self._tracked.follow(query)
-            self._schemas.statement(decision.altered, begins)
+            self._schemas.statement(decision.altered, begins, decision.named)
         return decision
 
     def is_transactional(self, table: str) -> bool:

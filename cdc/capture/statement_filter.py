@@ -149,7 +149,7 @@ class StatementFilter:
         harmless -= {table_of(change) for change in found.changes if not isinstance(change, same)}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
         altered = frozenset() if found.verb.startswith(("TRUNCATE", "DELETE")) else frozenset(names) - kept
-        return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)
+        return Decision(bool(names), ddl=True, table_mask=mask, altered=altered, named=frozenset(names))
 
     def _is_on_temporary_tables(self, statement: Statement, query: QueryEvent) -> bool:
         """Whether a statement is about temporary tables only, which may have the names of captured ones. Notes what it

@@ -84,7 +84,7 @@ class TrackedSchemas:
         included = self._config.tables
         self._current = {n: table for n, table in self._current.items() if included.includes_name(n)}
 
-    def statement(self, altered: frozenset[str], begins: int | None) -> None:
+    def statement(self, altered: frozenset[str], begins: int | None, _named: frozenset[str] = frozenset()) -> None:
         """Notes a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
         before = self._current if self._followed is None else self._followed
         self._followed = None

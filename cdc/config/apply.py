@@ -28,6 +28,7 @@ OnTruncate = Literal["apply", "ignore", "fail"]
 Engine = Literal["spark", "deltalake"]
 OnDrop = Literal["keep", "drop", "fail"]
 OnUnknownEffect = Literal["snapshot", "fail"]
+ForeignKeys = Literal["park", "ignore"]
 
 
 class SmallBatches(Section):
@@ -140,6 +141,17 @@ class ApplyConfig(Section):
         ),
     ] = "snapshot"
     """Treatment of statements after which only the server knows the rows, like a new column with AUTO_INCREMENT."""
+    foreign_keys: Annotated[
+        ForeignKeys,
+        Doc(
+            choices={
+                "park": "the table is left out until `cdc snapshot` has read it again; the others go on",
+                "ignore": "such rows stay as they were, and the Delta table differs from the source",
+            }
+        ),
+    ] = "park"
+    """Treatment of a table whose rows a foreign key (`ON DELETE CASCADE` and its like) may have changed without row
+    events, because rows of its parent were deleted or changed, or the parent is not captured."""
     small_batches: SmallBatches = SmallBatches()
     """Merges of few changes without Spark."""
     catalog: Annotated[CatalogConfig, BeforeValidator(lambda value: {} if value is None else value)] = CatalogConfig()

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.apply import Mode, OnDrop, OnError, OnTruncate, OnUnknownEffect, SchemaChanges
+from cdc.config.apply import ForeignKeys, Mode, OnDrop, OnError, OnTruncate, OnUnknownEffect, SchemaChanges
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.delta import Properties
 from cdc.config.values import Doc, Section
@@ -37,6 +37,8 @@ class ApplyOverrides(Section):
     """As `apply.on_drop`."""
     on_unknown_effect: OnUnknownEffect | None = None
     """As `apply.on_unknown_effect`."""
+    foreign_keys: ForeignKeys | None = None
+    """As `apply.foreign_keys`."""
     comments: bool | None = None
     """As `apply.comments`."""
     constraints: bool | None = None

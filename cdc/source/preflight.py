@@ -16,7 +16,7 @@ from cdc.source.findings import Finding, error, from_error, of_apply, ok, warnin
 from cdc.source.history import executed_gtids
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
 from cdc.source.purge import read_retention
-from cdc.source.schemas import check_members, foreign_key_actions, list_tables, merge_tables, read_schemas
+from cdc.source.schemas import check_members, list_tables, merge_tables, read_schemas
 from cdc.source.server import (
     Connection,
     Flavor,
@@ -53,7 +53,6 @@ _VARIABLES = (
     "expire_logs_days",
     "gtid_mode",
     "sql_mode",
-    "innodb_native_foreign_keys",
     *_RELAY_VARIABLES,
 )
 # Older servers lack binlog_row_image, which guarantees whole rows, and use unsupported formats.
@@ -162,24 +161,16 @@ def _examine(
             )
     schemas = read_schemas(conn, config.tables)
     about = [*check_tables(config, schemas), *check_policies(config, schemas)]
+    about += check_foreign_keys(config, schemas)
     about += check_key_dates(config, schemas, values.get("sql_mode", ""))
     if info.flavor == "mariadb" and info.version_info >= (11, 8):
         about += check_generated(config, schemas)
     about = [of_apply(f) for f in about]
     about += check_engines(schemas, merge_tables(conn))
-    if _executes_actions_inside(info, values):
-        about += check_foreign_keys(schemas, foreign_key_actions(conn))
     if not info.names_columns:
         about += check_members(config, schemas)
     found += [f for f in about if f.subject.removeprefix("table ") not in hidden]
     return found
-
-
-def _executes_actions_inside(info: ServerInfo, values: Mapping[str, str]) -> bool:
-    """Whether the actions of foreign keys change rows without an event, inside the storage engine."""
-    if info.flavor == "mariadb" or info.version_info < (9, 7):
-        return True
-    return values.get("innodb_native_foreign_keys", "OFF").upper() in ("ON", "1")
 
 
 def _account(conn: Connection) -> str:

@@ -8,8 +8,9 @@ Otherwise the operator writes them into the configuration, or drops the column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import pymysql
 from pymysql.constants import ER
@@ -19,6 +20,7 @@ from cdc.errors import SourceRefusedError
 from cdc.patterns import exclusion
 from cdc.schemas import (
     ColumnSchema,
+    ForeignKey,
     Schemas,
     TableComments,
     TableSchema,
@@ -28,6 +30,7 @@ from cdc.schemas import (
 )
 from cdc.source.connection import query, quoted
 from cdc.source.findings import Finding, error
+from cdc.source.server import variables
 from cdc.sql.table_options import union_of
 
 _TABLES = """
@@ -36,17 +39,6 @@ SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYP
 FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})
 """
-
-
-class ForeignKey(NamedTuple):
-    """A foreign key whose action changes rows of its table."""
-
-    name: str
-    table: str
-    """``db.table``."""
-    parent: str
-    actions: str
-    """``ON DELETE CASCADE ON UPDATE SET NULL``."""
 
 
 _KIND = """
@@ -64,6 +56,18 @@ ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
 _KEYS = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, COLUMN_NAME AS name FROM information_schema.STATISTICS
 WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA IN ({marks}) ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX
+"""
+
+_KEY_COLUMNS = """
+SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, CONSTRAINT_NAME AS name, COLUMN_NAME AS col,
+    REFERENCED_TABLE_SCHEMA AS parent_db, REFERENCED_TABLE_NAME AS parent, REFERENCED_COLUMN_NAME AS parent_col
+FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA IN ({marks}) AND REFERENCED_TABLE_NAME IS NOT NULL
+ORDER BY TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, ORDINAL_POSITION
+"""
+_KEY_RULES = """
+SELECT CONSTRAINT_SCHEMA AS db, TABLE_NAME AS tab, CONSTRAINT_NAME AS name, DELETE_RULE AS on_delete,
+    UPDATE_RULE AS on_update
+FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA IN ({marks})
 """
 
 
@@ -94,27 +98,6 @@ def merge_tables(conn: pymysql.connections.Connection[Any]) -> dict[str, list[st
     return merged
 
 
-def foreign_key_actions(conn: pymysql.connections.Connection[Any]) -> list[ForeignKey]:
-    """Returns the foreign keys whose actions change rows of their tables, as far as the user may see."""
-    rows = query(
-        conn,
-        "SELECT CONSTRAINT_SCHEMA AS db, TABLE_NAME AS tab, CONSTRAINT_NAME AS name, UNIQUE_CONSTRAINT_SCHEMA AS pdb, "
-        "REFERENCED_TABLE_NAME AS parent, DELETE_RULE AS del, UPDATE_RULE AS upd "
-        "FROM information_schema.REFERENTIAL_CONSTRAINTS "
-        "WHERE DELETE_RULE NOT IN ('NO ACTION', 'RESTRICT') OR UPDATE_RULE NOT IN ('NO ACTION', 'RESTRICT')",
-    )
-    keys = []
-    for row in rows:
-        actions = [
-            f"ON {event} {row[column]}"
-            for event, column in (("DELETE", "del"), ("UPDATE", "upd"))
-            if row[column] not in ("NO ACTION", "RESTRICT")
-        ]
-        table, parent = f"{row['db']}.{row['tab']}", f"{row['pdb']}.{row['parent']}"
-        keys.append(ForeignKey(str(row["name"]), table, parent, " ".join(actions)))
-    return sorted(keys)
-
-
 def _included(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[tuple[str, str], dict[str, Any]]:
     """Returns the included base tables, each with its default collation (``coll``), type (``kind``) and comment
     (``comm``)."""
@@ -129,7 +112,7 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
     missing."""
     names = _included(conn, tables)
     if not names:
-        return Schemas(tables={}, comments={})
+        return Schemas(tables={}, comments={}, foreign_keys={})
     databases = sorted({db for db, _ in names})
     facts = {f"{db}.{table}": row for (db, table), row in names.items()}
     wanted = {name: f"{name[0]}.{name[1]}" for name in names}
@@ -166,8 +149,75 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
         engines={
             key: str(facts[key]["engine"]).lower() for key in visible if str(facts[key]["engine"]).lower() != "innodb"
         },
+        foreign_keys=_silent_keys(conn, databases, visible),
     )
     return with_members(tables, schemas)
+
+
+def _silent_keys(
+    conn: pymysql.connections.Connection[Any], databases: list[str], tables: Collection[str]
+) -> dict[str, tuple[ForeignKey, ...]]:
+    """Returns the foreign keys of these tables whose actions change rows without row events.
+
+    InnoDB executes the actions by itself. MySQL 9.7 and later execute them in the server, which writes row events,
+    unless ``innodb_native_foreign_keys`` is ON.
+    """
+    marks = _marks(databases)
+    columns: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    for row in query(conn, _KEY_COLUMNS.format(marks=marks), databases):
+        name = str(row["db"]), str(row["tab"])
+        if f"{name[0]}.{name[1]}" in tables:
+            columns.setdefault(name, {}).setdefault(str(row["name"]), []).append(row)
+    if not columns or _logs_actions(conn):
+        return {}
+    rules: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
+    for row in query(conn, _KEY_RULES.format(marks=marks), databases):
+        of_table = rules.setdefault((str(row["db"]), str(row["tab"])), {})
+        of_table[str(row["name"])] = str(row["on_delete"]), str(row["on_update"])
+    found: dict[str, tuple[ForeignKey, ...]] = {}
+    for (db, table), constraints in sorted(columns.items()):
+        known = rules.get((db, table), {})
+        if not constraints.keys() <= known.keys():  # MariaDB hides the rules from users who may only SELECT
+            known = _shown_rules(conn, db, table)
+        keys = [
+            ForeignKey(
+                name=name,
+                columns=tuple(str(row["col"]) for row in rows),
+                parent=f"{rows[0]['parent_db']}.{rows[0]['parent']}",
+                parent_columns=tuple(str(row["parent_col"]) for row in rows),
+                on_delete=known[name][0],
+                on_update=known[name][1],
+            )
+            for name, rows in sorted(constraints.items())
+            if name in known  # else the key was dropped between the two statements
+        ]
+        found[f"{db}.{table}"] = tuple(key for key in keys if key.actions)
+    return {table: keys for table, keys in found.items() if keys}
+
+
+_SHOWN_KEY = re.compile(
+    r"^ *CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .*?((?: ON (?:DELETE|UPDATE) [A-Z ]+)*),?$", re.MULTILINE
+)
+
+
+def _shown_rules(conn: pymysql.connections.Connection[Any], db: str, table: str) -> dict[str, tuple[str, str]]:
+    """Returns the actions ON DELETE and ON UPDATE of a table's foreign keys, by their names, from SHOW CREATE TABLE."""
+    try:
+        text = _text(query(conn, f"SHOW CREATE TABLE {quoted(db)}.{quoted(table)}")[0]["Create Table"])
+    except SourceRefusedError as refused:
+        if isinstance(refused.__cause__, pymysql.MySQLError) and refused.__cause__.args[0] == ER.NO_SUCH_TABLE:
+            return {}  # it was dropped or renamed meanwhile
+        raise
+    found = {}
+    for name, actions in _SHOWN_KEY.findall(text):
+        rules = dict(re.findall(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT|RESTRICT|NO ACTION)", actions))
+        found[name.replace("``", "`")] = rules.get("DELETE", "RESTRICT"), rules.get("UPDATE", "RESTRICT")
+    return found
+
+
+def _logs_actions(conn: pymysql.connections.Connection[Any]) -> bool:
+    """Whether the server executes the actions of foreign keys itself, and writes row events for them."""
+    return variables(conn, ("innodb_native_foreign_keys",)).get("innodb_native_foreign_keys") == "OFF"
 
 
 def read_schema(

@@ -9,7 +9,6 @@ from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
 from cdc.patterns import exclusion
 from cdc.schemas import VERSIONED, ColumnSchema, Schemas, TableSchema, versioned_remedy
 from cdc.source.findings import Finding, error, ok, warning
-from cdc.source.schemas import ForeignKey
 from cdc.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table, table_path
 
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
@@ -96,20 +95,6 @@ def check_engines(schemas: Schemas, merged: Mapping[str, Sequence[str]]) -> Iter
                 f"table {name}",
                 f"its rows may change through the MERGE table {merge}, and the binlog has them as rows of {merge} then",
                 f"Drop {merge}, or exclude the table ({exclusion(name)}).",
-            )
-
-
-def check_foreign_keys(schemas: Schemas, foreign_keys: Sequence[ForeignKey]) -> Iterator[Finding]:
-    """Yields warnings for foreign keys whose actions change rows of included tables without an event."""
-    for key in foreign_keys:
-        if key.table in schemas.tables:
-            yield warning(
-                f"table {key.table}",
-                f"its foreign key {key.name} to {key.parent} has the action {key.actions}, which changes rows of "
-                "it inside the storage engine: the binlog has no event for them, and Delta keeps the old rows",
-                f"Delete and update the rows of {key.table} by statements of their own, with the foreign key as "
-                f"RESTRICT. Or load the table anew after such actions: `cdc snapshot`. `cdc verify` finds the "
-                "differences.",
             )
 
 
@@ -239,6 +224,37 @@ def check_generated(config: DestinationConfig, schemas: Schemas) -> Iterator[Fin
                 f"Leave them out (tables.overrides.{name}: {{columns: {{{kept[0]}: drop}}}}) before "
                 "the Delta table is created, or make them null.",
             )
+
+
+def check_foreign_keys(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
+    """Yields a finding for each foreign key whose actions change captured rows without row events: an error if the
+    parent is not captured, else a warning."""
+    for name, keys in sorted((schemas.foreign_keys or {}).items()):
+        accepts = config.table_apply(name).foreign_keys == "ignore"
+        for key in keys:
+            what = f"the foreign key {key.name} to {key.parent} ({key.actions}) changes rows without row events"
+            ignore = f"tables.overrides.{name}: {{foreign_keys: ignore}}"
+            if accepts:
+                yield warning(
+                    f"table {name}",
+                    f"{what}, and foreign_keys: ignore leaves them in the Delta table as they were",
+                    "Remove foreign_keys: ignore if the Delta table must equal the source.",
+                )
+            elif config.tables.includes(*split_table(key.parent)):
+                yield warning(
+                    f"table {name}",
+                    f"{what}; apply parks the table when rows of {key.parent} are deleted, or their referenced columns "
+                    "change",
+                    f"Let the application change the rows of {name} itself, or set {ignore} if its Delta table may "
+                    f"differ. `cdc snapshot {config.name} {name}` brings a parked table back.",
+                )
+            else:
+                yield error(
+                    f"table {name}",
+                    f"{what}, and {key.parent} is not captured, so that nobody can tell when",
+                    f"Capture {key.parent} too (tables.include), exclude the table ({exclusion(name)}), or set "
+                    f"{ignore} if its Delta table may differ.",
+                )
 
 
 def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:

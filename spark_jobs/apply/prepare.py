@@ -16,6 +16,7 @@ from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
+from spark_jobs.apply.foreign_keys import tables_with_unlogged_changes
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.delta.comments import follows_comments
 from spark_jobs.delta.proof import prove_idle
@@ -135,6 +136,13 @@ def prepare(
     for table, error in idle.items():
         _note(config, table, error, faults)
     tables += sorted(idle)
+    watched = [table for table in _followed_tables(config, manifest, subscription, schemas) if table not in faults]
+    for table, unlogged in tables_with_unlogged_changes(
+        config, manifest, schemas, watched, lambda name: _applied_seq(subscription, name)
+    ).items():
+        _note(config, table, unlogged, faults)
+        if table not in tables:
+            tables.append(table)
     return PreparedBatch(
         config=config,
         manifest=manifest,
@@ -147,6 +155,22 @@ def prepare(
         gate=gate,
         faults=faults,
     )
+
+
+def _followed_tables(
+    config: DestinationConfig, manifest: Manifest, subscription: Subscription, schemas: Schemas | None
+) -> list[str]:
+    """Returns the captured tables that the subscriber wants, and that are not parked."""
+    return [
+        table
+        for table in sorted(() if schemas is None else schemas.tables)
+        if table not in subscription.parked and manifest.wants(table) and config.tables.includes(*split_table(table))
+    ]
+
+
+def _applied_seq(subscription: Subscription, table: str) -> int:
+    record = subscription.table(table)
+    return 0 if record is None or record.applied_seq is None else record.applied_seq
 
 
 def _has_new_comments(config: DestinationConfig, table: str, schemas: Schemas | None) -> bool:

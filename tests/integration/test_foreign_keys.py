@@ -1,0 +1,144 @@
+"""Foreign keys whose actions change rows without row events: the children are parked, and no difference is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc.batches.service import BatchService
+from cdc.errors import NeedsSnapshotError
+from cdc.pipeline import snapshot
+from cdc.schemas import Schemas
+from cdc.source.preflight import check_source
+from cdc.testing.servers import Server
+from spark_jobs.apply.prepare import PreparedBatch, prepare
+from tests.support.apply import Loop
+
+Database = Callable[[Server], str]
+TABLES = (
+    "CREATE TABLE p (id INT PRIMARY KEY, code INT UNIQUE, v INT)",
+    "CREATE TABLE c (id INT PRIMARY KEY, p INT, CONSTRAINT c_p FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+    "CREATE TABLE g (id INT PRIMARY KEY, c INT, CONSTRAINT g_c FOREIGN KEY (c) REFERENCES c (id) ON DELETE SET NULL)",
+    "CREATE TABLE u (id INT PRIMARY KEY, k INT, CONSTRAINT u_p FOREIGN KEY (k) REFERENCES p (code) ON UPDATE CASCADE)",
+    "CREATE TABLE r (id INT PRIMARY KEY, p INT, CONSTRAINT r_p FOREIGN KEY (p) REFERENCES p (id))",
+    "INSERT INTO p VALUES (1, 10, 1), (2, 20, 2), (3, 30, 3)",
+    "INSERT INTO c VALUES (1, 1), (2, 2)",
+    "INSERT INTO g VALUES (1, 1), (2, 2)",
+    "INSERT INTO u VALUES (1, 20)",
+)
+
+
+def parked_after(loop: Loop, *statements: str) -> dict[str, str]:
+    """Captures statements, and returns the tables that their batches would park, with the reasons. Acks the batches."""
+    loop.sql(*statements)
+    loop.capture()
+    return {table: str(error) for batch in batches(loop) for table, error in batch.faults.items()}
+
+
+def batches(loop: Loop) -> list[PreparedBatch]:
+    service, found = BatchService(loop.config), []
+    while (lease := service.get("test", wait_s=0)) is not None:
+        found.append(prepare(lease.manifest, loop.config, lambda: None, service.subscription()))
+        service.ack(lease.manifest.batch, lease.token)
+    return found
+
+
+def begun(loop: Loop) -> Loop:
+    loop.sql(*TABLES)
+    loop.capture()
+    batches(loop)
+    return loop
+
+
+@pytest.fixture(params=["mariadb11", "mariadb10", "mysql56"])
+def silent(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> Loop:
+    server = request.getfixturevalue(request.param)
+    return begun(Loop(tmp_path, server, database(server), apply="on_error: park"))
+
+
+def test_a_change_of_a_parent_parks_the_children_that_it_reaches(silent: Loop) -> None:
+    db = silent.db
+    assert parked_after(silent, "UPDATE p SET v = 7", "INSERT INTO p VALUES (5, 50, 5)", "DELETE FROM g") == {}
+    assert parked_after(silent, "UPDATE p SET code = 10 WHERE id = 1", "UPDATE p SET code = code") == {}
+    found = parked_after(silent, "DELETE FROM p WHERE id = 1")
+    assert sorted(found) == [f"{db}.c", f"{db}.g"]
+    assert f"deleted rows of {db}.p, and the foreign key c_p (ON DELETE CASCADE) changed rows" in found[f"{db}.c"]
+    assert "position" in found[f"{db}.c"]
+    assert f"cdc snapshot shop {db}.c" in found[f"{db}.c"]
+    assert f"through {db}.c" in found[f"{db}.g"]
+    assert list(parked_after(silent, "UPDATE p SET code = 21 WHERE code = 20")) == [f"{db}.u"]
+    assert sorted(parked_after(silent, "REPLACE INTO p VALUES (3, 30, 4)")) == [f"{db}.c", f"{db}.g"]
+    assert parked_after(silent, "SET foreign_key_checks = 0", "DELETE FROM p WHERE id = 2") == {}
+
+
+def test_keys_that_statements_add_drop_and_rename_are_followed(silent: Loop) -> None:
+    db = silent.db
+    assert parked_after(silent, "ALTER TABLE g DROP FOREIGN KEY g_c") == {}
+    assert list(parked_after(silent, "DELETE FROM p WHERE id = 1")) == [f"{db}.c"]
+    silent.sql(
+        "DELETE FROM u", "DELETE FROM p WHERE id = 2", "ALTER TABLE c DROP FOREIGN KEY c_p"
+    )  # dropped when capture comes
+    assert list(parked_after(silent)) == [f"{db}.c"]
+    assert parked_after(silent, "DELETE FROM p WHERE id = 3") == {}
+    add = "ADD CONSTRAINT late FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET NULL"
+    assert parked_after(silent, "INSERT INTO p VALUES (4, 40, 4), (5, 50, 5), (6, 60, 6)", f"ALTER TABLE r {add}") == {}
+    assert list(parked_after(silent, "DELETE FROM p WHERE id = 4")) == [f"{db}.r"]
+    assert parked_after(silent, "RENAME TABLE p TO q") == {}
+    assert f"of {db}.q" in parked_after(silent, "DELETE FROM q WHERE id = 5")[f"{db}.r"]
+    own = "CREATE TABLE own (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES own (id) ON DELETE CASCADE)"
+    assert parked_after(silent, own, "INSERT INTO own VALUES (1, NULL), (2, 1)") == {}
+    assert list(parked_after(silent, "DELETE FROM own WHERE id = 1")) == [f"{db}.own"]
+
+
+def test_a_parent_that_is_not_captured_parks_its_children_unless_the_user_accepts_it(silent: Loop) -> None:
+    db = silent.db
+    [warning] = [f for f in check_source(silent.config) if f.subject == f"table {db}.c"]
+    assert (warning.level, "c_p to" in warning.message) == ("warning", True)
+    silent.exclude(rf"{db}\.p")
+    [error] = [f for f in check_source(silent.config) if f.subject == f"table {db}.c"]
+    assert (error.level, error.stops) == ("error", "apply")
+    assert f"{db}.p is not captured" in error.message
+    found = parked_after(silent, "INSERT INTO c VALUES (7, 2)")
+    assert sorted(found) == [f"{db}.c", f"{db}.u"]
+    assert "not captured" in found[f"{db}.c"]
+    apply = silent.config.apply.model_copy(update={"foreign_keys": "ignore"})
+    silent.config = silent.config.model_copy(update={"apply": apply})
+    assert parked_after(silent, "INSERT INTO c VALUES (8, 2)") == {}
+
+
+def test_block_refuses_the_batch(tmp_path: Path, mariadb11: Server, database: Database) -> None:
+    loop = begun(Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: block"))
+    with pytest.raises(NeedsSnapshotError, match="foreign key c_p"):
+        parked_after(loop, "DELETE FROM p WHERE id = 1")
+
+
+def test_a_server_that_logs_the_actions_parks_nothing(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    loop = begun(Loop(tmp_path, mysql9, database(mysql9)))
+    files = sorted(tmp_path.rglob("schemas/*.json"))
+    assert Schemas.load(files[-1]).foreign_keys == {}
+    assert parked_after(loop, "DELETE FROM p WHERE id = 1", "UPDATE p SET code = 21 WHERE code = 20") == {}
+
+
+def test_a_snapshot_brings_the_children_back(tmp_path: Path, mariadb11: Server, database: Database) -> None:
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park")
+    loop.sql(*TABLES)
+    loop.capture()
+    loop.apply_all()
+    loop.sql("DELETE FROM p WHERE id = 1")
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("p")
+    parked = BatchService(loop.config).subscription().parked
+    assert {table: record.due for table, record in parked.items()} == dict.fromkeys(
+        (f"{loop.db}.c", f"{loop.db}.g"), "snapshot"
+    )
+    snapshot(loop.config, sorted(parked))
+    loop.capture()
+    loop.sql("INSERT INTO c VALUES (9, 3)")
+    loop.capture()
+    loop.apply_all()
+    for table in ("p", "c", "g", "u"):
+        loop.require_equal(table)
+    assert BatchService(loop.config).subscription().parked == {}
