@@ -16,7 +16,7 @@ import numpy as np
 
 from cdc.binlog import events, refusals
 from cdc.binlog import frame_state as k
-from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, EventType, type_name
+from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, ROW_EVENTS, EventType, type_name
 from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.frame_buffers import (
     FULL_PACKET,
@@ -488,12 +488,13 @@ class Framer(FrameBuffers):
         if not self.in_transaction or not self.st[k.GTID_MARIADB] or start < 0:
             return 0, 0
         event = self.out[start : start + _GTID_EVENT_MAX].tobytes()
+        end = events.parse_header(event).length - CHECKSUM_SIZE  # the output always has checksums
         flags, at = event[HEADER_SIZE + 12], HEADER_SIZE + 13
         if flags & _GROUP_COMMIT_ID:
             at += 8
         if flags & (_PREPARED_XA | _COMPLETED_XA):
             at += 6 + event[at + 4] + event[at + 5]
-        return flags, event[at]
+        return flags, event[at] if at < end else 0  # servers leave extra flags out if there are none
 
     @property
     def first_savepoint(self) -> int:

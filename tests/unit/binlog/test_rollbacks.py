@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
+from cdc.binlog.constants import EventType
 from cdc.binlog.framer import Decision, Framer
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import TablesConfig
@@ -142,3 +144,16 @@ def test_an_unknown_savepoint_stops_capture(tmp_path: Path) -> None:
     log.xid()
     with pytest.raises(UnsupportedEventError, match="names a savepoint that the binlog does not have"):
         frame(log, Hooks(tmp_path))
+
+
+@pytest.mark.parametrize(("extra_flags", "kept"), [(b"", True), (b"\x02", False), (b"\x04", True), (b"\x08", False)])
+def test_ddl_of_a_group_commit_is_kept_unless_its_gtid_event_says_start_or_rollback(
+    tmp_path: Path, extra_flags: bytes, kept: bool
+) -> None:
+    """A GTID event of MariaDB with the id of a group commit and without extra flags ends where others have them."""
+    log = BinlogBuilder()
+    for number in range(1, 33):  # checksums of many values follow
+        log.event(EventType.MARIADB_GTID, struct.pack("<QIBQ", number, 0, 0x03, number) + extra_flags)
+        log.query("TRUNCATE TABLE orders")
+    hooks = frame(log, Hooks(tmp_path))
+    assert bytes(hooks.out).count(b"TRUNCATE TABLE orders") == (32 if kept else 0)
