@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -162,10 +163,14 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     if not batch.tables:
         return []
     warm: list[session.WarmSession] = []
+    starting = threading.Lock()
 
     def sessions() -> session.TableSessions:
-        warm.append(session.acquire(config.spark, manifest.bytes))
-        return warm[-1].tables
+        # Once for the batch, whose bytes count once, and whose driver must not be replaced under its tables.
+        with starting:
+            if not warm:
+                warm.append(session.acquire(config.spark, manifest.bytes))
+            return warm[0].tables
 
     try:
         return merge_tables(batch, sessions)

@@ -393,3 +393,21 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(
     assert kills
     loop.apply_all()
     loop.require_equal("t")
+
+
+def test_many_tables_that_need_spark_share_one_driver(
+    tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column whose name Parquet refuses takes a table to Spark. The batch counts once, not once for each table, by
+    which the driver would be replaced while others merge."""
+    session.discard()
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS, spark="{master: 'local[2]'}")
+    tables = [f"t{number}" for number in range(4)]
+    loop.sql(*[f"CREATE TABLE {table} (id INT PRIMARY KEY, `a 1` LONGTEXT)" for table in tables])
+    loop.capture()
+    lease = loop.fetch()
+    monkeypatch.setattr(session, "_SHORT_BYTES", lease.manifest.bytes * 2)
+    results = pipeline.merge(loop.config, lease)
+    assert sorted(result.table for result in results) == [f"{loop.db}.{table}" for table in tables]
+    pipeline.finalize(loop.config, lease, True, results)
+    session.discard()
