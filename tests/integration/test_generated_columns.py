@@ -63,3 +63,15 @@ def test_a_kept_column_is_refused_until_it_is_left_out(mariadb11: Server, databa
     loop.apply_all()
     assert [(row["id"], row["n"]) for row in loop.delta("m")] == [(1, 11), (2, 12), (3, 13), (4, None)]
     assert list(loop.delta("m")[0]) == ["id", "n", "t"]
+
+
+def test_a_kept_column_holds_no_other_table_back(mariadb11: Server, database: Database, tmp_path: Path) -> None:
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park")
+    for table in ("kept", "other"):
+        loop.sql(f"CREATE TABLE {table} {TABLE if table == 'kept' else '(id INT PRIMARY KEY, n INT, t VARCHAR(20))'}")
+        loop.sql(*(statement.format(table) for statement in WORK))
+    loop.capture()
+    results = loop.apply_all()
+    loop.require_equal("other")
+    parking = next(result.parked for result in results["kept"] if result.parked is not None)
+    assert "lack the column g" in parking.reason and "columns: {g: drop}" in parking.reason
