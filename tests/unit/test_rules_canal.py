@@ -163,7 +163,7 @@ def test_every_statement_that_canal_isolates_is_a_ddl_here(tmp_path: Path, sql: 
     statements = StatementFilter(TablesConfig(include=(r"shop\.t",)), TableNumbers(tmp_path))
     query = QueryEvent(db="shop", sql=sql, timestamp=0, thread_id=1, error_code=0)
     decision, ended = statements.statement(query, "here")
-    assert replace(decision, altered=frozenset()) == Decision(True, ddl=True, table_mask=1)
+    assert replace(decision, altered=frozenset(), named=frozenset()) == Decision(True, ddl=True, table_mask=1)
     assert not ended
     decision, _ = statements.statement(replace(query, db="elsewhere"), "here")
     assert not decision.keep, "of tables that are not captured there is nothing to isolate"

@@ -292,7 +292,7 @@ def test_a_damaged_entry_is_noticed(there: ServedDestination, uri: Uri) -> None:
     whole = open_range(segment).entries
     index = segment.with_name(segment.name + ".index")
     data = bytearray(index.read_bytes())
-    data[ENTRY_SIZE + 24] ^= 1
+    data[2 * ENTRY_SIZE + 24] ^= 1  # of the first transaction, behind the header and the position
     index.write_bytes(data)
     with pytest.raises(DamagedError, match="fails its checksum"):
         staged_entries(uri(f"segments/{segment.name}"), int(whole["offset"][0]), int(whole["length"].sum()))

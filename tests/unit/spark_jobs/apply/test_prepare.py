@@ -27,7 +27,7 @@ def config_of(folder: Path, include: str) -> DestinationConfig:
             "tables": {"include": [include]},
             "store": {"path": str(folder / "store")},
             "meta": {"path": str(folder / "meta")},
-            "apply": {"target": str(folder / "lake")},
+            "apply": {"target": str(folder / "lake"), "on_error": "block"},
         }
     )
 
