@@ -16,6 +16,7 @@ from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
 from cdc.sql.changes import NoEffect, RenameTable, SetDefault, TableName, table_of
 from cdc.sql.statements import Statement, classify
+from cdc.sql.tokens import tokenize
 
 _ON_ONE_TABLE = ("ALTER TABLE", "TRUNCATE TABLE", "CREATE INDEX", "DROP INDEX")
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table after this statement."
@@ -165,8 +166,9 @@ class StatementFilter:
             known.difference_update(statement.objects)
         if not known:
             del self._temporary[query.thread_id]
-        is_marked = query.thread_specific and "CONNECTION_ID" not in query.sql.upper()
-        is_temporary = statement.verb in _ON_ONE_TABLE and is_marked
+        is_temporary = query.thread_specific and statement.verb in _ON_ONE_TABLE
+        if is_temporary and not known.issuperset(statement.tables):
+            is_temporary = not any(token.is_word("CONNECTION_ID") for token in tokenize(query.sql, query.sql_mode))
         if statement.verb == "RENAME TABLE":
             is_temporary = bool(known) and set(statement.tables[::2]) <= known
         if is_temporary:
