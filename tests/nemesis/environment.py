@@ -95,7 +95,7 @@ class Environment:
             f" password_env: TOWPATH_TEST_PASSWORD, server_id: {self.rng.randrange(1000, 2**31)}, start: {start}}}\n"
             f"tables: {{include: ['{database}\\..*'], overrides: {{{database}.{APPEND}: {{mode: append}}}}}}\n"
             f"store: {{path: {name}/store, segment_bytes: 65536}}\nmeta: {{path: {name}/meta}}\n"
-            f"apply: {{target: {name}/lake}}\nbatch: {{max_wait_s: 0}}\nspark: {LOCAL}\n",
+            f"apply: {{target: {name}/lake, on_error: block}}\nbatch: {{max_wait_s: 0}}\nspark: {LOCAL}\n",
             encoding="utf-8",
         )
         self.config = load(file)

@@ -307,12 +307,22 @@ _ANSWERS = (
     Answer(
         r"FROM information_schema\.TABLES",
         lambda source, _: [
-            {"db": "shop", "tab": table, "coll": "utf8mb4_0900_ai_ci", "kind": "BASE TABLE", "comm": ""}
+            {
+                "db": "shop",
+                "tab": table,
+                "coll": "utf8mb4_0900_ai_ci",
+                "kind": "BASE TABLE",
+                "comm": "",
+                "engine": "InnoDB",
+            }
             for table in source.tables
         ],
     ),
     Answer(r"FROM information_schema\.TABLES .*'rds_configuration'", _nothing),
+    Answer(r"FROM information_schema\.TABLES WHERE TABLE_TYPE = 'SEQUENCE'", _nothing),
+    Answer(r"FROM information_schema\.TABLES WHERE ENGINE = 'MRG_MyISAM'", _nothing),
     Answer(r"FROM information_schema\.COLUMNS", _columns),
     Answer(r"SELECT DISTINCT .* FROM information_schema\.COLUMNS\b.*PRIVILEGES", _nothing),
     Answer(r"FROM information_schema\.STATISTICS", _keys),
+    Answer(r"FROM information_schema\.KEY_COLUMN_USAGE", _nothing),
 )
