@@ -150,7 +150,11 @@ MODES = {"mirror": "upsert", "soft": "soft_delete", "versions": "scd2", "log": "
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("kind", "engine"),
-    [("mysql9", "spark"), ("mysql9", "deltalake"), pytest.param("mariadb11", "spark", marks=pytest.mark.long)],
+    [
+        ("mysql9", "spark"),
+        pytest.param("mysql9", "deltalake", marks=pytest.mark.long),
+        pytest.param("mariadb11", "spark", marks=pytest.mark.long),
+    ],
 )
 def test_every_mode_shows_the_rows_from_before_as_select(
     kind: str, engine: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path
@@ -205,6 +209,7 @@ def test_a_decimal_of_fewer_digits_becomes_a_number_again(mysql9: Server, databa
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_snapshot_that_overtakes_the_statement(mysql9: Server, database: Database, tmp_path: Path) -> None:
     overrides = ", ".join(f"DB.{table}: {{mode: {mode}}}" for table, mode in MODES.items())
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)

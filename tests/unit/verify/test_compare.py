@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from cdc.verify.buckets import Buckets
-from cdc.verify.columns import Weights
+from cdc.verify.columns import Weights, joined_in_pairs
 from cdc.verify.compare import BucketSum, KeyedRow, Narrowing, add_sums, differing
 from cdc.verify.report import Difference, Report, TableReport, report_of
 
@@ -119,3 +119,9 @@ def test_exit_codes_and_the_document() -> None:
     report.tables.clear()
     report.history.faults.append("the source executed what the store lacks")
     assert report.exit_code == 2
+
+
+def test_the_words_of_thousands_of_columns_are_joined_without_a_deep_expression() -> None:
+    assert joined_in_pairs([0] * 4096, lambda left, right: max(left, right) + 1) == 12
+    assert joined_in_pairs(["a", "b", "c", "d", "e"], lambda left, right: left + right) == "abcde"
+    assert joined_in_pairs([7], lambda left, right: left + right) == 7
