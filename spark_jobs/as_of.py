@@ -118,7 +118,7 @@ def _tables(config: DestinationConfig, subscription: Subscription, tables: Itera
 
     if tables is None:
         return sorted(t for t in subscription.tables if config.tables.includes(*split_table(t)))
-    return list(tables)
+    return [config.tables.name(table) for table in tables]
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class _Table:
         return None if found is None else found.model_copy(update={"last_seq": upto_seq})
 
     def _require_harmless(self, manifest: Manifest) -> None:
-        for one in read_statements(manifest.ranges):
+        for one in read_statements(manifest.ranges, ignores_case=self._config.tables.ignores_case):
             for change in one.statement.changes:
                 named = table_of(change)
                 if named is not None and ".".join(named) != self._target.table:

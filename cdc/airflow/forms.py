@@ -114,7 +114,7 @@ def table_names(config: DestinationConfig, given: Sequence[str] | str) -> list[s
     """Returns the names of tables, each once, from a list or a text with commas. Raises UsageError if there is none,
     and for tables that are not included."""
     parts = given.split(",") if isinstance(given, str) else given
-    tables = list(dict.fromkeys(name for name in (str(part).strip() for part in parts) if name))
+    tables = list(dict.fromkeys(config.tables.name(name) for name in (str(part).strip() for part in parts) if name))
     if not tables:
         raise UsageError("no table is named", remedy="Name the tables, as DB.TABLE.")
     for table in tables:

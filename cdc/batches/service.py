@@ -337,10 +337,13 @@ class BatchService:
     def subscribe(self, subscriber: str, table_filter: str | None = None) -> Subscription:
         """Adds a subscriber that begins at the store's first transaction, or replaces the filter of an existing one.
 
-        The filter is a regular expression that must match the whole ``db.table``; None: all tables. Cursor and batches
-        of an existing subscriber stay. Raises UsageError.
+        The filter is a regular expression that must match the whole ``db.table``; None: all tables. It ignores case if
+        names do (``tables.lower_case_table_names``). Cursor and batches of an existing subscriber stay. Raises
+        UsageError.
         """
         make_filter(table_filter)
+        if table_filter is not None and self._config.tables.ignores_case:
+            table_filter = f"(?i){table_filter}"
         if check_name(subscriber) not in self.meta.read().subscriptions:
             self._add_subscriber(subscriber)
         return self.meta.subscribe(subscriber, table_filter)

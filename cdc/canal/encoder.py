@@ -104,16 +104,19 @@ class EntryEncoder:
         schemas: Schemas | None,
         is_wanted: Callable[[str], bool],
         file_of: Callable[[int], str],
+        ignores_case: bool = False,
         zone: Zone = UTC,
         opener: Callable[[Path | str, int, int], Transactions] = open_range,
     ) -> None:
         """``schemas``: the tables' definitions in force; ``is_wanted``: whether rows of ``db.table`` become entries;
-        ``file_of``: the source's file of a seq; ``zone``: of TIMESTAMP."""
+        ``file_of``: the source's file of a seq; ``ignores_case``: as for :func:`~cdc.sql.statements.classify`;
+        ``zone``: of TIMESTAMP."""
         self._opener = opener
         self._ranges = list(ranges)
         self._schemas = schemas
         self._is_wanted = is_wanted
         self._file_of = file_of
+        self._ignores_case = ignores_case
         self._tables = TableSet(zone.at, zone.offset)
         self._range = -1
         self._transactions: Transactions | None = None
@@ -243,7 +246,8 @@ class EntryEncoder:
         end = int(e.source_position.py_func(header.end_log_pos, int(sources.ends[tx])))
         gtid = sources.gtids[sources.gtid_at[tx] : sources.gtid_at[tx + 1]].tobytes().decode()
         place = EventPlace(sources.head.tobytes(), max(0, end - length), header, gtid)
-        found = statement_entry(parse_query(event, transactions.has_checksum), place, self._is_wanted)
+        query = parse_query(event, transactions.has_checksum)
+        found = statement_entry(query, place, self._is_wanted, ignores_case=self._ignores_case)
         at = int(numbers[e.N_AT])
         if found is not None:
             raw = data(2, found)

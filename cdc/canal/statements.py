@@ -44,13 +44,15 @@ class EventPlace:
     gtid: str
 
 
-def statement_entry(query: QueryEvent, place: EventPlace, is_wanted: Callable[[str], bool]) -> bytes | None:
+def statement_entry(
+    query: QueryEvent, place: EventPlace, is_wanted: Callable[[str], bool], *, ignores_case: bool = False
+) -> bytes | None:
     """Returns the entry of a statement, encoded; None for one that clients do not get: it defines no table, or none
-    that is wanted."""
+    that is wanted. ``ignores_case``: as for :func:`~cdc.sql.statements.classify`."""
     xa = _XA.match(query.sql.lstrip())
     if xa is not None:
         return _xa_entry(xa[1].upper(), xa[2], query, place)
-    statement = classify(query.sql, query.db, query.sql_mode)
+    statement = classify(query.sql, query.db, query.sql_mode, ignores_case=ignores_case)
     if statement.kind != "ddl":
         return None
     if statement.tables and not any(is_wanted(f"{db}.{table}") for db, table in statement.tables):

@@ -120,10 +120,8 @@ class AlterSearch:
             return Decision(keep=False)
         if ends:
             framer.st[k.TX_BEGIN] = 0
-        known = {name.lower(): name for name in self._rows}
-        for name in sorted(decision.altered):
-            table = name if name in self._rows else known.get(name.lower())
-            if table is not None and self._counts(table) and self._found is None:
+        for table in sorted(decision.altered & self._rows.keys()):
+            if self._counts(table) and self._found is None:
                 self._found = Alteration(table, self._rows[table], self._here)
         return Decision(keep=False)
 

@@ -355,6 +355,7 @@ def _open_log(config: DestinationConfig) -> RelayLog:
             destination=config.name,
             segment_bytes=settings.segment_bytes,
             max_transaction_bytes=settings.max_transaction_bytes,
+            lower_case_table_names=config.tables.lower_case_table_names,
         )
     return RelayLog(
         settings.path,
@@ -362,6 +363,7 @@ def _open_log(config: DestinationConfig) -> RelayLog:
         segment_bytes=settings.segment_bytes,
         policy=_flush_policy(settings),
         permissions=settings.permissions,
+        lower_case_table_names=config.tables.lower_case_table_names,
     )
 
 

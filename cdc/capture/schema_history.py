@@ -23,7 +23,7 @@ table is unsure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -264,14 +264,14 @@ class SchemaHistory:
 
     def _alter(self, seq: int, statement: _Altered) -> None:
         names = statement.names
-        for name in self._matching(names, self._unsure):
+        for name in sorted(names & self._unsure.keys()):
             unsure = self._unsure[name]
             if unsure.rows and seq <= unsure.until:
                 raise _unknown_columns(name, unsure.since, seq)
         if self._look is None:
             self._look = self._read()
         fresh, until = self._look
-        for name in self._matching(names, {**self._current, **fresh}):
+        for name in sorted(names & (self._current.keys() | fresh.keys())):
             self._unsure.pop(name, None)
             if name not in fresh:
                 self._current.pop(name, None)
@@ -330,14 +330,6 @@ class SchemaHistory:
                 break
         return False
 
-    @staticmethod
-    def _matching(names: frozenset[str], known: Iterable[str]) -> list[str]:
-        """Returns the known tables that a statement names. Names match in another case if none matches exactly."""
-        known = list(known)
-        exact = names.intersection(known)
-        lower = {name.lower() for name in names - exact}
-        return [name for name in known if name in exact or name.lower() in lower]
-
     # --- servers with names in table maps
 
     def _save_as_they_are(
@@ -359,7 +351,7 @@ class SchemaHistory:
         self._latest, self._engines = schemas.tables, schemas.engines
         earlier, unsure = (before.tables, before.unsure) if before is not None else ({}, {})
         changed = {name for name, table in schemas.tables.items() if earlier.get(name) != table}
-        changed.update(self._matching(altered, schemas.tables))
+        changed.update(altered & schemas.tables.keys())
         if not changed and before is not None and before == schemas.model_copy(update={"unsure": unsure}):
             return
         ends = {name: end for name, end in unsure.items() if name in schemas.tables} | dict.fromkeys(changed, until)
@@ -374,21 +366,20 @@ class SchemaHistory:
         self._earlier_keys = set()
         if keys is None or before is None:
             return keys
-        lower = {name.lower() for name in named}
         found = dict(keys)
         for table, earlier in (before.foreign_keys or {}).items():
-            if table not in tables or table.lower() in lower:
+            if table not in tables or table in named:
                 continue
             names = {key.name for key in keys.get(table, ())}
-            kept = tuple(key for key in earlier if key.name not in names and key.parent.lower() not in lower)
+            kept = tuple(key for key in earlier if key.name not in names and key.parent not in named)
             if kept:
                 found[table] = (*keys.get(table, ()), *kept)
-                self._earlier_keys.update({table.lower()}, (key.parent.lower() for key in kept))
+                self._earlier_keys.update({table}, (key.parent for key in kept))
         return dict(sorted(found.items()))
 
     def _awaits_statement(self, named: frozenset[str]) -> bool:
         """Whether a statement that names these tables may be one that dropped a foreign key."""
-        return not self._earlier_keys.isdisjoint(name.lower() for name in named)
+        return not self._earlier_keys.isdisjoint(named)
 
     def _files(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())

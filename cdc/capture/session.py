@@ -108,7 +108,7 @@ class Session:
             self._schemas = self._tracked = TrackedSchemas(config, log)
         else:
             self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
-            self._filter.sequences = list_sequences(control)
+            self._filter.sequences = list_sequences(control, config.tables)
         self._filter.engine_of = self._schemas.engine_of
         self.counters = counters
         self._framer = Framer(

@@ -46,6 +46,7 @@ class StatementFilter:
     def table(self, db: str, table: str, event: bytes, *, has_checksum: bool) -> int | None:
         """Returns the number of a captured table, by its TABLE_MAP event; None for another table, and for a sequence.
         Raises UnsupportedEventError for a second table of the same name."""
+        db, table = self._tables.name(db), self._tables.name(table)
         if not self._tables.includes(db, table):
             return None
         if may_be_sequence(event, has_checksum, known=(db, table) in self.sequences):
@@ -78,7 +79,7 @@ class StatementFilter:
 
         ``where`` is the event's position for errors. Raises UnsupportedEventError.
         """
-        found = classify(query.sql, query.db, query.sql_mode)
+        found = classify(query.sql, query.db, query.sql_mode, ignores_case=self._tables.ignores_case)
         if found.kind == "transaction":
             if found.verb.startswith("XA"):
                 raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")

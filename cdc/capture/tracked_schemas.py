@@ -79,9 +79,9 @@ class TrackedSchemas:
     def follow(self, query: QueryEvent) -> None:
         """Changes the definitions by a DDL statement. Call :meth:`statement` behind it."""
         self._followed = dict(self._current)
-        statement = classify(query.sql, query.db, query.sql_mode, self._server)
-        self._current = followed(self._current, statement.changes)
         included = self._config.tables
+        statement = classify(query.sql, query.db, query.sql_mode, self._server, ignores_case=included.ignores_case)
+        self._current = followed(self._current, statement.changes)
         self._current = {n: table for n, table in self._current.items() if included.includes_name(n)}
 
     def statement(self, altered: frozenset[str], begins: int | None, _named: frozenset[str] = frozenset()) -> None:

@@ -229,7 +229,8 @@ def accept_gap(
     config = load(ctx, dest)
     service = open_batches(config)
     if table:
-        gaps = service.accept_tables(subscriber, {name: table_record(config, name) for name in dict.fromkeys(table)})
+        names = dict.fromkeys(config.tables.name(name) for name in table)
+        gaps = service.accept_tables(subscriber, {name: table_record(config, name) for name in names})
     else:
         gaps = [service.accept_beginning(subscriber)]
     if as_json:

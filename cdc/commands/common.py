@@ -112,9 +112,9 @@ def destination_and_tables(ctx: typer.Context, names: list[str]) -> tuple[Destin
     from cdc.config import destinations, load_destination
 
     folder = options(ctx).conf_dir
-    if names and (names[0] in destinations(folder) or "." not in names[0]):
-        return load_destination(folder, names[0]), names[1:]
-    return load_destination(folder, None), names
+    is_first = bool(names) and (names[0] in destinations(folder) or "." not in names[0])
+    config = load_destination(folder, names[0] if is_first else None)
+    return config, [config.tables.name(name) for name in names[is_first:]]
 
 
 def print_json(obj: Any) -> None:

@@ -58,6 +58,7 @@ def history(
     from cdc.meta import open_meta
     from cdc.store.reader.reader import StoreReader
 
+    table = config.tables.name(table)
     if "." not in table.strip("."):
         raise UsageError(f"{table!r} is not the name of a table", remedy="Write it as db.table.")
     source = open_meta(config).read().source

@@ -96,7 +96,7 @@ def init(
     from cdc.config.loading import server_ids
     from cdc.source.connection import connect, query
     from cdc.source.schemas import list_tables
-    from cdc.source.server import describe
+    from cdc.source.server import describe, variables
 
     folder = options(ctx).conf_dir
     if name is not None:
@@ -108,10 +108,11 @@ def init(
         conn = connect(SourceConfig(url=address.url, server_id=1), password=login.password.encode())
         try:
             info = describe(conn)
+            names = int(variables(conn, ("lower_case_table_names",)).get("lower_case_table_names", 0))
             databases = [str(row["name"]) for row in query(conn, _DATABASES) if row["name"] not in SYSTEM_SCHEMAS]
             taken = {info.server_id, *_replica_ids(conn), *server_ids(folder)}
             patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
-            found = list_tables(conn, TablesConfig(include=tuple(patterns)))
+            found = list_tables(conn, TablesConfig(include=tuple(patterns), lower_case_table_names=names))
         finally:
             conn.close()
     name = name or _default_name(found, info)
@@ -125,6 +126,7 @@ def init(
             password_place=PASSWORD_VARIABLE if login.from_environment else f"{name}.password",
             server_id=_free_server_id(taken),
             include=tuple(patterns),
+            lower_case_table_names=names,
             target=target,
             product=info.product,
         )
@@ -304,6 +306,7 @@ class Answers:
     """Name of the environment variable, or of the file beside this one."""
     server_id: int
     include: tuple[str, ...]
+    lower_case_table_names: int
     target: str
     product: str
 
@@ -322,6 +325,8 @@ def render(answers: Answers) -> str:
         "meta.path": f"./data/{answers.name}/meta",
         "apply.target": answers.target,
     }
+    if answers.lower_case_table_names:
+        values["tables.lower_case_table_names"] = answers.lower_case_table_names
     return render_yaml(
         Template(
             values=values,

@@ -77,6 +77,7 @@ def tail(
     the lake has them: dropped ones are missing, and hashed or masked ones hashed or masked.
     """
     config = load(ctx, dest)
+    table = None if table is None else [config.tables.name(name) for name in table]
     _require_tables(config, table or [])
     if not follow and from_ is None:
         raise UsageError(

@@ -48,7 +48,8 @@ def verify(
     from cdc import pipeline
 
     config = load(ctx, dest)
-    for name in names or ():
+    names = [config.tables.name(name) for name in names or ()]
+    for name in names:
         if "." not in name:
             raise UsageError(f"{name!r} is not the name of a table", remedy="Write it as db.table.")
     with _progress() as progress:

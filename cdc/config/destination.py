@@ -274,6 +274,13 @@ def _check_catalog(config: DestinationConfig, file: Path) -> None:
             remedy="Remove one of them.",
         )
     for table in catalog.names:
+        if table != config.tables.name(table):
+            raise ConfigError(
+                f"apply.catalog.names: {table!r} is {config.tables.name(table)!r} with tables.lower_case_table_names "
+                f"{config.tables.lower_case_table_names}",
+                place=str(file),
+                remedy="Write it in lower case.",
+            )
         if not config.tables.includes_name(table):
             raise ConfigError(
                 f"apply.catalog.names: {table!r} is not among the tables that include and exclude choose",

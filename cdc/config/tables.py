@@ -12,7 +12,7 @@ from cdc.config.apply import ForeignKeys, Mode, OnDrop, OnError, OnTruncate, OnU
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.delta import Properties
 from cdc.config.values import Doc, Section
-from cdc.patterns import is_list
+from cdc.patterns import is_list, lower_name
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 """The servers' own schemas, which are never captured."""
@@ -89,6 +89,10 @@ class TablesConfig(Section):
         ),
     ] = Field(default_factory=dict)
     """Settings of single tables, by `db.table`: any key of `apply` except `target` and the key of `hash`."""
+    lower_case_table_names: int = Field(default=0, ge=0, le=2)
+    """The server's variable of this name. With 1 and 2 the names of databases and tables are the same in capital and
+    small letters, and lower-case in the store and the lake; `include` and `exclude` ignore case. `cdc init` asks the
+    server, and capture refuses another value than the server's."""
 
     @field_validator("include", "exclude")
     @classmethod
@@ -108,6 +112,11 @@ class TablesConfig(Section):
     @model_validator(mode="after")
     def _overrides_name_tables(self) -> Self:
         for name in self.overrides:
+            if name != self.name(name):
+                raise ValueError(
+                    f"overrides: {name!r} is {self.name(name)!r} with lower_case_table_names "
+                    f"{self.lower_case_table_names}; write it so"
+                )
             db, dot, table = name.partition(".")
             if not (db and dot and table):
                 raise ValueError(f"overrides: {name!r} is not the name of a table; write it as db.table")
@@ -118,18 +127,32 @@ class TablesConfig(Section):
     # One by one, since expressions with flags like (?i) cannot be joined.
     @cached_property
     def _include(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern) for pattern in self.include)
+        return tuple(re.compile(pattern, self._flags) for pattern in self.include)
 
     @cached_property
     def _exclude(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern) for pattern in self.exclude)
+        return tuple(re.compile(pattern, self._flags) for pattern in self.exclude)
+
+    @property
+    def _flags(self) -> re.RegexFlag:
+        return re.IGNORECASE if self.ignores_case else re.NOFLAG
+
+    @property
+    def ignores_case(self) -> bool:
+        """Whether the names of databases and tables are the same in capital and small letters."""
+        return self.lower_case_table_names != 0
+
+    def name(self, name: str) -> str:
+        """Returns the name of a database, of a table, or ``db.table`` as store and lake have it."""
+        return lower_name(name) if self.ignores_case else name
 
     def includes_name(self, name: str) -> bool:
         """Whether ``db.table`` is captured, as one text; either part may contain a dot."""
         return any(self.includes(name[:at], name[at + 1 :]) for at, char in enumerate(name) if char == ".")
 
     def includes(self, db: str, table: str) -> bool:
-        """Whether ``db.table`` is captured."""
+        """Whether ``db.table`` is captured. With ``lower_case_table_names`` the letters may be large or small."""
+        db, table = self.name(db), self.name(table)
         if db in SYSTEM_SCHEMAS:
             return False
         name = f"{db}.{table}"

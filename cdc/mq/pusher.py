@@ -244,6 +244,7 @@ class Pusher:
             schemas=schemas_of(manifest),
             is_wanted=(lambda name: True) if pattern is None else pattern.matches,
             file_of=self._file_of(lease),
+            ignores_case=self.config.tables.ignores_case,
             zone=UTC_ZONE if self.config.mq.format == "debezium-json" else self._zone,
         )
 

@@ -370,6 +370,7 @@ class ClientCursor:
             schemas=schemas_of(lease.manifest),
             is_wanted=(lambda name: True) if pattern is None else pattern.matches,
             file_of=self._served.reader().source_file,
+            ignores_case=self._served.config.tables.ignores_case,
             zone=self._zone,
         )
         self._held.append(_Held(lease, encoder, encoder.mark()))

@@ -52,6 +52,7 @@ _VARIABLES = (
     "binlog_expire_logs_auto_purge",
     "expire_logs_days",
     "gtid_mode",
+    "lower_case_table_names",
     "sql_mode",
     *_RELAY_VARIABLES,
 )
@@ -131,6 +132,7 @@ def _examine(
         return found
     values = variables(conn, _VARIABLES)
     found += _settings(values)
+    found += _case_of_names(config, values)
     found += _standbys(config.source, info, values)
     if first_start and not info.names_columns and config.source.start not in ("now", "snapshot"):
         found.append(_nameless_past(config.source))
@@ -166,7 +168,7 @@ def _examine(
     if info.flavor == "mariadb" and info.version_info >= (11, 8):
         about += check_generated(config, schemas)
     about = [of_apply(f) for f in about]
-    about += check_engines(schemas, merge_tables(conn))
+    about += check_engines(schemas, merge_tables(conn, config.tables))
     if not info.names_columns:
         about += check_members(config, schemas)
     found += [f for f in about if f.subject.removeprefix("table ") not in hidden]
@@ -234,6 +236,18 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
     if not troubles:
         metadata = "FULL metadata" if "binlog_row_metadata" in values else "no metadata (the server is too old for it)"
         yield ok("source: binlog", f"ROW format, FULL image, {metadata}")
+
+
+def _case_of_names(config: DestinationConfig, values: Mapping[str, str]) -> Iterator[Finding]:
+    """Checks that the server compares names as the configuration says."""
+    actual, ours = int(values.get("lower_case_table_names", 0)), config.tables.lower_case_table_names
+    if bool(actual) != bool(ours):
+        yield error(
+            "source: lower_case_table_names",
+            f"the server's lower_case_table_names is {actual}, and tables.lower_case_table_names is {ours}, so that "
+            f"{'one table' if actual else 'several tables'} would be taken for {'several' if actual else 'one'}",
+            f"Set tables.lower_case_table_names: {actual}.",
+        )
 
 
 def _standbys(source: SourceConfig, info: ServerInfo, values: Mapping[str, str]) -> Iterator[Finding]:

@@ -138,7 +138,7 @@ def check_visibility(
             )
         ]
     found = [ok(subject, f"{seen} included in {', '.join(sorted(databases))}")]
-    hidden = [pattern for pattern in tables.include if not _covered(pattern, grants)]
+    hidden = [pattern for pattern in tables.include if not _covered(tables.name(pattern), grants)]
     if hidden:
         found.append(
             warning(

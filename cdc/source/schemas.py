@@ -76,25 +76,26 @@ def list_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig)
     return sorted(_included(conn, tables))
 
 
-def list_sequences(conn: pymysql.connections.Connection[Any]) -> set[tuple[str, str]]:
+def list_sequences(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> set[tuple[str, str]]:
     """Returns ``(db, name)`` of the sequences of MariaDB; none of MySQL."""
     rows = query(
         conn,
-        "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS name FROM information_schema.TABLES WHERE TABLE_TYPE = 'SEQUENCE'",
+        "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES WHERE TABLE_TYPE = 'SEQUENCE'",
     )
-    return {(str(row["db"]), str(row["name"])) for row in rows}
+    return {_table(row, tables) for row in rows}
 
 
-def merge_tables(conn: pymysql.connections.Connection[Any]) -> dict[str, list[str]]:
+def merge_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[str, list[str]]:
     """Returns the server's MERGE tables (``db.table``), each with the tables below it, as far as the user may see."""
     merged = {}
     for row in query(
         conn,
-        "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS name FROM information_schema.TABLES WHERE ENGINE = 'MRG_MyISAM'",
+        "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES WHERE ENGINE = 'MRG_MyISAM'",
     ):
-        db, name = str(row["db"]), str(row["name"])
+        db, name = _table(row, tables)
         created = query(conn, f"SHOW CREATE TABLE {quoted(db)}.{quoted(name)}")[0]
-        merged[f"{db}.{name}"] = [".".join(table) for table in union_of(str(created["Create Table"]), db)]
+        union = union_of(str(created["Create Table"]), db)
+        merged[f"{db}.{name}"] = [tables.name(".".join(table)) for table in union]
     return merged
 
 
@@ -103,8 +104,13 @@ def _included(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -
     (``comm``)."""
     system = sorted(SYSTEM_SCHEMAS)
     rows = query(conn, _TABLES.format(marks=_marks(system)), system)
-    found = {(str(row["db"]), str(row["tab"])): row for row in rows}
+    found = {_table(row, tables): row for row in rows}
     return {name: row for name, row in found.items() if tables.includes(*name)}
+
+
+def _table(row: dict[str, Any], tables: TablesConfig) -> tuple[str, str]:
+    """Returns database and name of a row's table, as the store has them."""
+    return tables.name(str(row["db"])), tables.name(str(row["tab"]))
 
 
 def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> Schemas:
@@ -120,13 +126,13 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
     comments: dict[str, dict[str, str]] = {key: {} for key in wanted.values()}
     keys: dict[str, list[str]] = {key: [] for key in wanted.values()}
     for row in query(conn, _COLUMNS.format(marks=_marks(databases)), databases):
-        key = wanted.get((str(row["db"]), str(row["tab"])))
+        key = wanted.get(_table(row, tables))
         if key is not None:
             columns[key].append(_column(row))
             if row["comm"]:
                 comments[key][str(row["name"])] = _text(row["comm"])
     for row in query(conn, _KEYS.format(marks=_marks(databases)), databases):
-        key = wanted.get((str(row["db"]), str(row["tab"])))
+        key = wanted.get(_table(row, tables))
         if key is not None:
             keys[key].append(str(row["name"]))
     visible = {key: found for key, found in columns.items() if found}
@@ -149,13 +155,13 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
         engines={
             key: str(facts[key]["engine"]).lower() for key in visible if str(facts[key]["engine"]).lower() != "innodb"
         },
-        foreign_keys=_silent_keys(conn, databases, visible),
+        foreign_keys=_silent_keys(conn, tables, databases, visible),
     )
     return with_members(tables, schemas)
 
 
 def _silent_keys(
-    conn: pymysql.connections.Connection[Any], databases: list[str], tables: Collection[str]
+    conn: pymysql.connections.Connection[Any], tables: TablesConfig, databases: list[str], wanted: Collection[str]
 ) -> dict[str, tuple[ForeignKey, ...]]:
     """Returns the foreign keys of these tables whose actions change rows without row events.
 
@@ -165,14 +171,14 @@ def _silent_keys(
     marks = _marks(databases)
     columns: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in query(conn, _KEY_COLUMNS.format(marks=marks), databases):
-        name = str(row["db"]), str(row["tab"])
-        if f"{name[0]}.{name[1]}" in tables:
+        name = _table(row, tables)
+        if f"{name[0]}.{name[1]}" in wanted:
             columns.setdefault(name, {}).setdefault(str(row["name"]), []).append(row)
     if not columns or _logs_actions(conn):
         return {}
     rules: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     for row in query(conn, _KEY_RULES.format(marks=marks), databases):
-        of_table = rules.setdefault((str(row["db"]), str(row["tab"])), {})
+        of_table = rules.setdefault(_table(row, tables), {})
         of_table[str(row["name"])] = str(row["on_delete"]), str(row["on_update"])
     found: dict[str, tuple[ForeignKey, ...]] = {}
     for (db, table), constraints in sorted(columns.items()):
@@ -183,7 +189,7 @@ def _silent_keys(
             ForeignKey(
                 name=name,
                 columns=tuple(str(row["col"]) for row in rows),
-                parent=f"{rows[0]['parent_db']}.{rows[0]['parent']}",
+                parent=tables.name(f"{rows[0]['parent_db']}.{rows[0]['parent']}"),
                 parent_columns=tuple(str(row["parent_col"]) for row in rows),
                 on_delete=known[name][0],
                 on_update=known[name][1],

@@ -8,9 +8,10 @@ passing silently.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from cdc.patterns import lower_name
 from cdc.sql.alter_table import alter_changes
 from cdc.sql.changes import (
     Change,
@@ -86,17 +87,50 @@ _TRANSACTION = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA")
 _MODIFIERS = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT", "LOCAL")
 
 
-def classify(sql: str, default_db: str, sql_mode: int = 0, server: Server | None = None) -> Statement:
+def classify(
+    sql: str, default_db: str, sql_mode: int = 0, server: Server | None = None, *, ignores_case: bool = False
+) -> Statement:
     """Classifies one statement. ``default_db`` is the session's database (``""``: none), ``sql_mode`` is the event's.
 
     ``server`` is the one that wrote the statement. Kind and tables do not depend on it, only how ``changes`` write
-    columns: a JSON is a ``longtext`` on MariaDB. Without it, columns are written as MySQL writes them.
+    columns: a JSON is a ``longtext`` on MariaDB. Without it, columns are written as MySQL writes them. With
+    ``ignores_case`` (``lower_case_table_names`` 1 and 2) the names of databases and tables are in lower case.
 
     Never raises: a text that cannot be read is ``unknown``.
     """
     known = server or LATEST
     tokens = tokenize(sql, sql_mode, mysql=server is not None and not server.mariadb)
-    return _statement(_Statement(tokens, default_db, Dialect(known, sql_mode)))
+    statement = _statement(_Statement(tokens, default_db, Dialect(known, sql_mode)))
+    return _in_lower_case(statement) if ignores_case else statement
+
+
+def _in_lower_case(statement: Statement) -> Statement:
+    return replace(
+        statement,
+        tables=tuple(dict.fromkeys(map(_lower, statement.tables))),
+        databases=tuple(map(lower_name, statement.databases)),
+        changes=tuple(map(_lower_change, statement.changes)),
+        objects=tuple(map(_lower, statement.objects)),
+    )
+
+
+def _lower(table: TableName) -> TableName:
+    return lower_name(table[0]), lower_name(table[1])
+
+
+def _lower_change(change: Change) -> Change:
+    if isinstance(change, DropDatabase):
+        return replace(change, db=lower_name(change.db))
+    if change.table is None:
+        return change
+    table = _lower(change.table)
+    if isinstance(change, RenameTable):
+        to = _lower(change.to)
+        # A new name that differs in its letters only is the old one.
+        return NoEffect(table, clause=change.clause) if to == table else replace(change, table=table, to=to)
+    if isinstance(change, CreateTable):
+        return replace(change, table=table, like=None if change.like is None else _lower(change.like))
+    return replace(change, table=table)
 
 
 class _Statement(Cursor):

@@ -348,9 +348,10 @@ def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     if state is None or target.apply.mode == "upsert":
         return []
     found: list[DdlStatement] = []
+    ignores_case = mine.config.tables.ignores_case
     try:
         for manifest in batches_between(mine.batches, mine.table, reached(state), high, whole=True):
-            found += read_statements(manifest.ranges) if manifest.ddl else ()
+            found += read_statements(manifest.ranges, ignores_case=ignores_case) if manifest.ddl else ()
     except CutOffError as error:
         _log.info("columns are followed by their names alone", table=mine.table, reason=error.message)
         return []

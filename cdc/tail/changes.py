@@ -117,7 +117,8 @@ class ChangeDecoder:
                     raise DamagedError("an event's length is impossible", place=f"{transactions.path}, byte {at}")
                 if header.type in _STATEMENTS:
                     query = parse_query(transactions.buf[at : at + header.length].tobytes(), transactions.has_checksum)
-                    statement = classify(query.sql, query.db, query.sql_mode)
+                    ignores_case = self._config.tables.ignores_case
+                    statement = classify(query.sql, query.db, query.sql_mode, ignores_case=ignores_case)
                     tables = tuple(f"{db}.{table}" for db, table in statement.tables)
                     if statement.kind == "ddl" and (not tables or any(map(self._wanted.takes, tables))):
                         yield DdlLine(tables, query.sql, at)

@@ -290,7 +290,8 @@ class SourceSnapshot:
         """Returns the definition of a table; None if there is no such table."""
         name = exact(f"{db}.{table}")
         overrides = {key: one for key, one in config.tables.overrides.items() if key == f"{db}.{table}"}
-        only = TablesConfig(include=(name,), overrides=overrides)
+        setting = config.tables.lower_case_table_names
+        only = TablesConfig(include=(name,), overrides=overrides, lower_case_table_names=setting)
         return read_schemas(self._conn, only).tables.get(f"{db}.{table}")
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def statements_of(config: DestinationConfig, manifest: Manifest) -> tuple[DdlStatement, ...]:
     """Returns the DDL statements of a batch. Raises UnsupportedDdlError for one that may change any table."""
-    found = tuple(read_statements(manifest.ranges)) if manifest.ddl else ()
+    found = tuple(read_statements(manifest.ranges, ignores_case=config.tables.ignores_case)) if manifest.ddl else ()
     for one in found:
         for change in one.statement.changes:
             if isinstance(change, Unsupported) and change.table is None:

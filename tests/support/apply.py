@@ -41,6 +41,7 @@ class Loop:
         db: str,
         *,
         overrides: str = "",
+        tables: str = "",
         apply: str = "",
         spark: str = LOCAL,
         name: str = "shop",
@@ -64,7 +65,8 @@ class Loop:
         file.write_text(
             f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
             f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {begins}}}\n"
-            f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}}}\n"
+            f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}"
+            f"{tables and ', '}{tables}}}\n"
             f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: {target}{apply and ', '}{apply}}}\n"
             f"batch: {{max_wait_s: 0}}\nspark: {spark}\n{snapshot and f'snapshot: {snapshot}'}\n"
             f"{s3 and f's3: {s3}'}\n",

@@ -29,7 +29,8 @@ from typing import Any
 
 from cdc import files
 from cdc.durable import make_folder, replace_file
-from cdc.errors import DamagedError, StorageError, VersionError
+from cdc.errors import DamagedError, IdentityError, StorageError, VersionError
+from cdc.patterns import lower_name
 from cdc.permissions import READ, Permissions, secure_folder
 from cdc.positions import make_seq
 
@@ -126,9 +127,11 @@ def require_version(document: Any, path: Path) -> None:
         )
 
 
-def create(store: Path, destination: str, permissions: Permissions = "private") -> None:
-    """Creates the folders, or checks that an existing store belongs to this destination. Raises StorageError,
-    VersionError, DamagedError."""
+def create(
+    store: Path, destination: str, permissions: Permissions = "private", lower_case_table_names: int = 0
+) -> None:
+    """Creates the folders, or checks that an existing store belongs to this destination, and that its names of tables
+    compare as ``lower_case_table_names`` says. Raises StorageError, VersionError, DamagedError, IdentityError."""
     secure_folder(store, permissions, READ)
     require_restored(store)
     make_folder(segments_folder(store))
@@ -137,7 +140,15 @@ def create(store: Path, destination: str, permissions: Permissions = "private") 
     if found is None:
         replace_file(
             store / "store.json",
-            render({"format": FORMAT, "version": STORE_VERSION, "destination": destination, "begins": None}),
+            render(
+                {
+                    "format": FORMAT,
+                    "version": STORE_VERSION,
+                    "destination": destination,
+                    "lower_case_table_names": lower_case_table_names,
+                    "begins": None,
+                }
+            ),
         )
         return
     check(store, found)
@@ -147,6 +158,33 @@ def create(store: Path, destination: str, permissions: Permissions = "private") 
             place=str(store),
             remedy="Give each destination a store.path of its own.",
         )
+    _require_names(store, found, lower_case_table_names)
+
+
+def _require_names(store: Path, document: dict[str, Any], setting: int) -> None:
+    """Records how names compare, if the store does not say it or has no table yet. Raises IdentityError if they compare
+    otherwise."""
+    recorded = document.get("lower_case_table_names")
+    if recorded == setting or (recorded is None and not setting):
+        return
+    tables = (read_document(store / "tables.json") or {}).get("tables", [])
+    # A store of an earlier Towpath does not say it, and has the names as the server has written them.
+    is_other = any(lower_name(name) != name for name in tables) if recorded is None else bool(tables)
+    if is_other and bool(recorded) != bool(setting):
+        raise IdentityError(
+            f"the store was captured with lower_case_table_names {recorded or 0}, and tables.lower_case_table_names is "
+            f"{setting}: the names of its tables would mean others",
+            place=str(store),
+            remedy="Give the server and the configuration the former value. If the server keeps the new one, begin a "
+            "new destination.",
+        )
+    replace_file(store / STORE_FILE, render({**document, "lower_case_table_names": setting}))
+
+
+def ignores_case(store: Path) -> bool:
+    """Whether the names of tables are the same in capital and small letters, as ``store.json`` records it."""
+    document = read_json(store / "store.json")
+    return isinstance(document, dict) and bool(document.get("lower_case_table_names"))
 
 
 def render(document: dict[str, Any]) -> bytes:

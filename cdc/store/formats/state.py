@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from cdc import files
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, LeaseHeldError, StorageError
+from cdc.patterns import lower_name
 from cdc.positions import make_file_name, split_seq
 from cdc.store.formats import layout
 
@@ -93,10 +94,12 @@ _REMAKE_TABLES = (
 
 class TableNumbers:
     """``db.table`` ↔ number, in the order in which capture first met the tables. Kept in ``tables.json``; a new name
-    is durable before a transaction of its table becomes visible."""
+    is durable before a transaction of its table becomes visible. In a store that ignores the case of names they are in
+    lower case."""
 
     def __init__(self, store: Path) -> None:
         self._path = store / "tables.json"
+        self._ignores_case = layout.ignores_case(store)
         self.names: list[str] = []
         self._numbers: dict[str, int] = {}
         self.reload()
@@ -112,6 +115,7 @@ class TableNumbers:
 
     def number(self, name: str) -> int:
         """Returns the number of a table; a table that is not known yet gets a new one."""
+        name = lower_name(name) if self._ignores_case else name
         number = self._numbers.get(name)
         if number is None:
             number = len(self.names)

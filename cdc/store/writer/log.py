@@ -176,12 +176,13 @@ class LogWriter:
         policy: FlushPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         permissions: Permissions = "private",
+        lower_case_table_names: int = 0,
     ) -> None:
         """Opens (or creates) the store, takes its lock and recovers it. ``clock`` times asynchronous flushes. Raises
-        StorageError, LeaseHeldError, DamagedError, VersionError."""
+        StorageError, LeaseHeldError, DamagedError, VersionError, IdentityError."""
         self.path = path
         self.policy = FlushPolicy() if policy is None else policy
-        layout.create(path, destination, permissions)
+        layout.create(path, destination, permissions, lower_case_table_names)
         self._lock = StoreLock(path)
         try:
             with removal_lock(path):

@@ -26,8 +26,21 @@ class MemoryLog(RelayLog):
     its index entry.
     """
 
-    def __init__(self, path: Path, *, destination: str, segment_bytes: int, max_transaction_bytes: int) -> None:
-        super().__init__(path, destination=destination, segment_bytes=segment_bytes)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        destination: str,
+        segment_bytes: int,
+        max_transaction_bytes: int,
+        lower_case_table_names: int = 0,
+    ) -> None:
+        super().__init__(
+            path,
+            destination=destination,
+            segment_bytes=segment_bytes,
+            lower_case_table_names=lower_case_table_names,
+        )
         self._max_transaction_bytes = max_transaction_bytes
         self._bytes = self._events = 0
         self._released = _Mark(0, 0, 0)

@@ -98,8 +98,8 @@ class Kind(ABC):
         return with_own_loader(root, root / self.tools[name])
 
     @abstractmethod
-    def create(self, folder: Path) -> None:
-        """Creates fresh data in ``folder / "data"``."""
+    def create(self, folder: Path, options: Sequence[str] = ()) -> None:
+        """Creates fresh data in ``folder / "data"`` for a server with these options."""
 
     @abstractmethod
     def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
@@ -134,18 +134,19 @@ class Database(Kind):
         """Returns the server's command with the options that name its installed files."""
 
     @abstractmethod
-    def initialise(self, root: Path, data: Path) -> None:
-        """Creates the system tables in ``data``."""
+    def initialise(self, root: Path, data: Path, options: Sequence[str]) -> None:
+        """Creates the system tables in ``data``, with the options that must be the same whenever it is opened."""
 
-    def create(self, folder: Path) -> None:
-        """Copies the template data, which is created once for each unpacked version."""
+    def create(self, folder: Path, options: Sequence[str] = ()) -> None:
+        """Copies the template data, which is created once for each unpacked version and way of comparing names."""
         root = self.root()
-        template = root / "template"
+        fixed = [option for option in options if option.startswith("--lower-case-table-names=")]
+        template = root / "".join(["template", *fixed])
         with locked(root.with_suffix(".lock")):
             if not template.exists():
                 new = root / "template.new"
                 shutil.rmtree(new, ignore_errors=True)
-                self.initialise(root, new)
+                self.initialise(root, new, fixed)
                 (new / "auto.cnf").unlink(missing_ok=True)  # holds the server's UUID; each copy gets its own
                 new.rename(template)
         copied = subprocess.run(
@@ -210,7 +211,7 @@ class MySql9(Database):
             "--innodb-redo-log-capacity=64M",
         ]
 
-    def initialise(self, root: Path, data: Path) -> None:
+    def initialise(self, root: Path, data: Path, options: Sequence[str]) -> None:
         account = root / "account.sql"
         account.write_text(
             f"CREATE USER {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}';\n"
@@ -225,6 +226,7 @@ class MySql9(Database):
                 f"--datadir={data}",
                 "--skip-log-bin",
                 f"--init-file={account}",
+                *options,
             ],
             environment=self.environment(),
         )
@@ -331,7 +333,7 @@ class MariaDb(Database):
             f"--plugin-dir={root}/usr/lib/mysql/plugin",
         ]
 
-    def initialise(self, root: Path, data: Path) -> None:
+    def initialise(self, root: Path, data: Path, options: Sequence[str]) -> None:
         """Feeds the server's own SQL files to its bootstrap mode, as mariadb-install-db does."""
         share = root / self._share
         (data / "mysql").mkdir(parents=True)
@@ -358,6 +360,7 @@ class MariaDb(Database):
                 "--innodb-log-file-size=16M",
                 "--max-allowed-packet=8M",
                 "--net-buffer-length=16K",
+                *options,
             ],
             stdin="\n".join(statements) + "\n",
         )
@@ -414,11 +417,11 @@ class MySql56(Database):
             f"--lc-messages-dir={base}/share",
         ]
 
-    def initialise(self, root: Path, data: Path) -> None:
+    def initialise(self, root: Path, data: Path, options: Sequence[str]) -> None:
         shutil.copytree(root / "server" / "data" / "mysql", data)
 
-    def create(self, folder: Path) -> None:
-        super().create(folder)
+    def create(self, folder: Path, options: Sequence[str] = ()) -> None:
+        super().create(folder, options)
         (folder / "account.sql").write_text(
             f"SET sql_log_bin=0;\nGRANT ALL ON *.* TO {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}' WITH GRANT OPTION;\n"
         )
@@ -448,7 +451,7 @@ class ZooKeeper(Kind):
 
     _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
 
-    def create(self, folder: Path) -> None:
+    def create(self, folder: Path, options: Sequence[str] = ()) -> None:
         (folder / "data").mkdir()
 
     def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
@@ -513,7 +516,7 @@ class Kafka(Kind):
 """
     _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 
-    def create(self, folder: Path) -> None:
+    def create(self, folder: Path, options: Sequence[str] = ()) -> None:
         (folder / "data").mkdir()
 
     def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:

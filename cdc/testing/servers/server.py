@@ -131,7 +131,7 @@ class Server:
             elif _is_listening(self.port):
                 raise SourceUnavailableError(f"another process already listens at port {self.port} of {HOST}")
             self._new_folder()
-            self.kind.create(self.folder)
+            self.kind.create(self.folder, self.options)
             try:
                 self._launch(self.options)
                 return self
@@ -168,7 +168,7 @@ class Server:
         self._require_stopped()
         shutil.rmtree(self.data)
         if copy is None:
-            self.kind.create(self.folder)
+            self.kind.create(self.folder, self.options)
         else:
             _copy_folder(copy, self.data)
 

@@ -55,8 +55,9 @@ class DdlStatement:
         return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
-def read_statements(ranges: Sequence[ByteRange]) -> Iterator[DdlStatement]:
-    """Yields the DDL statements in the ranges, in their order. Raises DamagedError."""
+def read_statements(ranges: Sequence[ByteRange], *, ignores_case: bool) -> Iterator[DdlStatement]:
+    """Yields the DDL statements in the ranges, in their order. ``ignores_case``: as for
+    :func:`~cdc.sql.statements.classify`. Raises DamagedError."""
     for one in ranges:
         segment = open_range(one.path, one.offset, one.length).between(0, None)
         begins, ends = segment.bounds()
@@ -69,7 +70,7 @@ def read_statements(ranges: Sequence[ByteRange]) -> Iterator[DdlStatement]:
                     raise DamagedError("an event's length is impossible", place=f"{one.path}, byte {at}")
                 if header.type in _CODES:
                     query = parse_query(segment.buf[at : at + header.length].tobytes(), segment.has_checksum)
-                    statement = classify(query.sql, query.db, query.sql_mode, server)
+                    statement = classify(query.sql, query.db, query.sql_mode, server, ignores_case=ignores_case)
                     if statement.kind == "ddl":
                         yield _statement(entry, query.sql, query.sql_mode, statement)
                 at += header.length

@@ -261,6 +261,6 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     stored = entries[entries["length"] > 0][0]
     [segment, *_] = list_segments(config.store.path)
     part = ByteRange(path=str(segment), offset=int(stored["offset"]), length=int(stored["length"]))
-    [found] = read_statements((part,))
+    [found] = read_statements((part,), ignores_case=False)
     assert found.sql.startswith(f"CREATE TABLE {db}.t") and found.statement.tables == ((db, "t"),)
     assert ids(config, f"{db}.t") == [1]

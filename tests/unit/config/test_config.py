@@ -248,6 +248,10 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"tables__include": "shop"}, "tables.include: 'shop' must be a list: [one, two]"),
         ({"tables__exclude": ["("]}, "tables.exclude: '(' is not a regular expression: missing )"),
         (
+            {"tables__overrides": {"shop.A": {}}, "tables__lower_case_table_names": 1},
+            "tables: overrides: 'shop.A' is 'shop.a' with lower_case_table_names 1; write it so",
+        ),
+        (
             {"tables__overrides": {"shop": {}}},
             "tables: overrides: 'shop' is not the name of a table; write it as db.table",
         ),

@@ -62,6 +62,7 @@ def answers(**changes: Any) -> Answers:
         "password_place": "CDC_SOURCE_PASSWORD",
         "server_id": 123456789,
         "include": (r"shop\..*",),
+        "lower_case_table_names": 0,
         "target": "./lake",
         "product": "MySQL 9.1.0",
     }
@@ -143,6 +144,7 @@ def test_the_template_has_the_defaults() -> None:
         {"password_in_environment": False, "password_place": "o'hara.password", "name": "o'hara"},
         {"include": (r"a\-b\..*", r"it's\..*", r"[x]{1,2}\.#y", "null"), "target": "s3a://bucket/la ke: #x"},
         {"url": "mysql://c%40c@[::1]:3306"},
+        {"lower_case_table_names": 1},
     ],
 )
 def test_the_template_holds_the_answers(changes: dict[str, Any]) -> None:

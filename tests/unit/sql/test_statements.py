@@ -22,7 +22,7 @@ from cdc.sql.changes import (
     UnknownEffect,
     Unsupported,
 )
-from cdc.sql.statements import classify
+from cdc.sql.statements import Statement, classify
 from cdc.sql.tokens import MODE_NO_BACKSLASH_ESCAPES
 
 S = "shop"
@@ -279,3 +279,24 @@ def test_messages_show_the_clause() -> None:
     assert change.clause == "DROP COLUMN `no te`"
     (change,) = classify("ALTER TABLE t ADD c DECIMAL(10,2) NOT NULL", S).changes
     assert change.clause == "ADD c DECIMAL(10, 2) NOT NULL"
+
+
+def test_names_are_in_lower_case_where_the_server_ignores_case() -> None:
+    def read(sql: str) -> Statement:
+        return classify(sql, "Shop", ignores_case=True)
+
+    renamed = read("RENAME TABLE A TO Old.B, `C` TO a")
+    assert renamed.tables == (("shop", "a"), ("old", "b"), ("shop", "c"))
+    assert renamed.changes == (
+        RenameTable(("shop", "a"), ("old", "b")),
+        RenameTable(("shop", "c"), ("shop", "a")),
+    )
+    assert read("ALTER TABLE T RENAME TO t").changes == (NoEffect(("shop", "t")),)
+    (created,) = read("CREATE TABLE T LIKE Other.U").changes
+    assert isinstance(created, CreateTable) and (created.table, created.like) == (("shop", "t"), ("other", "u"))
+    assert read("DROP DATABASE Old").databases == ("old",)
+    assert read("DROP DATABASE Old").changes == (DropDatabase("old"),)
+    (dropped,) = read("ALTER TABLE T DROP COLUMN Note").changes
+    assert dropped == DropColumn(("shop", "t"), "Note")  # columns are the server's
+    assert read("CREATE TEMPORARY TABLE T (a INT)").objects == (("shop", "t"),)
+    assert classify("TRUNCATE TABLE T", "Shop").tables == (("Shop", "T"),)

@@ -11,12 +11,12 @@ import pytest
 
 from cdc.cli import main
 from cdc.config import DestinationConfig
-from cdc.errors import CutOffError, DamagedError, StorageError, StoreIncompleteError, UsageError
+from cdc.errors import CutOffError, DamagedError, IdentityError, StorageError, StoreIncompleteError, UsageError
 from cdc.replication.copy import Copy
 from cdc.replication.snapshot import read_small, small_files
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import CheckpointWriter
-from cdc.store.formats.state import Beginning, read_beginning, record_beginning
+from cdc.store.formats.state import Beginning, TableNumbers, read_beginning, record_beginning
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from tests.support.unit_batches import NumberStore, make_config, make_service, make_store
@@ -54,6 +54,31 @@ def test_a_new_store_has_no_beginning_until_capture_reads(tmp_path: Path) -> Non
     # A start that came to nothing is repeated, and the reason is still that of the first try.
     record_beginning(tmp_path, replace(BEGINS, seq=12, pos=12, reason="first start"))
     assert read_beginning(tmp_path) == replace(BEGINS, seq=12, pos=12)
+
+
+def test_a_store_records_how_names_compare(tmp_path: Path) -> None:
+    layout.create(tmp_path, "shop")
+    layout.create(tmp_path, "shop", lower_case_table_names=1)  # it has no table yet
+    numbers = TableNumbers(tmp_path)
+    assert numbers.number("Shop.Orders") == numbers.number("SHOP.ORDERS") == 0 and numbers.names == ["shop.orders"]
+    layout.create(tmp_path, "shop", lower_case_table_names=2)  # compares as 1 does
+    with pytest.raises(IdentityError, match=r"captured with lower_case_table_names 2, and .* is 0"):
+        layout.create(tmp_path, "shop")
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("shop.orders", False), ("shop.Orders", True)])
+def test_a_store_of_an_earlier_version_has_the_names_of_the_server(tmp_path: Path, name: str, is_refused: bool) -> None:
+    layout.create(tmp_path, "shop")
+    document = json.loads((tmp_path / "store.json").read_bytes())
+    del document["lower_case_table_names"]
+    (tmp_path / "store.json").write_text(json.dumps(document))
+    TableNumbers(tmp_path).number(name)
+    if is_refused:
+        with pytest.raises(IdentityError, match="captured with lower_case_table_names 0"):
+            layout.create(tmp_path, "shop", lower_case_table_names=1)
+        return
+    layout.create(tmp_path, "shop", lower_case_table_names=1)
+    assert layout.ignores_case(tmp_path)
 
 
 @pytest.mark.parametrize("begins", [[], {"seq": "x"}, {"seq": 1}, {**BEGINS.__dict__, "reason": "because"}])
