@@ -160,8 +160,6 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     from spark_jobs.runtime.failures import explain
 
     manifest, batch = lease.manifest, _prepared(config, lease)
-    if not batch.tables:
-        return []
     warm: list[session.WarmSession] = []
     starting = threading.Lock()
 

@@ -68,11 +68,12 @@ pytest() { "$bin/python" -m pytest --durations=15 -m 'not long' "$@" "${argument
 spark=(tests/integration)
 # The long tests with Spark that need no session of others: with the faults, so that the three take equally long.
 moved=(tests/integration/test_adoption.py tests/integration/test_as_of.py tests/integration/test_bad_files.py
-  tests/integration/test_connect_server.py tests/integration/test_layout.py tests/integration/test_small_batches.py
+  tests/integration/test_connect_server.py tests/integration/test_first_load.py tests/integration/test_layout.py
+  tests/integration/test_letter_case.py tests/integration/test_small_batches.py
   tests/integration/test_snapshot.py tests/integration/test_snapshot_files.py tests/integration/test_submitted_jobs.py
   tests/integration/test_system_versioned.py tests/integration/test_types_in_delta.py tests/integration/test_verify.py
   tests/integration/test_verify_keys.py tests/integration/test_verify_types.py)
-faults=(tests/nemesis tests/fault/test_kills.py tests/fault/test_snapshot_kills.py tests/fault/test_statement_kills.py
+faults=(tests/nemesis tests/slow tests/fault/test_kills.py tests/fault/test_snapshot_kills.py tests/fault/test_statement_kills.py
   "${moved[@]}")
 # The orphans of real processes take minutes: they come with `make test-kill`; test_apply.py has such cases in one process.
 elsewhere=(tests/unit tests/soak tests/fault/test_orphans.py "${spark[@]}" "${faults[@]}")

@@ -29,6 +29,11 @@ on 'MySQL 8.0.12' mysql9=mysql8012 $servers/{decode,verify,source,capture} $serv
 # In place of MariaDB 10.11 it has no matrix of types, which is a long test there.
 on 'MariaDB 10.5, all types' mariadb11=mariadb105 $servers/decode/test_type_matrix.py $servers/verify $servers/capture/test_golden_sql.py -k mariadb11
 on 'MySQL 8.0.33 through Spark into Delta' mysql9=mysql80 tests/integration/test_types_in_delta.py
+# On the servers that they name, too: the workload is random.
+for standins in '' $all; do
+  TOWPATH_FIRST_LOAD_SEEDS=20 on 'statements while the first snapshot is taken' "$standins" \
+    tests/integration/test_first_load.py -m ''
+done
 if [ "$(id -u)" = 0 ]; then
   on 'random histories' $all tests/soak/histories -m long
 else

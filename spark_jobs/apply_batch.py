@@ -91,8 +91,9 @@ def run(
 def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
     """Applies a prepared batch; see :func:`run`. If ``sessions`` is a function, it is called when a table needs Spark:
     with ``apply.small_batches.engine: deltalake`` there may be none."""
+    released = [TableResult(table=table, released=True) for table in batch.released]
     if not batch.tables:
-        return []
+        return released
     is_small = batch.config.apply.small_batches.engine == "deltalake"
     if is_small and importlib.util.find_spec("deltalake") is None:
         raise ConfigError(
@@ -137,7 +138,7 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
         pool.shutdown(wait=False, cancel_futures=True)
     if failures:
         _raise(failures, causes)
-    return [results[table] for table in dict.fromkeys((*batch.tables, *results)) if table in results]
+    return released + [results[table] for table in dict.fromkeys((*batch.tables, *results)) if table in results]
 
 
 def _register(batch: PreparedBatch, sessions: TableSessions, without: set[str]) -> dict[str, BaseException]:
@@ -234,7 +235,7 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
     if state is not None:
         require_ownership(state, target, batch.manifest)
     elif _awaits_first_snapshot(batch, table):
-        if not changes:
+        if not changes or ddl.ends(batch.statements, table):
             return None
         raise NeedsSnapshotError(
             "the table was there before capture began, and has not been loaded yet",

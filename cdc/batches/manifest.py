@@ -105,6 +105,11 @@ class TableResult(_Part):
     applied_seq: int | None = Field(default=None, description="The table's applied position after the merge.")
     generation: int = Field(default=0, description="The table's generation; see the table properties.")
     parked: Parking | None = Field(default=None, description="Null unless the table was left out.")
+    released: bool = Field(
+        default=False,
+        description="Whether the table waited for its first snapshot, and waits no longer, because the source has "
+        "dropped it or given it another name.",
+    )
 
 
 class StoreBeginning(_Part):

@@ -94,8 +94,12 @@ def _parking(meta: Meta) -> ParkingRecords:
 
 
 def park_left_out(known: Subscription, results: Iterable[TableResult], now: datetime) -> None:
-    """Parks the tables that a merge left out; for the change of the meta that acks the batch."""
+    """Parks the tables that a merge left out, and releases those that are gone before they were loaded; for the change
+    of the meta that acks the batch."""
     for result in results:
+        if result.released and known.table(result.table) is None:
+            known.parked.pop(result.table, None)
+            _log.info("parked table released, as the source has dropped or renamed it", table=result.table)
         if result.parked is None:
             continue
         before = known.parked.get(result.table)
@@ -187,6 +191,14 @@ class TableGate:
     def __init__(self, meta: Meta, subscriber: str) -> None:
         self._meta = meta
         self._subscriber = subscriber
+
+    def has_job(self, table: str) -> bool:
+        """Whether a snapshot or a replay works on the table."""
+        try:
+            with job_lock(self._meta, table):
+                return False
+        except LeaseHeldError:
+            return True
 
     @contextmanager
     def enter(self, table: str, *, alone: bool = False) -> Iterator[ParkedTable | None]:

@@ -82,6 +82,8 @@ class TableStats:
         if result.parked is not None:
             self.parked = result.parked.reason
             return
+        if result.released:
+            return
         self.batches += 1
         self.inserted += result.inserted
         self.updated += result.updated

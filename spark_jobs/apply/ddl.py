@@ -14,7 +14,7 @@ from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
 from spark_jobs.apply.schema.evolve import Surroundings
 from spark_jobs.apply.schema.shared_tables import create
-from spark_jobs.apply.schema.statements import DdlStatement, read_statements
+from spark_jobs.apply.schema.statements import DdlStatement, effect_on, read_statements
 from spark_jobs.apply.shared_evolution import evolution_of, may_have_rows
 from spark_jobs.apply.statements import user_metadata
 from spark_jobs.delta.tables import (
@@ -64,6 +64,12 @@ def creates(statements: tuple[DdlStatement, ...], table: str) -> bool:
             if made is not None and f"{made[0]}.{made[1]}" == table:
                 return True
     return False
+
+
+def ends(statements: tuple[DdlStatement, ...], table: str) -> bool:
+    """Whether no table has this name behind the statements, because one of them has dropped or renamed it."""
+    effects = [effect for one in statements if (effect := effect_on(table, one)) is not None]
+    return bool(effects) and effects[-1].drops
 
 
 def changed_tables(statements: tuple[DdlStatement, ...], tables: Iterable[str]) -> set[str]:

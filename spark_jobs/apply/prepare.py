@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -53,6 +53,9 @@ class PreparedBatch:
     """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
     gate: TableGate | None = None
     """The way to each table beside other jobs; None for the job that has a table for itself."""
+    released: tuple[str, ...] = ()
+    """Parked tables that wait for their first snapshot, and are dropped or renamed by the batch: nothing of them is
+    needed any more."""
     faults: dict[str, CdcError] = field(default_factory=dict)
     """Tables that cannot be merged, and are to be parked; they are among :attr:`tables`."""
 
@@ -152,9 +155,27 @@ def prepare(
         schemas=schemas,
         statements=statements,
         tables=tuple(tables),
+        released=tuple(_released(manifest, config, statements, subscription, gate)),
         gate=gate,
         faults=faults,
     )
+
+
+def _released(
+    manifest: Manifest,
+    config: DestinationConfig,
+    statements: tuple[DdlStatement, ...],
+    subscription: Subscription,
+    gate: TableGate | None,
+) -> Iterator[str]:
+    for table in manifest.tables if statements else ():
+        parked = subscription.parked.get(table)
+        if parked is None or parked.due != "snapshot" or subscription.table(table) is not None:
+            continue
+        # A snapshot that is being taken is of the table that has the name later.
+        is_ours = config.tables.includes(*split_table(table)) and (gate is None or not gate.has_job(table))
+        if is_ours and ddl.ends(statements, table):
+            yield table
 
 
 def _followed_tables(

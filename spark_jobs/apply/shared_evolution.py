@@ -68,7 +68,7 @@ class SharedEvolution(Evolution):
         exists = known is not None and known.schema is not None
         if exists and change.if_not_exists and not change.replaces and not rows_follow:
             return
-        schema = self._definition(change)
+        schema = self._definition(by, change)
         if schema is None:
             return
         self._grow(schema)

@@ -181,18 +181,22 @@ def _files_added(commit: Mapping[str, Any]) -> int | None:
 
 
 def state_before(path: str, destination: str, table: str, seq: int) -> DeltaState | None:
-    """Returns the table at its newest version without any change after ``seq - 1``; None if there is no table, or if
-    Delta does not have that version any more. Raises as :func:`read_state`."""
+    """Returns the table at its newest version without any change after ``seq - 1``; None if there is no table, if
+    Delta does not have that version any more, or if a snapshot or a replay has brought the table from an earlier
+    position to one at or after ``seq``. Raises as :func:`read_state`."""
     from deltalake.exceptions import DeltaError
 
     with open_delta(path, table) as delta:
         if delta is None:
             return None
         ledger = _ledger(delta.history(LEDGER_DEPTH), destination, table)[0]
-        later = [version for version, found in ledger if int(found["last_seq"]) >= seq]
+        later = {version: found for version, found in ledger if int(found["last_seq"]) >= seq}
         if later:
+            first = min(later)
+            if first == 0 or "rebuild" in later[first]:
+                return None
             try:
-                delta.load_as_version(min(later) - 1)
+                delta.load_as_version(first - 1)
             except (DeltaError, OSError, ValueError) as error:
                 _log.warning("an older version of a Delta table cannot be read", table=table, reason=str(error))
                 return None

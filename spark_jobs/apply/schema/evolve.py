@@ -183,7 +183,7 @@ class Evolution:
         known = None if state is None else self._record(state, by)
         if known is not None and known.schema is not None and change.if_not_exists and not change.replaces:
             return
-        schema = self._definition(change)
+        schema = self._definition(by, change)
         if schema is None:
             return  # it was dropped since: the table appears with its rows, if there are any
         self._changed = True
@@ -200,24 +200,28 @@ class Evolution:
         rows_follow = self._around.rows_follow is not None
         self._replace(planned, schema, None, by.seq - 1 if rows_follow else None)
 
-    def _definition(self, change: CreateTable) -> TableSchema | None:
-        """Returns the schema of a new table."""
+    def _definition(self, by: DdlStatement, change: CreateTable) -> TableSchema | None:
+        """Returns the schema of a new table; None if it is not known."""
         if self._around.rows_follow is not None:
             return self._around.rows_follow
         stored = self._around.stored.get(self._target.table)
         schema = change.schema
         if change.like is not None:
-            schema = self._schema_of(f"{change.like[0]}.{change.like[1]}")
+            schema = self._schema_of(f"{change.like[0]}.{change.like[1]}", by)
         if schema is None:
             return stored
         # Both know something that the other does not: the statement is of this moment, the server knows its defaults.
         return stored if stored is not None and _same_columns(stored, schema) else schema
 
-    def _schema_of(self, table: str) -> TableSchema | None:
-        """Returns the tracked schema of another table."""
+    def _schema_of(self, table: str, by: DdlStatement) -> TableSchema | None:
+        """Returns the tracked schema of another table before a statement. None if it is not known: a snapshot that was
+        taken behind the statement tells nothing of the time before it."""
         other = self._around.other(table)
         state = None if other is None else other.state()
-        record = None if state is None else record_in_force(state)
+        if state is None:
+            return None
+        is_ahead = state.applied_seq > self._around.manifest.last_seq
+        record = record_in_force(state, before=by.seq if is_ahead else None)
         return None if record is None else record.schema
 
     def _drop(self, effect: TableEffect) -> None:

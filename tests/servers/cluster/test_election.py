@@ -48,9 +48,11 @@ class Servers:
         self.hosts, self.tree = hosts, tree
         self.members: list[Member] = []
 
-    def start(self, number: int, hosts: str | None = None, **options: Any) -> tuple[Member, Candidacy, threading.Event]:
+    def start(
+        self, number: int, hosts: str | None = None, *, timeout_s: float = _TIMEOUT_S, **options: Any
+    ) -> tuple[Member, Candidacy, threading.Event]:
         me = Server(f"10.0.0.{number}:11111", f"https://10.0.0.{number}:8040")
-        member = Member(hosts or self.hosts, self.tree, me, session_timeout_s=_TIMEOUT_S, **options)
+        member = Member(hosts or self.hosts, self.tree, me, session_timeout_s=timeout_s, **options)
         self.members.append(member)
         changed = threading.Event()
         return member, member.campaign("shop", changed.set), changed
@@ -141,7 +143,8 @@ def test_a_leader_that_is_cut_off_for_a_moment_goes_on_in_its_epoch(
     servers: Servers, zookeeper: DatabaseServer
 ) -> None:
     with Proxy(zookeeper.port) as proxy:
-        member, first, _ = servers.start(1, f"127.0.0.1:{proxy.port}")
+        # Long enough to connect again on a busy machine.
+        member, first, _ = servers.start(1, f"127.0.0.1:{proxy.port}", timeout_s=5 * _TIMEOUT_S)
         until(first.is_leader)
         proxy.cut()
         until(lambda: member.client.connected)
