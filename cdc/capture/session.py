@@ -29,6 +29,7 @@ from cdc.source.dump import MAX_POSITION, DumpStream
 from cdc.source.dump_errors import explain_dump_error
 from cdc.source.schemas import list_sequences
 from cdc.source.server import Source, replica_label
+from cdc.source.statement_targets import StatementTargets
 from cdc.store.writer.log import RelayLog
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Session:
         else:
             self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
             self._filter.sequences = list_sequences(control, config.tables)
+            self._filter.targets = StatementTargets(control, config.tables)
         self._filter.engine_of = self._schemas.engine_of
         self.counters = counters
         self._framer = Framer(

@@ -7,7 +7,7 @@ Everything else stops capture with an error that names the statement.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
@@ -17,6 +17,9 @@ from cdc.errors import UnsupportedEventError
 from cdc.sql.changes import NoEffect, RenameTable, SetDefault, TableName, table_of
 from cdc.sql.statements import Statement, classify
 from cdc.sql.tokens import tokenize
+
+if TYPE_CHECKING:
+    from cdc.source.statement_targets import StatementTargets
 
 _ON_ONE_TABLE = ("ALTER TABLE", "TRUNCATE TABLE", "CREATE INDEX", "DROP INDEX")
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table after this statement."
@@ -39,6 +42,8 @@ class StatementFilter:
         self._databases: dict[str, str] = {}  # databases of the tables seen so far, by ``db.table``
         self.engine_of: Callable[[str], str | None] = lambda _: None
         """Returns the storage engine of a captured table, by ``db.table``; None if it is not known."""
+        self.targets: StatementTargets | None = None
+        """Tells which tables that are not captured lead to captured ones; None without a server."""
         self.sequences: set[TableName] = set()
         """The known sequences of MariaDB, which have the names of tables, and state that is written as rows."""
         self._temporary: dict[int, set[TableName]] = {}  # temporary tables whose creation is in the binlog, by session
@@ -84,6 +89,8 @@ class StatementFilter:
             if found.verb.startswith("XA"):
                 raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")
             return transaction_decision(found), found.verb == "ROLLBACK"
+        if self.targets is not None and found.kind in ("ddl", "other"):
+            self.targets.forget()
         if self._is_on_temporary_tables(found, query) or self._is_on_sequences(found):
             return Decision(False), False
         if found.kind == "ddl" and not self._deletes_rows(found):
@@ -105,7 +112,26 @@ class StatementFilter:
             )
         if found.any_table:
             raise _stop("the tables that the statement changes cannot be determined", query, where, _ROW_FORMAT)
+        self._require_harmless([table for table in found.tables if table not in temporary], query, where)
         return Decision(False), False
+
+    def _require_harmless(self, tables: list[TableName], query: QueryEvent, where: str) -> None:
+        """Raises UnsupportedEventError if a change of these tables, which are not captured, may change captured ones.
+        ``tables``: those of an UPDATE or DELETE over several tables have their aliases among them."""
+        if self.targets is None:
+            return
+        dangers = [(table, self.targets.danger(*table)) for table in tables]
+        exists = any(danger is None or not danger.is_missing for _, danger in dangers)
+        for (db, table), danger in dangers:
+            if danger is None or (danger.is_missing and exists):
+                continue
+            raise _stop(
+                f"the statement may change captured tables, because {db}.{table} {danger.reason}, and the binlog has "
+                "its text instead of row events",
+                query,
+                where,
+                danger.remedy or _ROW_FORMAT,
+            )
 
     def _is_on_sequences(self, statement: Statement) -> bool:
         """Whether a statement is about sequences only. Notes what it does to them."""

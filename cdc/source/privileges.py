@@ -37,11 +37,11 @@ class Grants:
         """Whether the user has any of these privileges globally."""
         return bool(self.everywhere & (_ALL | set(names)))
 
-    def may_select_all_of(self, db: str) -> bool:
-        """Whether the user has SELECT on every table of a database, including future ones."""
-        if self.has("SELECT"):
+    def may(self, name: str, db: str) -> bool:
+        """Whether the user has a privilege on every table of a database, including future ones."""
+        if self.has(name):
             return True
-        return any(what & (_ALL | {"SELECT"}) and _like(pattern, db) for pattern, what in self.databases.items())
+        return any(what & (_ALL | {name}) and _like(pattern, db) for pattern, what in self.databases.items())
 
 
 def read_grants(conn: Connection) -> Grants:
@@ -156,7 +156,7 @@ def _covered(pattern: str, grants: Grants) -> bool:
     if grants.has("SELECT"):
         return True
     db, dot, _ = pattern.partition("\\.")
-    return bool(dot) and re.fullmatch(r"[A-Za-z0-9_$-]+", db) is not None and grants.may_select_all_of(db)
+    return bool(dot) and re.fullmatch(r"[A-Za-z0-9_$-]+", db) is not None and grants.may("SELECT", db)
 
 
 def unreadable(conn: Connection, tables: Collection[tuple[str, str]], grants: Grants) -> set[str]:
