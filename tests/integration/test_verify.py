@@ -303,3 +303,23 @@ def test_without_capture_nothing_can_be_told(loop: Loop) -> None:
     report = pipeline.verify(loop.config, [f"{loop.db}.mirror"], wait_s=0)
     assert (report.state, report.exit_code) == ("unknown", 1)
     assert "Capture is not running" in report.tables[0].unknown[0]
+
+
+def test_a_statement_of_a_table_that_shares_the_bit_leaves_the_others_proved(
+    tmp_path: Path, server: Server, database: Database
+) -> None:
+    """Of 64 tables that follow a table, one shares its bit in the store's index."""
+    loop = Loop(tmp_path, server, database(server), spark=SPARK)
+    loop.sql("CREATE TABLE first (id INT PRIMARY KEY, v INT)", "INSERT INTO first VALUES (1, 1), (2, 2)")
+    loop.capture()
+    loop.apply_all()
+    loop.sql("UPDATE first SET v = 3 WHERE id = 1")
+    loop.sql(*[f"CREATE TABLE other{number} (id INT PRIMARY KEY)" for number in range(64)])
+    loop.sql("INSERT INTO first VALUES (3, 3)")
+    loop.capture()
+    report = one(verify(loop, "first"), "first")
+    assert (report.unknown, report.checksums.ok) == ([], True)
+
+    loop.sql("ALTER TABLE first ADD COLUMN w INT")
+    loop.capture()
+    assert "a DDL statement of the table is not applied yet" in one(verify(loop, "first"), "first").unknown[0]
