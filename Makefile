@@ -53,7 +53,7 @@ test-pythons: install ## the quick tests on each Python from 3.11 to 3.14 that t
 test-airflows: install ## the tests of the DAGs on the oldest and the newest Airflow 3 (minutes)
 	@scripts/test-airflows.sh $(ARGS)
 
-test-versions: install ## the tests with servers on MySQL 5.7 and 8.0 and MariaDB 10.5 and 11.4; as root, random histories too (half an hour)
+test-versions: install ## the tests with servers on MySQL 5.7 and 8.0 and MariaDB 10.5 and 11.4, random first loads on these and on those of `make test`; as root, random histories too (two hours)
 	@$(WITH_JAVA) scripts/test-versions.sh $(ARGS)
 
 test-long: install ## the long tests that `make test` leaves out: the same on other servers, or more often (half an hour)

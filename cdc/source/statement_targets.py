@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdc.config import SYSTEM_SCHEMAS, TablesConfig
+from cdc.schemas import CHANGES_ROWS
 from cdc.source.connection import query
 from cdc.source.privileges import Grants, read_grants
 from cdc.source.server import Connection
+from cdc.source.table_checks import ENGINES_OF_OTHERS
 
 _OBJECT = """
 SELECT TABLE_TYPE AS kind, ENGINE AS engine FROM information_schema.TABLES
@@ -25,8 +27,6 @@ LEFT JOIN information_schema.REFERENTIAL_CONSTRAINTS r ON r.CONSTRAINT_SCHEMA = 
     AND r.CONSTRAINT_NAME = k.CONSTRAINT_NAME AND r.TABLE_NAME = k.TABLE_NAME
 WHERE k.REFERENCED_TABLE_SCHEMA = %s AND k.REFERENCED_TABLE_NAME = %s
 """
-_WITHOUT_ACTION = ("RESTRICT", "NO ACTION")
-_OF_OTHER_TABLES = ("mrg_myisam", "federated", "spider", "connect")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class StatementTargets:
         kind, engine = str(rows[0]["kind"]), str(rows[0]["engine"] or "").lower()
         if "VIEW" in kind:
             return Danger("is a view")
-        if engine in _OF_OTHER_TABLES:
+        if engine in ENGINES_OF_OTHERS:
             return Danger(f"has the engine {engine}, whose rows belong to other tables")
         if self._grants is None:
             self._grants = read_grants(self._conn)
@@ -99,7 +99,8 @@ class StatementTargets:
         while todo:
             for row in query(self._conn, _CHILDREN, todo.pop()):
                 child = self._tables.name(str(row["db"])), self._tables.name(str(row["tab"]))
-                if {row["on_delete"], row["on_update"]} <= set(_WITHOUT_ACTION) or child in seen:
+                rules = {row["on_delete"], row["on_update"]}  # None: hidden from the user
+                if rules.isdisjoint(CHANGES_ROWS | {None}) or child in seen:
                     continue
                 if self._tables.includes(*child):
                     return ".".join(child)

@@ -71,22 +71,23 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     return found
 
 
-_ENGINES_OF_OTHERS = {
+ENGINES_OF_OTHERS = {
     "mrg_myisam": "it shows the rows of other tables, which change without an event of it",
     "federated": "its rows belong to a table of another server",
     "spider": "its rows belong to tables of other servers",
     "connect": "its rows belong to files or tables elsewhere",
 }  # fmt: skip
+"""Why a table of an engine changes without an event of its own, or changes others."""
 
 
 def check_engines(schemas: Schemas, merged: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
     """Yields errors for tables that change without an event: those whose rows belong to others, and those below a MERGE
     table. ``merged``: the server's MERGE tables (``db.table``), each with the tables below it."""
     for name, engine in sorted((schemas.engines or {}).items()):
-        if engine in _ENGINES_OF_OTHERS:
+        if engine in ENGINES_OF_OTHERS:
             yield error(
                 f"table {name}",
-                f"has the engine {engine}: {_ENGINES_OF_OTHERS[engine]}",
+                f"has the engine {engine}: {ENGINES_OF_OTHERS[engine]}",
                 f"Exclude the table ({exclusion(name)}).",
             )
     for merge, tables in sorted(merged.items()):

@@ -165,8 +165,8 @@ class StoreView:
         from spark_jobs.apply.schema.statements import read_statements
 
         name = split_table(table)
-        found = list(read_statements(manifest.ranges, ignores_case=self._config.tables.ignores_case))
-        return not found or any(_may_change(one.statement, name) for one in found)
+        ddl = list(read_statements(manifest.ranges, ignores_case=self._config.tables.ignores_case))
+        return not ddl or any(_may_change(by.statement, name) for by in ddl)
 
 
 def _may_change(statement: Statement, table: TableName) -> bool:

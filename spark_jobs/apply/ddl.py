@@ -68,7 +68,7 @@ def creates(statements: tuple[DdlStatement, ...], table: str) -> bool:
 
 def ends(statements: tuple[DdlStatement, ...], table: str) -> bool:
     """Whether no table has this name behind the statements, because one of them has dropped or renamed it."""
-    effects = [effect for one in statements if (effect := effect_on(table, one)) is not None]
+    effects = [effect for statement in statements if (effect := effect_on(table, statement)) is not None]
     return bool(effects) and effects[-1].drops
 
 

@@ -172,9 +172,10 @@ def _released(
         parked = subscription.parked.get(table)
         if parked is None or parked.due != "snapshot" or subscription.table(table) is not None:
             continue
+        if not config.tables.includes(*split_table(table)) or not ddl.ends(statements, table):
+            continue
         # A snapshot that is being taken is of the table that has the name later.
-        is_ours = config.tables.includes(*split_table(table)) and (gate is None or not gate.has_job(table))
-        if is_ours and ddl.ends(statements, table):
+        if gate is None or not gate.has_job(table):
             yield table
 
 

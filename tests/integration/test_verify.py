@@ -308,7 +308,7 @@ def test_without_capture_nothing_can_be_told(loop: Loop) -> None:
 def test_a_statement_of_a_table_that_shares_the_bit_leaves_the_others_proved(
     tmp_path: Path, server: Server, database: Database
 ) -> None:
-    """Of 64 tables that follow a table, one shares its bit in the store's index."""
+    """A table shares its bit in the store's index with the 64th table after it."""
     loop = Loop(tmp_path, server, database(server), spark=SPARK)
     loop.sql("CREATE TABLE first (id INT PRIMARY KEY, v INT)", "INSERT INTO first VALUES (1, 1), (2, 2)")
     loop.capture()

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -98,11 +99,15 @@ class TableNumbers:
     lower case."""
 
     def __init__(self, store: Path) -> None:
+        self._store = store
         self._path = store / "tables.json"
-        self._ignores_case = layout.ignores_case(store)
         self.names: list[str] = []
         self._numbers: dict[str, int] = {}
         self.reload()
+
+    @cached_property
+    def _ignores_case(self) -> bool:
+        return layout.ignores_case(self._store)
 
     def reload(self) -> None:
         """Reads the file again. Raises DamagedError, VersionError, StorageError."""
