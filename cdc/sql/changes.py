@@ -68,6 +68,9 @@ class CreateTable(Clause):
     """The table whose definition it copies."""
     has_rows: bool = False
     """Whether the table is filled by the statement (CREATE TABLE … SELECT)."""
+    selects: bool = False
+    """Whether its rows come from a query of the text, as in a binlog of the format STATEMENT. In the format ROW the
+    statement has no query, and the rows follow it."""
     replaces: bool = False
     """OR REPLACE: a table of this name is dropped first."""
     if_not_exists: bool = False

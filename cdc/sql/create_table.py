@@ -11,6 +11,7 @@ from cdc.sql.table_options import merged, take_option, take_partitioning
 from cdc.sql.tokens import Cursor, Token, outer_words, split_commas
 from cdc.sql.types import with_table_charset
 
+_QUERY_WORDS = ("SELECT", "VALUES", "WITH", "TABLE")
 INDEX_WORDS = ("INDEX", "KEY", "FULLTEXT", "SPATIAL", "UNIQUE", "CHECK", "FOREIGN")
 
 
@@ -31,12 +32,22 @@ def create_changes(
     words = outer_words(rest)
     like = _like(rest, c.default_db)
     if like is not None:
-        return [CreateTable(table, None, like, False, replaces, if_not_exists, clause=clause)]
+        return [CreateTable(table, None, like, replaces=replaces, if_not_exists=if_not_exists, clause=clause)]
     inner = rest[1] if len(rest) > 1 and rest[0].text == "(" else None
-    selects = any(w in ("SELECT", "VALUES", "WITH") and not _is_option(words, i) for i, w in enumerate(words))
-    selects = selects or (inner is not None and inner.is_word("SELECT", "WITH", "VALUES"))
+    selects = any(w in _QUERY_WORDS and not _is_option(words, i) for i, w in enumerate(words))
+    selects = selects or (inner is not None and inner.is_word(*_QUERY_WORDS))
     if selects:
-        return [CreateTable(table, None, None, True, replaces, if_not_exists, clause=clause)]
+        return [
+            CreateTable(
+                table,
+                None,
+                has_rows=True,
+                selects=True,
+                replaces=replaces,
+                if_not_exists=if_not_exists,
+                clause=clause,
+            )
+        ]
     elements = _elements(c, dialect)
     changes, unknown = _options(c, table, dialect)
     rows = c.take_words("START", "TRANSACTION")
@@ -47,7 +58,8 @@ def create_changes(
         schema = _schema(elements, charset)
     else:
         rows = rows or "TRANSACTION" in words[-1:]
-    return [CreateTable(table, schema, None, rows, replaces, if_not_exists, clause=clause), *effects]
+    create = CreateTable(table, schema, has_rows=rows, replaces=replaces, if_not_exists=if_not_exists, clause=clause)
+    return [create, *effects]
 
 
 def _is_option(words: list[str], at: int) -> bool:

@@ -17,8 +17,6 @@ from cdc.errors import CutOffError, IdentityError, RetryableError, StoreIncomple
 from cdc.log import get_logger
 from cdc.positions import format_seq, make_seq, split_seq
 from cdc.snapshot import positions
-from cdc.sql.changes import Unsupported, table_of
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.meta import Meta
     from cdc.snapshot.positions import LowMark
-    from cdc.sql.changes import TableName
-    from cdc.sql.statements import Statement
     from cdc.verify.source import SnapshotPosition
 
 _POLL_S = 0.2
@@ -146,7 +142,7 @@ class StoreView:
         """
         try:
             for manifest in batches_between(self._batches, table, span.after_seq, span.high_seq, whole=True):
-                if manifest.ddl and table in manifest.tables and self._changes_table(manifest, table):
+                if manifest.ddl and table in manifest.tables:
                     raise UnsureError(
                         "a DDL statement of the table is not applied yet",
                         remedy=f"Run `cdc apply {self._config.name}`, then verify again.",
@@ -158,21 +154,3 @@ class StoreView:
                 f"changes of the table that are not applied yet were removed by retention: {error.message}",
                 remedy=f"Run `cdc snapshot {self._config.name} {table}`.",
             ) from error
-
-    def _changes_table(self, manifest: Manifest, table: str) -> bool:
-        """Whether a DDL batch has a statement that may change the table. With more than 64 tables, the store's index
-        also gives a table the statements of the others that share its bit."""
-        from spark_jobs.apply.schema.statements import read_statements
-
-        name = split_table(table)
-        ddl = list(read_statements(manifest.ranges, ignores_case=self._config.tables.ignores_case))
-        return not ddl or any(_may_change(by.statement, name) for by in ddl)
-
-
-def _may_change(statement: Statement, table: TableName) -> bool:
-    return (
-        table in statement.tables
-        or table[0] in statement.databases
-        or statement.any_table
-        or any(table_of(change) is None and isinstance(change, Unsupported) for change in statement.changes)
-    )

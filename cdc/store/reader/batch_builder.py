@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ from cdc.errors import CdcError, StorageError, UsageError
 from cdc.patterns import is_list
 from cdc.positions import CommitPosition
 from cdc.store.formats.time_index import CommitTimeLimit
+from cdc.targets import split_table
+
+if TYPE_CHECKING:
+    from cdc.sql.statements import Statement
 
 _BRIDGE_BYTES = 16384
 """A filtered batch includes a gap of so many bytes of other tables' transactions rather than begin a new range, because
@@ -268,10 +272,10 @@ def join_filters(patterns: Iterable[str]) -> str | None:
     return TableFilter(joined).pattern
 
 
-# --- DDL statements that leave rows alone
+# --- what the DDL statement of an index entry does
 
 _LONGEST_DDL = 1 << 20
-"""A longer transaction counts as one that changes rows, without being read."""
+"""A longer transaction counts as one that changes rows of any table, without being read."""
 _STATEMENTS = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
 _WITHOUT_ROWS = frozenset(
     {EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID, EventType.XID, *SKIPPED}
@@ -283,9 +287,35 @@ def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
 
     Returns False if that is not certain; the apply process then decides. Raises StorageError.
     """
+    statements = _read_statements(segment, entry)
+    return bool(statements) and all(statement.leaves_rows_alone for statement in statements)
+
+
+def names_other_tables(segment: Path, entry: np.void, tables: Iterable[str]) -> bool:
+    """Returns whether the transaction of an index entry is a DDL statement that names none of the tables, which are
+    ``db.table``, in letters of either case.
+
+    Returns False if that is not certain. Raises StorageError.
+    """
+    from cdc.sql.changes import Unsupported, table_of
+
+    ours = {split_table(table.lower()) for table in tables}
+    databases = {database for database, _ in ours}
+    statements = _read_statements(segment, entry)
+    return bool(statements) and not any(
+        statement.any_table
+        or any((database.lower(), table.lower()) in ours for database, table in statement.tables)
+        or any(database.lower() in databases for database in statement.databases)
+        or any(isinstance(change, Unsupported) and table_of(change) is None for change in statement.changes)
+        for statement in statements
+    )
+
+
+def _read_statements(segment: Path, entry: np.void) -> list[Statement]:
+    """Returns the DDL statements of a transaction; none if it has rows as well, or cannot be read."""
     offset, length = int(entry["offset"]), int(entry["length"])
     if int(entry["row_events"]) or length > _LONGEST_DDL:
-        return False
+        return []
     try:
         with open_content(segment) as file:
             file.seek(len(MAGIC))
@@ -293,29 +323,30 @@ def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
             head += file.read(parse_header(head).length - HEADER_SIZE)
             file.seek(offset)
             data = file.read(length)
-        return len(data) == length and _is_harmless(data, parse_format_description(head).has_checksum)
+        return _classify(data, parse_format_description(head).has_checksum) if len(data) == length else []
     except CdcError:  # damage: apply reads the batch again, and its error names the position
-        return False
+        return []
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None
 
 
-def _is_harmless(data: bytes, has_checksum: bool) -> bool:
+def _classify(data: bytes, has_checksum: bool) -> list[Statement]:
     from cdc.sql.statements import classify  # slow to import, and most batches have rows alone
 
-    found = False
+    statements: list[Statement] = []
     at = 0
     while at + HEADER_SIZE <= len(data):
         header = parse_header(data[at : at + HEADER_SIZE])
         if header.length < HEADER_SIZE:
-            return False
+            return []
         if header.type in _STATEMENTS:
             query = parse_query(data[at : at + header.length], has_checksum)
             statement = classify(query.sql, query.db, query.sql_mode)
-            if statement.kind != "transaction" and not statement.leaves_rows_alone:
-                return False
-            found = found or statement.kind == "ddl"
+            if statement.kind == "ddl":
+                statements.append(statement)
+            elif statement.kind != "transaction" and not statement.leaves_rows_alone:
+                return []
         elif header.type not in _WITHOUT_ROWS:
-            return False
+            return []
         at += header.length
-    return found and at == len(data)
+    return statements if at == len(data) else []

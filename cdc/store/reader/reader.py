@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from cdc.binlog.entry import Entries, format_gtid
+from cdc.binlog.entry import Entries, EntryFlag, format_gtid
 from cdc.errors import DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_file_name, split_seq
@@ -21,12 +22,21 @@ from cdc.store.formats.segment_header import read_segment_header, source_file_cr
 from cdc.store.formats.state import Beginning, CaptureState, TableNumbers, read_beginning, read_capture_state
 from cdc.store.formats.time_index import CommitTimeLimit, complete_until_us
 from cdc.store.reader import check
-from cdc.store.reader.batch_builder import BatchBuilder, Limits, Selection, TableFilter, leaves_rows_alone
+from cdc.store.reader.batch_builder import (
+    BatchBuilder,
+    Limits,
+    Selection,
+    TableFilter,
+    leaves_rows_alone,
+    names_other_tables,
+)
 
 log = get_logger(__name__)
 
 _FIRST_SLICE, _SLICE = 256, 65536
 """Entries that are read together: few at first, since most batches are small."""
+_TABLE_BITS = 64
+"""Bits of the index's table mask."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,7 @@ class StoreReader:
             stop = len(index.entries) if limits.until_seq is None else index.after(limits.until_seq)
             while start < stop and not builder.full:
                 entries = index.verified(start, min(start + size, stop))
-                builder.add(segment, entries, None if table_filter is None else table_filter.wanted(entries, names))
+                builder.add(segment, entries, self._wanted(segment, entries, names, table_filter))
                 start, size = start + len(entries), min(2 * size, _SLICE)
             if builder.full or stop < len(index.entries):
                 break
@@ -401,6 +411,22 @@ class StoreReader:
 
     def _provide(self, segments: Iterable[Path]) -> None:
         """Called before the bytes of segments are read or handed out; here they are in the store."""
+
+    def _wanted(
+        self, segment: Path, entries: Entries, names: Sequence[str], table_filter: TableFilter | None
+    ) -> npt.NDArray[np.bool_] | None:
+        """Returns which entries pass the filter. With more than 64 tables, DDL statements of tables that share a bit
+        with those of the filter do not."""
+        if table_filter is None:
+            return None
+        wanted = table_filter.wanted(entries, names)
+        if len(names) > _TABLE_BITS:
+            ours = [name for name in names if table_filter.matches(name)]
+            ddl = ((entries["flags"] & int(EntryFlag.DDL)) != 0) & (entries["table_mask"] != 0)
+            for at in np.flatnonzero(wanted & ddl):
+                self._provide([segment])
+                wanted[at] = not names_other_tables(segment, entries[at], ours)
+        return wanted
 
     def _leaves_rows_alone(self, segment: Path, entry: np.void) -> bool:
         self._provide([segment])

@@ -183,6 +183,8 @@ class Evolution:
         known = None if state is None else self._record(state, by)
         if known is not None and known.schema is not None and change.if_not_exists and not change.replaces:
             return
+        if change.selects:
+            raise unknown(self._target, by, "its rows come from a query, and the binlog has none of them")
         schema = self._definition(by, change)
         if schema is None:
             return  # it was dropped since: the table appears with its rows, if there are any
