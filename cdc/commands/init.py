@@ -7,7 +7,7 @@ import random
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from cdc.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from cdc.source.findings import Finding
     from cdc.source.server import Connection, ServerInfo
 
 PASSWORD_VARIABLE = "CDC_SOURCE_PASSWORD"
@@ -94,9 +95,11 @@ def init(
     """
     from cdc.config import SYSTEM_SCHEMAS, SourceConfig, TablesConfig, parse
     from cdc.config.loading import server_ids
+    from cdc.schemas import Schemas
     from cdc.source.connection import connect, query
-    from cdc.source.schemas import list_tables
+    from cdc.source.schemas import list_tables, silent_keys
     from cdc.source.server import describe, variables
+    from cdc.source.table_checks import check_foreign_keys
 
     folder = options(ctx).conf_dir
     if name is not None:
@@ -112,7 +115,9 @@ def init(
             databases = [str(row["name"]) for row in query(conn, _DATABASES) if row["name"] not in SYSTEM_SCHEMAS]
             taken = {info.server_id, *_replica_ids(conn), *server_ids(folder)}
             patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
-            found = list_tables(conn, TablesConfig(include=tuple(patterns), lower_case_table_names=names))
+            chosen = TablesConfig(include=tuple(patterns), lower_case_table_names=names)
+            found = list_tables(conn, chosen)
+            keys = silent_keys(conn, chosen, found)
         finally:
             conn.close()
     name = name or _default_name(found, info)
@@ -133,7 +138,8 @@ def init(
     )
     config = parse(text, file)  # fails before anything is written, if it could not be read again
     _write(file, text, None if login.from_environment else login.password)
-    _report(config, info, found, login, scheme_changed=not url.startswith(f"{info.flavor}:"))
+    silent = check_foreign_keys(config, Schemas(tables={}, foreign_keys=keys))
+    _report(config, info, found, login, silent, scheme_changed=not url.startswith(f"{info.flavor}:"))
 
 
 @dataclass(frozen=True)
@@ -344,7 +350,13 @@ def render(answers: Answers) -> str:
 
 
 def _report(
-    config: DestinationConfig, info: ServerInfo, found: list[tuple[str, str]], login: _Login, *, scheme_changed: bool
+    config: DestinationConfig,
+    info: ServerInfo,
+    found: list[tuple[str, str]],
+    login: _Login,
+    findings: Iterable[Finding],
+    *,
+    scheme_changed: bool,
 ) -> None:
     from cdc.config import as_named
 
@@ -367,6 +379,8 @@ def _report(
         say(f"The password is in {Path(file).with_suffix('.password')}, readable by you alone.")
     if not found:
         say(f"No table matches {', '.join(config.tables.include)}: correct tables.include before you go on.")
+    for finding in findings:
+        say(f"{finding.subject}: {finding.message}. {finding.remedy}")
     folder = config.file.parent
     options = "" if folder == as_named(Path("conf")) else f" --conf-dir {shlex.quote(str(folder))}"
     say()

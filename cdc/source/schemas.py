@@ -155,24 +155,27 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
         engines={
             key: str(facts[key]["engine"]).lower() for key in visible if str(facts[key]["engine"]).lower() != "innodb"
         },
-        foreign_keys=_silent_keys(conn, tables, databases, visible),
+        foreign_keys=silent_keys(conn, tables, {name for name, key in wanted.items() if key in visible}),
     )
     return with_members(tables, schemas)
 
 
-def _silent_keys(
-    conn: pymysql.connections.Connection[Any], tables: TablesConfig, databases: list[str], wanted: Collection[str]
+def silent_keys(
+    conn: pymysql.connections.Connection[Any], tables: TablesConfig, wanted: Collection[tuple[str, str]]
 ) -> dict[str, tuple[ForeignKey, ...]]:
-    """Returns the foreign keys of these tables whose actions change rows without row events.
+    """Returns the foreign keys of these tables, (db, table), whose actions change rows without row events.
 
     InnoDB executes the actions by itself. MySQL 9.7 and later execute them in the server, which writes row events,
     unless ``innodb_native_foreign_keys`` is ON.
     """
+    databases = sorted({db for db, _ in wanted})
+    if not databases:
+        return {}
     marks = _marks(databases)
     columns: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in query(conn, _KEY_COLUMNS.format(marks=marks), databases):
         name = _table(row, tables)
-        if f"{name[0]}.{name[1]}" in wanted:
+        if name in wanted:
             columns.setdefault(name, {}).setdefault(str(row["name"]), []).append(row)
     if not columns or _logs_actions(conn):
         return {}

@@ -33,10 +33,7 @@ def create_changes(
     like = _like(rest, c.default_db)
     if like is not None:
         return [CreateTable(table, None, like, replaces=replaces, if_not_exists=if_not_exists, clause=clause)]
-    inner = rest[1] if len(rest) > 1 and rest[0].text == "(" else None
-    selects = any(w in _QUERY_WORDS and not _is_option(words, i) for i, w in enumerate(words))
-    selects = selects or (inner is not None and inner.is_word(*_QUERY_WORDS))
-    if selects:
+    if _opens_query(rest) or any(w in _QUERY_WORDS and not _is_option(words, i) for i, w in enumerate(words)):
         return [
             CreateTable(
                 table,
@@ -60,6 +57,23 @@ def create_changes(
         rows = rows or "TRANSACTION" in words[-1:]
     create = CreateTable(table, schema, has_rows=rows, replaces=replaces, if_not_exists=if_not_exists, clause=clause)
     return [create, *effects]
+
+
+def _opens_query(tokens: list[Token]) -> bool:
+    """Whether a query stands in parentheses that are not within others."""
+    depth, opens = 0, False
+    for token in tokens:
+        punct = token.text if token.kind == "punct" else ""
+        if punct == "(":
+            opens = opens or depth == 0
+            depth += 1
+        elif punct == ")":
+            depth, opens = depth - 1, False
+        elif opens and token.is_word(*_QUERY_WORDS):
+            return True
+        else:
+            opens = False
+    return False
 
 
 def _is_option(words: list[str], at: int) -> bool:

@@ -15,7 +15,8 @@ from cdc.config.tables import ApplyOverrides
 from cdc.errors import MergeFailedError, TargetError
 from cdc.meta import ParkedTable
 from cdc.source.preflight import check_source
-from cdc.table_jobs.catch_up import retry_parked
+from cdc.table_jobs.catch_up import left_out, retry_parked
+from cdc.table_jobs.snapshot import take_snapshots
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.apply.schema import evolve
@@ -164,3 +165,45 @@ def test_a_table_that_is_gone_while_it_has_no_changes_is_parked_alone(loop: Loop
     shutil.move(tmp_path / "away", loop.path("a"))
     assert len(retry_parked(loop.config)) == 1
     assert parked(loop) == {}
+
+
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("binlog_format", ["STATEMENT", "MIXED"])
+def test_rows_of_a_query_that_is_in_the_binlog_as_text_need_a_snapshot(
+    binlog_format: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Server], str]
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    loop = Loop(tmp_path, server, database(server), apply="on_error: park")
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t VALUES (1, 1), (2, 2)",
+        "CREATE TABLE replaced (id INT PRIMARY KEY)",
+        "INSERT INTO replaced VALUES (7)",
+        "CREATE TABLE rows_follow (PRIMARY KEY (id)) AS SELECT * FROM t",
+        f"SET SESSION binlog_format = {binlog_format}",
+        "CREATE TABLE a (PRIMARY KEY (id)) AS SELECT * FROM t",
+        "CREATE TABLE b (id INT PRIMARY KEY, v INT) IGNORE (SELECT * FROM t)",
+        "CREATE TABLE IF NOT EXISTS t (id INT PRIMARY KEY, v INT) SELECT 3 AS id, 3 AS v",
+        *(
+            (
+                "CREATE TABLE c (PRIMARY KEY (id)) TABLE t",
+                "CREATE TABLE d (id INT PRIMARY KEY, v INT) AS WITH w AS (SELECT * FROM t) SELECT * FROM w",
+                "CREATE TABLE e (PRIMARY KEY (column_0)) VALUES ROW(1, 2), ROW(3, 4)",
+            )
+            if kind == "mysql9"
+            else ("CREATE OR REPLACE TABLE replaced (PRIMARY KEY (id)) AS SELECT * FROM t",)
+        ),
+        "SET SESSION binlog_format = ROW",
+        "DELETE FROM a WHERE id = 1",
+        "INSERT INTO b VALUES (4, 4)",
+    )
+    loop.capture()
+    loop.apply_all()
+    expected = {"a", "b", *("cde" if kind == "mysql9" else ["replaced"])}
+    assert {one.table.partition(".")[2] for one in left_out(loop.config)} == expected
+    take_snapshots(loop.config)
+    loop.capture()
+    loop.apply_all()
+    assert left_out(loop.config) == []
+    for table in {"t", "rows_follow", "replaced", *expected}:
+        loop.require_equal(table)

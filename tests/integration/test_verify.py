@@ -14,8 +14,10 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
+from cdc.batches.table_batches import batches_between
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.capture import Capture
+from cdc.client import open_table_batches
 from cdc.meta import open_meta
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.testing.servers import Server
@@ -319,6 +321,11 @@ def test_a_statement_of_a_table_that_shares_the_bit_leaves_the_others_proved(
     loop.capture()
     report = one(verify(loop, "first"), "first")
     assert (report.unknown, report.checksums.ok) == ([], True)
+    batches = open_table_batches(loop.config)
+    last = batches.reader.last_seq() or 0
+    between = batches_between(batches, f"{loop.db}.first", report.applied_seq or 0, last, whole=True)
+    changes = [(manifest.ddl, manifest.row_events) for manifest in between]
+    assert changes == [(False, 2)]
 
     loop.sql("ALTER TABLE first ADD COLUMN w INT")
     loop.capture()

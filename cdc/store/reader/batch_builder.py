@@ -24,7 +24,6 @@ from cdc.errors import CdcError, StorageError, UsageError
 from cdc.patterns import is_list
 from cdc.positions import CommitPosition
 from cdc.store.formats.time_index import CommitTimeLimit
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.sql.statements import Statement
@@ -299,12 +298,12 @@ def names_other_tables(segment: Path, entry: np.void, tables: Iterable[str]) -> 
     """
     from cdc.sql.changes import Unsupported, table_of
 
-    ours = {split_table(table.lower()) for table in tables}
-    databases = {database for database, _ in ours}
+    ours = {table.lower() for table in tables}
+    databases = {table.partition(".")[0] for table in ours}
     statements = _read_statements(segment, entry)
     return bool(statements) and not any(
         statement.any_table
-        or any((database.lower(), table.lower()) in ours for database, table in statement.tables)
+        or any(f"{database}.{table}".lower() in ours for database, table in statement.tables)
         or any(database.lower() in databases for database in statement.databases)
         or any(isinstance(change, Unsupported) and table_of(change) is None for change in statement.changes)
         for statement in statements

@@ -243,6 +243,11 @@ def test_a_timestamp_may_be_not_null_by_a_server_variable() -> None:
         ("CREATE TABLE t AS SELECT * FROM u", True, None),
         ("CREATE TABLE t (a int) ENGINE=InnoDB SELECT 1 AS a", True, None),
         ("CREATE TABLE t (SELECT 1)", True, None),
+        ("CREATE TABLE t (a int) IGNORE ((SELECT 1) UNION SELECT 2)", True, None),
+        ("CREATE TABLE t (a int) AS (SELECT 1)", True, None),
+        ("CREATE TABLE t TABLE u", True, None),
+        ("CREATE TABLE t (a int) VALUES ROW(1)", True, None),
+        ("CREATE TABLE t (a int, c int DEFAULT (1)) COMMENT '(' PARTITION BY KEY (a)", False, None),
         ("CREATE TABLE `t` (\n  `a` int\n) START TRANSACTION", True, None),
         ("CREATE TABLE t (a int) PARTITION BY RANGE(a) (PARTITION p VALUES LESS THAN (5))", False, None),
         ("CREATE TABLE t (a int) WITH SYSTEM VERSIONING", False, None),
@@ -257,8 +262,9 @@ def test_create_table(sql: str, rows: bool, like: tuple[str, str] | None) -> Non
     assert (change.table, change.has_rows, change.like) == ((S, "t"), rows, like)
     assert change.replaces == ("REPLACE" in sql)
     assert change.if_not_exists == ("NOT EXISTS" in sql)
-    open_definition = any(word in sql for word in ("SELECT", "VERSIONING", "LIKE"))
-    assert (change.schema is None) == open_definition
+    selects = any(word in sql for word in ("SELECT", "TABLE u", "VALUES ROW"))
+    assert change.selects == selects
+    assert (change.schema is None) == (selects or any(word in sql for word in ("VERSIONING", "LIKE")))
 
 
 def test_names_are_renamed_in_pairs() -> None:
