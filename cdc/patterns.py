@@ -4,10 +4,69 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 # The parts that may hold a comma: an escape, a set of characters, a counted repetition.
 _MAY_HOLD_COMMA = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}", re.DOTALL)
+
+
+_COUNT_WITHOUT_LEAST = re.compile(r"(?<!\\)(?:\\\\)*\{,\d+\}")
+_MOST_MEMORY_BYTES = 8 << 20
+
+
+class PatternError(ValueError):
+    """An expression that is none, or one that takes too much memory."""
+
+
+class TablePattern:
+    """A regular expression of RE2, which matches whole names.
+
+    Its time grows with the length of a name and never exponentially, so that an expression may come from anybody. RE2
+    (https://github.com/google/re2/wiki/Syntax) has neither lookarounds nor references to groups, and its ``\\w`` and
+    ``\\d`` are of ASCII.
+    """
+
+    def __init__(self, expression: str, *, ignores_case: bool = False) -> None:
+        """Raises PatternError."""
+        self.expression, self._ignores_case = expression, ignores_case
+        # RE2 takes {,2} for these four characters, where Python and Java count.
+        if _COUNT_WITHOUT_LEAST.search(expression):
+            raise PatternError(f"{expression!r} has a count without its least number; write {{0,n}} for {{,n}}")
+        _ = self._compiled
+
+    @cached_property
+    def _compiled(self) -> Any:
+        import re2
+
+        options = re2.Options()
+        options.log_errors, options.case_sensitive = False, not self._ignores_case
+        options.max_mem = _MOST_MEMORY_BYTES
+        try:
+            return re2.compile(self.expression, options)
+        except re2.error as error:
+            raise PatternError(f"{self.expression!r} is not a regular expression of RE2: {_reason(error)}") from None
+        except UnicodeEncodeError:
+            raise PatternError(f"{self.expression!r} has characters that no name has") from None
+
+    def matches(self, name: str) -> bool:
+        """Returns whether the expression matches the whole name."""
+        return self._compiled.fullmatch(name) is not None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.expression, self._ignores_case)
+
+
+def _restored(expression: str, ignores_case: bool) -> TablePattern:
+    return TablePattern(expression, ignores_case=ignores_case)
+
+
+def _reason(error: Exception) -> str:
+    reason = error.args[0] if error.args else ""
+    text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+    if text.startswith("invalid perl operator"):
+        return f"{text} (it has no lookarounds; `tables.exclude` leaves tables out)"
+    return text
 
 
 def is_list(pattern: str) -> bool:

@@ -19,6 +19,7 @@ import typer
 from cdc.addresses import Address
 from cdc.commands.common import options, out, working
 from cdc.errors import StorageError, UsageError
+from cdc.patterns import PatternError, TablePattern
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -234,11 +235,9 @@ def _new_file(folder: Path, name: str) -> Path:
 def _patterns(given: Sequence[str] | None) -> list[str]:
     for pattern in given or ():
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UsageError(
-                f"--tables {pattern!r} is not a regular expression: {error}", remedy=r"Write it like 'shop\..*'."
-            ) from None
+            TablePattern(pattern)
+        except PatternError as error:
+            raise UsageError(f"--tables {error}", remedy=r"Write it like 'shop\..*'.") from None
     return list(given or ())
 
 

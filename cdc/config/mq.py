@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from cdc.config.values import AddressText, Doc, DurationS, FilledText, Section, Whole
+from cdc.patterns import PatternError, TablePattern
 
 _OWN_PROPERTIES = frozenset(
     {
@@ -214,7 +215,7 @@ class MqConfig(Section):
                 raise ValueError(f"properties: {name} is set by other keys of mq; remove it")
         if self.filter is not None:
             try:
-                re.compile(self.filter)
-            except re.error as error:
-                raise ValueError(f"filter {self.filter!r} is not a regular expression: {error}") from None
+                TablePattern(self.filter)
+            except PatternError as error:
+                raise ValueError(f"filter {error}") from None
         return self

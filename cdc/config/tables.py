@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import Annotated, Self
 
@@ -12,7 +11,7 @@ from cdc.config.apply import ForeignKeys, Mode, OnDrop, OnError, OnTruncate, OnU
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.delta import Properties
 from cdc.config.values import Doc, Section
-from cdc.patterns import is_list, lower_name
+from cdc.patterns import PatternError, TablePattern, is_list, lower_name
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 """The servers' own schemas, which are never captured."""
@@ -69,7 +68,7 @@ class ApplyOverrides(Section):
 
 
 class TablesConfig(Section):
-    r"""Which tables are captured, by regular expressions of Python over `db.table`, matched whole."""
+    r"""Which tables are captured, by regular expressions of [RE2](https://github.com/google/re2/wiki/Syntax) over `db.table`, matched whole."""  # noqa: E501
 
     include: Annotated[tuple[str, ...], Doc(example=[r"shop\..*"])] = Field(min_length=1)
     """Expressions for the tables that are captured. The servers' own schemas never are."""
@@ -99,9 +98,9 @@ class TablesConfig(Section):
     def _compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
             try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+                TablePattern(pattern)
+            except PatternError as error:
+                raise ValueError(str(error)) from None
             if is_list(pattern):
                 raise ValueError(
                     f"{pattern!r} has a comma, which does not separate expressions here; make each an item of the list "
@@ -126,16 +125,12 @@ class TablesConfig(Section):
 
     # One by one, since expressions with flags like (?i) cannot be joined.
     @cached_property
-    def _include(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern, self._flags) for pattern in self.include)
+    def _include(self) -> tuple[TablePattern, ...]:
+        return tuple(TablePattern(pattern, ignores_case=self.ignores_case) for pattern in self.include)
 
     @cached_property
-    def _exclude(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern, self._flags) for pattern in self.exclude)
-
-    @property
-    def _flags(self) -> re.RegexFlag:
-        return re.IGNORECASE if self.ignores_case else re.NOFLAG
+    def _exclude(self) -> tuple[TablePattern, ...]:
+        return tuple(TablePattern(pattern, ignores_case=self.ignores_case) for pattern in self.exclude)
 
     @property
     def ignores_case(self) -> bool:
@@ -156,4 +151,4 @@ class TablesConfig(Section):
         if db in SYSTEM_SCHEMAS:
             return False
         name = f"{db}.{table}"
-        return any(p.fullmatch(name) for p in self._include) and not any(p.fullmatch(name) for p in self._exclude)
+        return any(p.matches(name) for p in self._include) and not any(p.matches(name) for p in self._exclude)

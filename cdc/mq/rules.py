@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cdc.errors import ConfigError, PermanentError
+from cdc.patterns import PatternError, TablePattern
 
 _WILDCARDS = frozenset("*?+|(){}[]\\$^")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -138,10 +139,9 @@ def _matcher(expression: str, key: str, item: str) -> Callable[[str], bool]:
     if not _WILDCARDS & set(expression):
         return lambda name: name.lower() == expression.lower()
     try:
-        pattern = re.compile(expression, re.IGNORECASE | re.DOTALL)
-    except re.error as error:
-        raise _wrong(key, item, f"it is not a regular expression: {error}") from None
-    return lambda name: pattern.fullmatch(name) is not None
+        return TablePattern(expression, ignores_case=True).matches
+    except PatternError as error:
+        raise _wrong(key, item, str(error)) from None
 
 
 def _wrong(key: str, item: str, why: str) -> ConfigError:

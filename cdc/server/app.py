@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,11 +53,16 @@ if TYPE_CHECKING:
 _SUBSCRIBING = ("get", "subscribe")
 """Operations that make a subscription."""
 _THREADS, _BYTE_THREADS, _HEALTH_THREADS = 24, 8, 2
-"""How long a client may take to send a request."""
+_MOST_OF_SUBSCRIBER, _THREADS_OF_SUBSCRIBER = 100, 6
+"""The requests of one subscriber that are worked on at once, and the threads that they may have."""
+_HEALTH_S = 0.1
+"""How long an answer about health serves others that ask."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _EXPIRY_S = 1.0
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _T = TypeVar("_T")
+_Subscriber = tuple[str, str]
+"""Destination and subscriber."""
 _log = get_logger(__name__)
 
 
@@ -76,6 +83,10 @@ class Server:
         self.counters = Counters()
         self._threads, self._byte_threads = CapacityLimiter(_THREADS), CapacityLimiter(_BYTE_THREADS)
         self._health_threads = CapacityLimiter(_HEALTH_THREADS)
+        self._running: Counter[_Subscriber] = Counter()
+        self._threads_of: dict[_Subscriber, CapacityLimiter] = {}
+        self._health_answer: tuple[float, str, int] | None = None
+        self._health_lock = asyncio.Lock()
 
     def application(self) -> Starlette:
         """Returns the ASGI application."""
@@ -119,7 +130,8 @@ class Server:
             served, subscriber = self._admit(request)
             destination = served.name
             epoch = served.require_leader()
-            answer = await work(request, served, subscriber)
+            with self._worked_on((served.name, subscriber)):
+                answer = await work(request, served, subscriber)
             if served.require_leader() != epoch:
                 raise NotLeaderError("the leadership has changed meanwhile", place=destination, remedy="Ask again.")
             if epoch:
@@ -139,6 +151,27 @@ class Server:
             answer, outcome = document(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR), "failed"
         self.counters.count(destination, operation, outcome)
         return answer
+
+    @contextmanager
+    def _worked_on(self, subscriber: _Subscriber) -> Iterator[None]:
+        """A context for a request of a subscriber. Raises Refused if too many of the same one are worked on."""
+        if self._running[subscriber] >= _MOST_OF_SUBSCRIBER:
+            raise Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                RetryableError(
+                    f"subscriber {subscriber[1]} has {_MOST_OF_SUBSCRIBER} requests already",
+                    place=subscriber[0],
+                    remedy="Wait for the answers of earlier ones.",
+                ),
+            )
+        self._running[subscriber] += 1
+        try:
+            yield
+        finally:
+            self._running[subscriber] -= 1
+            if not self._running[subscriber]:
+                del self._running[subscriber]
+                self._threads_of.pop(subscriber, None)
 
     def _admit(self, request: Request) -> tuple[ServedDestination, str]:
         """Returns what is asked for, and the subscriber whose token the client has. Raises Refused."""
@@ -194,10 +227,13 @@ class Server:
             await served.begin()
         call = Call(served, subscriber, given, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
         run = partial(operation.run, call)
-        found = await (self._wait(request, given, run) if isinstance(given, Get) else self._in_thread(run))
+        asking = (served.name, subscriber)
+        found = await (
+            self._wait(request, given, asking, run) if isinstance(given, Get) else self._in_thread(asking, run)
+        )
         return binary(found) if isinstance(found, bytes) else document({"result": found})
 
-    async def _wait(self, request: Request, given: Get, run: Callable[[], Any]) -> Any:
+    async def _wait(self, request: Request, given: Get, asking: _Subscriber, run: Callable[[], Any]) -> Any:
         """Asks for a batch until there is one, or the client does not want to wait any more."""
         loop = asyncio.get_running_loop()
         deadline, pause_s = loop.time() + min(given.wait_s, LONGEST_WAIT_S), _FIRST_PAUSE_S
@@ -205,7 +241,7 @@ class Server:
             left_s = deadline - loop.time()
             is_last = left_s <= 0 or self._stopping()
             try:
-                found = await self._in_thread(run)
+                found = await self._in_thread(asking, run)
                 if found is not None or given.until is not None:
                     return found
             except StoreIncompleteError:
@@ -216,7 +252,7 @@ class Server:
             await asyncio.sleep(min(pause_s, max(left_s, 0.0)))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _range(self, request: Request, served: ServedDestination, _subscriber: str) -> Response:
+    async def _range(self, request: Request, served: ServedDestination, subscriber: str) -> Response:
         path = served_path(served.config.store.path, request.path_params["path"])
         start = stop = None
         asked = request.headers.get("range")
@@ -225,20 +261,29 @@ class Server:
             if match is None:
                 raise UsageError(f"the range {asked!r} is not like bytes=0-99", place=request.path_params["path"])
             start, stop = int(match[1]), int(match[2]) + 1
-        data = await to_thread.run_sync(read_bytes, path, start, stop, limiter=self._byte_threads)
+        async with self._threads_of.setdefault((served.name, subscriber), CapacityLimiter(_THREADS_OF_SUBSCRIBER)):
+            data = await to_thread.run_sync(read_bytes, path, start, stop, limiter=self._byte_threads)
         self.counters.add_bytes(served.name, len(data))
         answer = binary(data, HTTPStatus.OK if start is None else HTTPStatus.PARTIAL_CONTENT)
         if start is not None and stop is not None:
             answer.headers["content-range"] = f"bytes {start}-{stop - 1}/*"
         return answer
 
-    async def _in_thread(self, run: Callable[[], _T]) -> _T:
-        return await to_thread.run_sync(run, limiter=self._threads)
+    async def _in_thread(self, subscriber: _Subscriber, run: Callable[[], _T]) -> _T:
+        async with self._threads_of.setdefault(subscriber, CapacityLimiter(_THREADS_OF_SUBSCRIBER)):
+            return await to_thread.run_sync(run, limiter=self._threads)
 
     # --- for operators
 
     async def _health(self, _request: Request) -> Response:
         """200 as long as the process serves something, with a line for each destination that has a fault."""
+        async with self._health_lock:
+            now = asyncio.get_running_loop().time()
+            if self._health_answer is None or now - self._health_answer[0] > _HEALTH_S:
+                self._health_answer = (now, *await self._examine())
+        return text(*self._health_answer[1:])
+
+    async def _examine(self) -> tuple[str, int]:
         faults: dict[str, str] = {} if self.operators is None else self.operators.faults()
         for one in self._live:
             fault = await to_thread.run_sync(_fault_of, one, limiter=self._health_threads)
@@ -247,12 +292,12 @@ class Server:
         serving = [name for name in self._live.names() if name not in faults]
         lines = [f"{name}: {fault}\n" for name, fault in sorted(faults.items())]
         if self._stopping():
-            return text("".join([*lines, "the server is stopping\n"]), HTTPStatus.SERVICE_UNAVAILABLE)
+            return "".join([*lines, "the server is stopping\n"]), HTTPStatus.SERVICE_UNAVAILABLE
         if serving:
-            return text("".join([f"serving {', '.join(serving)}\n", *lines]))
+            return "".join([f"serving {', '.join(serving)}\n", *lines]), HTTPStatus.OK
         if not faults:
-            return text("serving nothing now: each destination is stopped, or another server has it\n")
-        return text("".join(lines), HTTPStatus.SERVICE_UNAVAILABLE)
+            return "serving nothing now: each destination is stopped, or another server has it\n", HTTPStatus.OK
+        return "".join(lines), HTTPStatus.SERVICE_UNAVAILABLE
 
     async def _metrics(self, _request: Request) -> Response:
         held = {one.name: len(one.locks) for one in self._live}

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig, ServerConfig
     from cdc.server.canal_listener import CanalListener
 
-_MOST_CONNECTIONS = 500
 _IDLE_S = 30
 _STOP_S = 30
 """How long requests may take to end when the server is stopped."""
@@ -116,6 +115,7 @@ class EmbeddedServer:
 
         from cdc.server.alarms import ServerAlarms
         from cdc.server.app import Server as Answers
+        from cdc.server.connections import of_one_server
         from cdc.server.operators import Operators
         from cdc.server.page import AdminPage
         from cdc.server.roles import Roles
@@ -156,7 +156,7 @@ class EmbeddedServer:
             access_log=False,
             server_header=False,
             lifespan="off",
-            limit_concurrency=_MOST_CONNECTIONS,
+            http=of_one_server(),
             timeout_keep_alive=_IDLE_S,
             timeout_graceful_shutdown=_STOP_S,
             ws="none",

@@ -16,7 +16,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from cdc.errors import CdcError, ConfigError, UsageError
+from cdc.errors import CdcError, ConfigError, RetryableError, UsageError
 from cdc.log import get_logger, hide_password
 from cdc.page.admin import Viewer, instance_page, login_page, message_page, overview_page
 from cdc.page.board import Board, Row
@@ -139,7 +139,10 @@ class AdminPage:
             found = self._page(lambda nonce: login_page(nonce, text), HTTPStatus.TOO_MANY_REQUESTS)
             found.headers["retry-after"] = str(int(wait_s) + 1)
             return found
-        token = (await _form(request)).get("token", "").strip()
+        with self._limit.attempt(address) as may_try:
+            if not may_try:
+                raise Refused(HTTPStatus.TOO_MANY_REQUESTS, RetryableError("too many logins of this address are open"))
+            token = (await _form(request)).get("token", "").strip()
         role = self._operators.roles.role_of_token(token)
         if role is Role.NOBODY:
             self._limit.wrong(address)

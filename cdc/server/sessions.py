@@ -10,8 +10,9 @@ import hmac
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
@@ -23,6 +24,8 @@ LASTS_S = 8 * 3600
 """How long a login lasts."""
 _MOST_WRONG, _WRONG_S = 5, 60.0
 _MOST_ADDRESSES = 1000
+_MOST_OPEN = 10
+"""Forms of one address that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,12 @@ class Sessions:
 
 
 class LoginLimit:
-    """Counts wrong logins by address. A network of IPv6 counts as one address."""
+    """Counts wrong and open logins by address. A network of IPv6 counts as one address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+        self._open: Counter[str] = Counter()
 
     def wait_s(self, address: str) -> float:
         """Returns how long this address has to wait until it may try again; 0 if it may now."""
@@ -80,6 +84,18 @@ class LoginLimit:
         if times is None or len(times) < _MOST_WRONG:
             return 0.0
         return max(0.0, times[0] + _WRONG_S - self._clock())
+
+    @contextmanager
+    def attempt(self, address: str) -> Iterator[bool]:
+        """A context for one login of an address; whether it may be tried beside the others of the same address."""
+        key = _network(address)
+        self._open[key] += 1
+        try:
+            yield self._open[key] <= _MOST_OPEN
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
 
     def wrong(self, address: str) -> None:
         """Takes note of a wrong login."""

@@ -27,6 +27,7 @@ from cryptography.x509.oid import NameOID
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
 from cdc.server.app import Server
+from cdc.server.connections import of_one_server
 from cdc.server.destinations import ServedDestination
 from cdc.server.live import LiveDestinations
 from tests.support.unit_batches import IDENTITY, make_config, make_store
@@ -77,7 +78,13 @@ def in_thread(served: Sequence[ServedDestination], port: int = 0) -> Iterator[st
     live = LiveDestinations(served)
     answers = Server(live)
     settings = uvicorn.Config(
-        answers.application(), port=port, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
+        answers.application(),
+        http=of_one_server(),
+        port=port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, name="test-server", daemon=True)

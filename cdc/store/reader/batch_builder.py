@@ -5,7 +5,6 @@ A batch holds either transactions with rows, or one DDL statement, or a run of D
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,7 +20,7 @@ from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
 from cdc.encryption.read import open_content
 from cdc.errors import CdcError, StorageError, UsageError
-from cdc.patterns import is_list
+from cdc.patterns import PatternError, TablePattern, is_list
 from cdc.positions import CommitPosition
 from cdc.store.formats.time_index import CommitTimeLimit
 
@@ -221,10 +220,10 @@ class TableFilter:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         try:
-            self._pattern = re.compile(pattern)
-        except re.error as error:
+            self._pattern = TablePattern(pattern)
+        except PatternError as error:
             raise UsageError(
-                f"the filter {pattern!r} is not a regular expression: {error}",
+                f"the filter {error}",
                 remedy=r"Write one over db.table, like shop\.(orders|items); flags as (?i:shop)\..*",
             ) from None
         if not pattern.strip():
@@ -239,7 +238,7 @@ class TableFilter:
         self.matches = lru_cache(maxsize=4096)(self._matches)
 
     def _matches(self, table: str) -> bool:
-        return self._pattern.fullmatch(table) is not None
+        return self._pattern.matches(table)
 
     def mask(self, names: Sequence[str]) -> int:
         """Returns the bits of all matching tables. With more than 64 tables a bit may stand for other tables, too; the

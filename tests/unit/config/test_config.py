@@ -246,7 +246,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"source__heartbeat_s": "10 apples"}, "source.heartbeat_s: '10 apples' is not a duration; write it like 30s"),
         # tables
         ({"tables__include": "shop"}, "tables.include: 'shop' must be a list: [one, two]"),
-        ({"tables__exclude": ["("]}, "tables.exclude: '(' is not a regular expression: missing )"),
+        ({"tables__exclude": ["("]}, "tables.exclude: '(' is not a regular expression of RE2: missing )"),
         (
             {"tables__overrides": {"shop.A": {}}, "tables__lower_case_table_names": 1},
             "tables: overrides: 'shop.A' is 'shop.a' with lower_case_table_names 1; write it so",

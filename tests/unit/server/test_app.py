@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.server import answers
+from cdc.server import answers, app
 from cdc.server.destinations import ServedDestination
 from cdc.server.operations import OPERATIONS
 from cdc.wire.protocol import MOST_BODY_BYTES, MOST_BYTES
@@ -216,6 +216,7 @@ def test_health_and_metrics(client: httpx.Client, served: ServedDestination) -> 
     assert 'towpath_server_sent_bytes_total{destination="shop"} 0.0' in text
     assert 'towpath_server_locks{destination="shop"} 0.0' in text
     (served.config.store.path / "store.json").unlink()
+    time.sleep(2 * app._HEALTH_S)  # an answer serves for a moment
     answer = client.get("/health")
     assert answer.status_code == 503
     assert answer.text.startswith("shop: ")
