@@ -10,11 +10,41 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from cdc.config.lake import Lake
 from cdc.config.values import Doc, Section
 
-_FALSE_ONLY = {
-    "spark.sql.variable.substitute": "Spark would replace ${...} in statements that hold names and keys of the source",
-    "spark.sql.parser.escapedStringLiterals": "Spark would read the texts in Towpath's statements otherwise",
+_SUBSTITUTION = "Spark would replace ${...} in statements that hold names and keys of the source"
+_STATEMENTS = "Spark would read the names and texts in Towpath's statements otherwise"
+_MEANING = "it changes what values mean"
+_FIXED = {
+    "spark.sql.variable.substitute": ("false", _SUBSTITUTION),
+    "spark.sql.parser.escapedStringLiterals": ("false", _STATEMENTS),
+    "spark.sql.parser.quotedRegexColumnNames": ("false", _STATEMENTS),
+    "spark.sql.ansi.doubleQuotedIdentifiers": ("false", _STATEMENTS),
+    "spark.sql.ansi.enforceReservedKeywords": ("false", _STATEMENTS),
+    "spark.sql.caseSensitive": ("false", _STATEMENTS),
+    "spark.sql.ansi.enabled": ("true", _MEANING),
+    "spark.sql.charAsVarchar": ("false", _MEANING),
+    "spark.sql.decimalOperations.allowPrecisionLoss": ("true", _MEANING),
+    "spark.sql.function.concatBinaryAsString": ("false", _MEANING),
+    "spark.sql.legacy.allowNegativeScaleOfDecimal": ("false", _MEANING),
+    "spark.sql.legacy.castComplexTypesToString.enabled": ("false", _MEANING),
+    "spark.sql.legacy.charVarcharAsString": ("false", _MEANING),
+    "spark.sql.legacy.timeParserPolicy": ("CORRECTED", _MEANING),
+    "spark.sql.parquet.binaryAsString": ("false", _MEANING),
+    "spark.sql.parquet.datetimeRebaseModeInRead": ("CORRECTED", _MEANING),
+    "spark.sql.parquet.datetimeRebaseModeInWrite": ("CORRECTED", _MEANING),
+    "spark.sql.parquet.inferTimestampNTZ.enabled": ("true", _MEANING),
+    "spark.sql.parquet.int96AsTimestamp": ("true", _MEANING),
+    "spark.sql.parquet.int96RebaseModeInRead": ("CORRECTED", _MEANING),
+    "spark.sql.parquet.int96RebaseModeInWrite": ("CORRECTED", _MEANING),
+    "spark.sql.parquet.int96TimestampConversion": ("false", _MEANING),
+    "spark.sql.parquet.outputTimestampType": ("TIMESTAMP_MICROS", _MEANING),
+    "spark.sql.parquet.writeLegacyFormat": ("false", _MEANING),
+    "spark.sql.preserveCharVarcharTypeInfo": ("false", _MEANING),
+    "spark.sql.session.timeZone": ("UTC", _MEANING),
+    "spark.sql.storeAssignmentPolicy": ("ANSI", _MEANING),
+    "spark.sql.timestampType": ("TIMESTAMP_LTZ", _MEANING),
 }
-"""Settings of Spark that must be false, each with the reason."""
+FIXED_SETTINGS = {key: value for key, (value, _) in _FIXED.items()}
+"""Settings of every session of Spark, whatever else sets them; ``spark.conf`` may not contradict them."""
 
 _ONE_VALUE: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 
@@ -87,8 +117,9 @@ class SparkConfig(Section):
         for key, value in conf.items():
             if not str(key).startswith("spark."):
                 raise ValueError(f"{key!r} is not a setting of Spark; their names begin with spark.")
-            if key in _FALSE_ONLY and str(value).strip().lower() != "false":
-                raise ValueError(f"{key!r} cannot be {str(value).lower()}: {_FALSE_ONLY[key]}; remove it")
+            fixed, reason = _FIXED.get(key, (None, ""))
+            if fixed is not None and str(value).strip().lower() != fixed.lower():
+                raise ValueError(f"{key!r} is {fixed}, and cannot be {value}: {reason}; remove it")
             if key == "spark.submit.deployMode" and str(value).strip() != "client":
                 raise ValueError(f"{key!r} must be client: the driver works for the process that submits it; remove it")
             if value is None or isinstance(value, dict | list):

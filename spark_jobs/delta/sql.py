@@ -11,7 +11,7 @@ def quote(name: str) -> str:
 def literal(text: str) -> str:
     """Returns a string literal, for statements that accept nothing else, such as table properties.
 
-    Valid only in a session with the settings of :data:`spark_jobs.runtime.session.FIXED`. Use :func:`text_literal` for
+    Valid only in a session with the settings of :data:`cdc.config.spark.FIXED_SETTINGS`. Use :func:`text_literal` for
     values of a table.
     """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdc.config.spark import FIXED_SETTINGS
 from cdc.errors import CdcError, ConfigError, RetryableError
 from spark_jobs.runtime import class_archive, driver, jars
 from spark_jobs.runtime.driver_jvm import DriverJvm, Gateway
@@ -35,16 +36,9 @@ _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-FIXED = {
-    # Statements contain names and texts of the source; ${env:HOME} in them must stay as it is.
-    "spark.sql.variable.substitute": "false",
-    "spark.sql.parser.escapedStringLiterals": "false",
-}
-"""Settings of every session; :class:`~cdc.config.SparkConfig` refuses other values."""
 OLD_VERSIONS = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 """Setting: whether Delta refuses versions that are older than a table's retention of deleted files."""
-_RUNTIME = FIXED | {
-    "spark.sql.session.timeZone": "UTC",
+_RUNTIME = FIXED_SETTINGS | {
     "spark.databricks.delta.snapshotPartitions": "1",
     # Changed rows come from immutable segments and are reduced in a total order. Reading them again gives the same
     # rows, so Delta need not materialize them. The merge caches them itself. Delta forbids that because a cache does

@@ -21,6 +21,22 @@ from spark_jobs.runtime import session
 from spark_jobs.runtime.jars import delta_jars, spark_home
 from tests.support.apply import Loop
 
+OF_A_TEAM = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.parquet.binaryAsString": "true",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    "spark.sql.parquet.writeLegacyFormat": "true",
+    "spark.sql.parser.quotedRegexColumnNames": "true",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.storeAssignmentPolicy": "LEGACY",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+"""Settings of a server that change what values and statements mean; Towpath's sessions have their own."""
 KEY = "6b6579206f66207468652074657374"
 
 
@@ -41,7 +57,7 @@ def connect_server(tmp_path: Path) -> Iterator[str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.shuffle.partitions": "2",
     }
-    for key, value in settings.items():
+    for key, value in (settings | OF_A_TEAM).items():
         command += ["--conf", f"{key}={value}"]
     environment = os.environ | {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
     environment["PYTHONPATH"] = session.worker_path()
@@ -89,10 +105,17 @@ def test_connect(
         "UPDATE log SET v = 'z'",
         "ALTER TABLE mirror ADD COLUMN n INT",
         "UPDATE mirror SET n = 7",
+        "CREATE TABLE times (id INT PRIMARY KEY, d DATE, t DATETIME(6), ts TIMESTAMP(6) NULL, n DECIMAL(38,10))",
+        "SET time_zone = '+00:00'",
+        "INSERT INTO times VALUES (1, '1500-02-28', '1500-02-28 01:02:03.456789', '1970-01-01 00:00:01.000001', 1.5),"
+        " (2, '1582-10-05', '1582-10-10 23:59:59.999999', '2024-03-10 02:30:00.123456', 1234567890123456789012.5),"
+        " (3, '9999-12-31', '2024-03-10 02:30:00', '2024-11-03 05:30:00', -0.0000000001)",
     )
     loop.capture()
     applied = loop.apply_all()
     loop.require_equal("mirror")
+    loop.require_equal("times")
+    assert pipeline.verify(loop.config, [f"{loop.db}.times"], wait_s=10).exit_code == 0
     # The one that was inserted, and then deleted.
     assert sum(result.null_dates for result in applied["mirror"]) == 2
     assert loop.changelog("log") == [("insert", 1), ("update", 1)]

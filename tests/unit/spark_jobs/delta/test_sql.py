@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from cdc.config import SparkConfig
+from cdc.config.spark import FIXED_SETTINGS
 from cdc.targets import application_id
 from spark_jobs.delta.sql import literal, quote, setting_value
 
@@ -25,3 +26,18 @@ def test_no_setting_holds_a_reference_that_spark_would_replace() -> None:
     with pytest.raises(ValidationError, match=r"would replace \$\{...\}.*remove it"):
         SparkConfig.model_validate({"conf": {"spark.sql.variable.substitute": True}})
     SparkConfig.model_validate({"conf": {"spark.sql.variable.substitute": False}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY"),
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+        ("spark.sql.session.timeZone", "America/New_York"),
+        ("spark.sql.ansi.enabled", False),
+    ],
+)
+def test_settings_that_change_what_values_mean_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ValidationError, match="it changes what values mean; remove it"):
+        SparkConfig.model_validate({"conf": {key: value}})
+    SparkConfig.model_validate({"conf": {key: FIXED_SETTINGS[key].lower()}})
