@@ -25,7 +25,7 @@ from typing import Annotated
 import typer
 
 import cdc
-from cdc.commands.common import Globals
+from cdc.commands.common import Globals, one_line
 from cdc.errors import CdcError
 
 _HELP = (
@@ -241,7 +241,7 @@ def _wants_tracebacks(arguments: Sequence[str]) -> bool:
 
 
 def _print_error(text: str) -> None:
-    sys.stderr.write(f"cdc: {' '.join(text.split())}\n")
+    sys.stderr.write(f"cdc: {one_line(' '.join(text.split()))}\n")
 
 
 def _usage_error(error: typer.TyperException) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cdc.commands.common import Destination, Json, load, out, print_json, working
+from cdc.commands.common import Destination, Json, load, one_line, out, print_json, working
 from cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -206,12 +206,14 @@ def _print(config: DestinationConfig, findings: list[Finding]) -> None:
         mark, colour = _MARKS[finding.level]
         advice = finding.advice
         message = finding.message if advice is None else advice.value
-        console.print(Text.assemble((f"{mark} ", colour), (finding.subject, "bold"), f": {message}"))
+        console.print(
+            Text.assemble((f"{mark} ", colour), (one_line(finding.subject), "bold"), f": {one_line(message)}")
+        )
         if advice is not None:
             for label, text in _advice_lines(advice):
-                console.print(Text.assemble((f"    {label:<5} ", "dim"), text))
+                console.print(Text.assemble((f"    {label:<5} ", "dim"), one_line(text)))
         elif finding.remedy:
-            console.print(Text(f"    → {finding.remedy}"))
+            console.print(Text(f"    → {one_line(finding.remedy)}"))
     errors = sum(f.level == "error" for f in findings)
     warnings = sum(f.level == "warning" for f in findings)
     if errors:

@@ -151,9 +151,9 @@ def iso(time: datetime) -> str:
 
 def out() -> Console:
     """Returns a console on standard output, for answers to people."""
-    from rich.console import Console
+    from cdc.commands.console import PlainConsole
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return PlainConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def tables() -> Console:
@@ -166,9 +166,19 @@ def tables() -> Console:
 
 def err() -> Console:
     """Returns a console on standard error, for progress and remarks."""
-    from rich.console import Console
+    from cdc.commands.console import PlainConsole
 
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return PlainConsole(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def one_line(text: str) -> str:
+    r"""Returns a text with its control characters escaped, line ends included (``\x1b``, ``\n``): a name of the source
+    may hold any, and forge what a terminal shows."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from cdc import groups
-from cdc.commands.common import Destination, Json, load, print_json, tables
+from cdc.commands.common import Destination, Json, load, one_line, print_json, tables
 from cdc.status import (
     alarms,
     archive_sentences,
@@ -73,7 +73,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
     sentences = [*failover_sentences(document["source"]), *archive_sentences(document["archive"])]
     sentences += groups.sentences(document["group"])
     for text in [*sentences, *prepared_sentences(document["store"]["prepared"])]:
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(one_line(text), markup=False, soft_wrap=True)
     if document["subscriptions"]:
         table = Table("subscriber", "lag", "behind", Column("outstanding", overflow="fold"), box=None, pad_edge=False)
         for known in document["subscriptions"]:
@@ -89,7 +89,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
         console.print(table, markup=False)
         texts = [*alarms(document["subscriptions"]), *gap_sentences(document["subscriptions"], name)]
         for text in [*texts, *parked_sentences(document["subscriptions"], name)]:
-            console.print(text, markup=False, soft_wrap=True)
+            console.print(one_line(text), markup=False, soft_wrap=True)
     group = document["group"]
     if document["tables"]:
         table = Table(
@@ -102,13 +102,12 @@ def _show(name: str, document: dict[str, Any]) -> None:
             pad_edge=False,
         )
         for row in document["tables"]:
-            table.add_row(
-                row["table"], row["mode"], _seq(row["applied_seq"]), _text(row["delta_version"]), _remark(row, group)
-            )
+            seq, version = _seq(row["applied_seq"]), _text(row["delta_version"])
+            table.add_row(one_line(row["table"]), row["mode"], seq, version, one_line(_remark(row, group)))
         console.print()
         console.print(table, markup=False)
     for one in document["snapshots"]:
-        console.print(f"snapshot of {one['table']}: {_progress(one)}", markup=False, soft_wrap=True)
+        console.print(f"snapshot of {one_line(one['table'])}: {_progress(one)}", markup=False, soft_wrap=True)
 
 
 def _progress(one: dict[str, Any]) -> str:

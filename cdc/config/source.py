@@ -226,8 +226,6 @@ class SourceConfig(Section):
             raise ValueError("must begin with mysql:// or mariadb://")
         if not parts.hostname:
             raise ValueError("has no host; write it like mysql://user@host:3306")
-        if not parts.username:
-            raise ValueError("has no user; write it like mysql://user@host:3306")
         try:
             _ = parts.port
         except ValueError:
@@ -237,6 +235,14 @@ class SourceConfig(Section):
         if parts.path.strip("/") or parts.query or parts.fragment:
             raise ValueError("must end with the port; choose databases and tables with tables.include")
         return url
+
+    @model_validator(mode="after")
+    def _has_user(self) -> Self:
+        if self.folder is None and self.connection is None:
+            for server in self.servers():
+                if not server.user:
+                    raise ValueError(f"{server.url!r} has no user; write it like mysql://user@host:3306")
+        return self
 
     @model_validator(mode="after")
     def _one_password(self) -> Self:

@@ -148,6 +148,7 @@ def take_snapshots(
                 errors[table] = error
         while left:
             again: list[str] = []
+            in_margin = False
             for table, outcome in _read(config, left, progress).items():
                 try:
                     if isinstance(outcome, CdcError):
@@ -159,11 +160,15 @@ def take_snapshots(
                         errors[table] = error
                         continue
                     _log.warning("the snapshot of a table begins anew", table=table, reason=str(error))
-                    if not isinstance(outcome, CdcError) and outcome.loaded() is None:
-                        outcome.remove()
+                    if not isinstance(outcome, CdcError):
+                        in_margin = in_margin or _may_be_older(error, outcome)
+                        if outcome.loaded() is None:
+                            outcome.remove()
                     again.append(table)
                 except CdcError as error:
                     errors[table] = error
+            if in_margin:
+                _let_margin_pass()
             left = again
         for table, failure in errors.items():
             if table in jobs:
@@ -185,6 +190,19 @@ def remove_useless(config: DestinationConfig) -> list[str]:
             files.remove()
             found.append(files.info.table)
     return found
+
+
+def _may_be_older(error: CdcError, files: SnapshotFiles) -> bool:
+    """Whether the statement that a snapshot met may have been there before it. A server without GTIDs does not tell, so
+    the snapshot needs the changes of a margin before it."""
+    return isinstance(error, SchemaChangedError) and files.info.method == "margin"
+
+
+def _let_margin_pass() -> None:
+    from cdc.snapshot.positions import MARGIN_S
+
+    _log.info("the snapshot waits: the source has no GTIDs, and a table was altered a moment ago", seconds=MARGIN_S)
+    time.sleep(MARGIN_S + 1)
 
 
 class _Unusable(CdcError):

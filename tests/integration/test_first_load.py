@@ -17,6 +17,7 @@ import pytest
 from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.errors import CdcError
+from cdc.snapshot import positions
 from cdc.table_jobs.catch_up import left_out, retry_parked
 from cdc.table_jobs.snapshot import take_snapshots
 from cdc.testing.servers import Server
@@ -288,6 +289,24 @@ def test_a_migration_before_the_first_snapshot_needs_nothing_of_its_helpers(
     assert set(known.tables) >= {f"{loop.db}.{table}" for table in source.list_tables()}
     if mode == "upsert":
         require_all_equal(loop, source)
+
+
+def test_a_statement_just_before_the_snapshot_of_a_server_without_gtids(
+    mysql56: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot needs the changes of a margin before it, and a statement in there ended it after five attempts
+    within a second."""
+    monkeypatch.setattr(positions, "MARGIN_S", 10.0)
+    loop = Loop(tmp_path, mysql56, database(mysql56), start="snapshot", apply="on_error: park")
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
+    loop.capture()
+    time.sleep(11)  # until the beginning of the store is behind the margin
+    loop.sql("ALTER TABLE t ADD w INT DEFAULT 7", "INSERT INTO t VALUES (2, 2, 2)")
+    loop.capture()
+    take_snapshots(loop.config)
+    loop.apply_all()
+    assert left_out(loop.config) == []
+    loop.require_equal("t")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -226,3 +226,14 @@ def test_json_of_all_types_that_commands_print(capsys: pytest.CaptureFixture[str
 
 def test_usage_errors_are_permanent() -> None:
     assert UsageError("x").exit_code == 2
+
+
+def test_names_of_the_source_forge_nothing_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "a\x1b[2J\x9b31m\nshop: ready\r"
+    common.out().print(common.one_line(forged), markup=False)
+    common.out().print(forged, style="bold", markup=False)
+    common.say(common.one_line(forged))
+    cli._print_error(forged)
+    said = capsys.readouterr()
+    assert said.out == "a\\x1b[2J\\x9b31m\\nshop: ready\\r\na\\x1b[2J\\x9b31m\nshop: ready\n"
+    assert said.err == "a\\x1b[2J\\x9b31m\\nshop: ready\\r\ncdc: a\\x1b[2J\\x9b31m shop: ready\n"

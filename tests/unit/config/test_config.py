@@ -96,6 +96,12 @@ def test_servers_of_a_source() -> None:
     assert moved.at_server("db3.example:3308").source.port == 3308
 
 
+def test_a_connection_brings_the_user() -> None:
+    url = "mysql://db.example:3306"
+    config = parse(document(source__url=url, source__connection="shop_db", source__password_env=None), FILE)
+    assert (config.source.user, config.source.address) == ("", "db.example:3306")
+
+
 @pytest.mark.parametrize(
     ("standby", "expected"),
     [
@@ -196,7 +202,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         # source
         ({"source": 5}, "source: 5 must be a section of keys"),
         ({"source__url": "postgres://u@h"}, "source.url: 'postgres://u@h' must begin with mysql:// or mariadb://"),
-        ({"source__url": "mysql://h"}, "source.url: 'mysql://h' has no user; write it like mysql://user@host:3306"),
+        ({"source__url": "mysql://h"}, "source: 'mysql://h' has no user; write it like mysql://user@host:3306"),
         ({"source__url": "mysql://u@"}, "source.url: 'mysql://u@' has no host; write it like"),
         ({"source__url": "mysql://u@h:x"}, "source.url: 'mysql://u@h:x' has no valid port; write it like"),
         ({"source__url": "mysql://u@h/db"}, "source.url: 'mysql://u@h/db' must end with the port; choose"),
