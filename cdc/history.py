@@ -33,6 +33,7 @@ from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.reader import StoreReader
+from cdc.validation import there_is
 
 if TYPE_CHECKING:
     from cdc.config import ApplyConfig, DestinationConfig
@@ -121,7 +122,7 @@ def definition_of(reader: StoreReader, table: str) -> TableSchema:
     raise UsageError(
         "the store knows no such table",
         place=f"table {table}",
-        remedy=f"It knows {', '.join(sorted(known)[:20]) or 'no table'}." if known else "Start `cdc capture` first.",
+        remedy=there_is(table, known) or "Start `cdc capture` first.",
     )
 
 

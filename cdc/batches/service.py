@@ -48,6 +48,7 @@ from cdc.units import time_us
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
+    from cdc.schemas import Schemas
     from cdc.store.formats.state import Beginning, CaptureState
     from cdc.store.reader.batch_builder import Limits, Selection, TableFilter
 
@@ -69,6 +70,8 @@ class Reader(Protocol):
     def last_seq(self) -> int | None: ...
 
     def require_kept(self, after_seq: int) -> None: ...
+
+    def newest_schemas(self) -> tuple[int, Schemas] | None: ...
 
     def exists(self) -> bool: ...
 
@@ -338,12 +341,16 @@ class BatchService:
         """Adds a subscriber that begins at the store's first transaction, or replaces the filter of an existing one.
 
         The filter is a regular expression that must match the whole ``db.table``; None: all tables. It ignores case if
-        names do (``tables.lower_case_table_names``). Cursor and batches of an existing subscriber stay. Raises
-        UsageError.
+        names do (``tables.lower_case_table_names``). It narrows what is captured and never widens it; a filter that
+        matches no captured table is logged as a warning, since such a table may come. Cursor and batches of an existing
+        subscriber stay. Raises UsageError.
         """
-        make_filter(table_filter)
         if table_filter is not None and self._config.tables.ignores_case:
             table_filter = f"(?i){table_filter}"
+        chosen = make_filter(table_filter)
+        newest = self._reader.newest_schemas() if chosen is not None and self._reader.exists() else None
+        if chosen is not None and newest is not None and not any(map(chosen.matches, newest[1].tables)):
+            _log.warning("the filter matches no captured table", subscriber=subscriber, filter=table_filter)
         if check_name(subscriber) not in self.meta.read().subscriptions:
             self._add_subscriber(subscriber)
         return self.meta.subscribe(subscriber, table_filter)

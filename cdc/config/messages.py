@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from cdc.errors import ConfigError
 from cdc.log import hide_password
+from cdc.validation import suggestion
 
 _ONE_START = "contradicts the key beside it; keep one of file, gtid and time"
 _BY_PERIOD = (
@@ -84,11 +85,14 @@ def _finding(
             return f"{key}: {_WITHOUT_EFFECT[plain]}"
         known = _known_keys(steps[:-1], model)
         hint = f" (known here: {', '.join(known)})" if known else ""
-        return f"{key}: unknown key (value{shown or ' …'}); remove it or correct its name{hint}"
+        return f"{key}: unknown key; {suggestion(steps[-1], known) or 'remove it, or correct its name'}{hint}"
     if kind == "missing":
         return f"{key}: is missing; add it"
     if kind == "literal_error":
-        words = f"must be one of {str(context['expected']).replace(chr(39), '').replace(' or ', ', ')}"
+        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        words = f"must be one of {choices}"
+        if isinstance(value, str) and (nearest := suggestion(value, choices.split(", "))):
+            words += f"; {nearest}"
     elif kind in _LIMITS:
         words = _LIMITS[kind].format_map(context)
     elif kind in _WORDS:
@@ -118,4 +122,4 @@ def _known_keys(steps: list[str], model: type[BaseModel]) -> list[str]:
             found = get_args(found)[-1] if get_args(found) else None
     members = [found, *get_args(found)]
     sections = [m for m in members if isinstance(m, type) and issubclass(m, BaseModel)]
-    return list(sections[0].model_fields) if sections else []
+    return list(dict.fromkeys(name for section in sections for name in section.model_fields))

@@ -32,6 +32,7 @@ from cdc.meta import ParkedTable
 from cdc.table_jobs.catch_up import bring_level
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.targets import split_table
+from cdc.validation import there_is
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -124,7 +125,7 @@ def take_snapshots(
             raise UsageError(
                 f"the source has no table {table}",
                 place=config.name,
-                remedy=f"It has {', '.join(there[:20])}{', …' if len(there) > 20 else ''}." if there else None,
+                remedy=there_is(table, there),
             )
     if not wanted:
         raise_failure("snapshot", errors)

@@ -19,6 +19,7 @@ from cdc.log import get_logger
 from cdc.meta import Meta, Subscription
 from cdc.targets import split_table
 from cdc.units import iso_time
+from cdc.validation import there_is
 from cdc.verify.buckets import Buckets
 from cdc.verify.columns import TableColumns, table_columns
 from cdc.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
@@ -167,7 +168,7 @@ class _Run:
             raise UsageError(
                 f"the destination has no table {unknown[0]}",
                 place=self._config.name,
-                remedy=f"It has {', '.join(sorted(names)[:20])}{' …' if len(names) > 20 else ''}.",
+                remedy=there_is(unknown[0], names),
             )
         return sorted(wanted or names)
 

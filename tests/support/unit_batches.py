@@ -70,6 +70,9 @@ class NumberStore:
         """Returns a beginning that is not recorded: before the first transaction."""
         return self.begins or Beginning(0, "binlog.000001", 4, None, 0, "not recorded")
 
+    def newest_schemas(self) -> tuple[int, Schemas] | None:
+        return None
+
     def last_seq(self) -> int | None:
         return self.last or None
 

@@ -152,7 +152,7 @@ def test_bad_input_ends_with_one_sentence(
     name = f"{loop.db}.t"
     assert "two or three" in refused("shop", name, "1", "2")
     assert "'t' is not the name of a table" in refused("shop", "t", "1")
-    assert f"It knows {loop.db}.t, {loop.db}.two" in refused("shop", f"{loop.db}.other", "1")
+    assert f"There is {loop.db}.t, {loop.db}.two" in refused("shop", f"{loop.db}.other", "1")
     assert "'x' is no value of the column's type, int32" in refused("shop", name, "x")
     assert "'99999999999' is no value" in refused("shop", name, "99999999999")
     assert "has no column ix" in refused("shop", name, '{"ix": 1}')

@@ -21,6 +21,8 @@ from cdc.config import DestinationConfig, load
 from cdc.errors import ConfigError, CutOffError, LeaseHeldError, StorageError, UsageError
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import open_meta
+from cdc.schemas import Schemas, TableSchema
+from cdc.store.formats.layout import schemas_folder
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
 from cdc.store.retention.disk import DiskWatch, Level, Ratios
@@ -205,6 +207,15 @@ def test_a_filtered_subscriber(config: DestinationConfig, capsys: pytest.Capture
         cdc(config, capsys, "batch", "subscribe", "shop", "--subscriber", "s", "--filter", "none", "--json")
     )
     assert (found["is_new"], found["filter"]) == (False, "none")
+    nothing_known = TableSchema(columns=(), primary_key=())
+    Schemas(tables={"shop.orders": nothing_known}).save(schemas_folder(config.store.path) / "1.json")
+    for pattern, warns in (("none", True), (r"shop\.orders|none", False), (None, False)):
+        with capture_logs() as logs:
+            service(config).subscribe("s2", pattern)
+        assert [log["event"] for log in logs if log["log_level"] == "warning"] == (
+            ["the filter matches no captured table"] if warns else []
+        )
+    service(config).unsubscribe("s2")
     service(config).ack(lease.batch, lease.token, subscriber="s")
     assert service(config).get("t", subscriber="s") is None
     assert open_meta(config).cursor("s") == last_seqs(config.store.path)[-2], "nothing of it holds the store back"

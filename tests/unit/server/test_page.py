@@ -39,7 +39,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> DestinationConfig:
     for name, token in (("viewer", VIEWER), ("operator", OPERATOR)):
         (made.file.parent / name).write_text(token)
     made.file.write_text(yaml.safe_dump(document))
-    broken = {"source": {"url": "mysql://u@h:1", "x": EVIL}}
+    broken = {"source": {"url": "mysql://u@h:1", EVIL: 1}}
     (made.file.parent / "broken.yaml").write_text(yaml.safe_dump(broken))
     return load(made.file)
 
@@ -151,7 +151,7 @@ def test_everything_is_escaped(client: httpx.Client) -> None:
         assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages[1]
     assert "it failed" in pages[1] and "cli:" in pages[1]
-    assert "unknown key (value &#39;&lt;script&gt;" in pages[2]
+    assert "&lt;script&gt;" in pages[2]
 
 
 def test_the_headers_forbid_what_a_page_does_not_need(client: httpx.Client) -> None:
