@@ -219,3 +219,15 @@ def test_the_servers_know_no_type_that_the_table_lacks(file: str, last: EventTyp
     for info in TABLE:
         if getattr(info, column):
             assert info.type <= last or "9.x" in info.mysql or info.mariadb.startswith("12"), info
+
+
+@pytest.mark.parametrize(("server", "is_old"), [("5.5.62-log", True), ("5.0.96", True), ("5.5.68-MariaDB", False)])
+def test_binlogs_of_servers_before_mysql_5_6_are_too_old(server: str, is_old: bool) -> None:
+    """Their format description ends without a checksum algorithm, and so looked damaged."""
+    body = struct.pack("<H50sIB", 4, server.encode(), 1_400_000_000, 19) + bytes(27) + bytes(0 if is_old else 5)
+    header = struct.pack("<IBIIIH", 1_400_000_000, 15, 1, 19 + len(body), 4 + 19 + len(body), 0)
+    if not is_old:
+        assert events.parse_format_description(header + body).server_version == server
+        return
+    with pytest.raises(UnsupportedEventError, match=rf"of MySQL {server}, which is too old\. MySQL 5\.6 and"):
+        events.parse_format_description(header + body)
