@@ -42,7 +42,8 @@ def require_keys(
         raise ConfigError(
             "the table has no primary key, and every mode but append must tell its rows apart",
             place=f"table {table}",
-            remedy="Give it keys: [...] (columns that identify a row) or mode: append under tables.overrides.",
+            remedy="Give it keys: [...] (columns that identify a row) or mode: append under tables.overrides; or, if "
+            "it got a primary key later, take its snapshot with `cdc snapshot`.",
         )
     return tuple(primary)
 

@@ -129,7 +129,7 @@ class SharedEvolution(Evolution):
         found = plan(target, there, followed, before, after)
         if found.refused:
             raise refusal(target, by, " and ".join(dict.fromkeys(found.refused)), "apply.shared: true")
-        self._require_keys(after, found, by)
+        self._require_keys(before, after, found, by)
         self._require_layout(state, found, by)
         if may_have_rows(target, state):
             self._require_known(found, by)

@@ -338,7 +338,7 @@ class Evolution:
         if found.refused:
             policy = f"schema_changes: {target.apply.schema_changes}"
             raise refusal(target, by, " and ".join(dict.fromkeys(found.refused)), policy)
-        self._require_keys(after, found, by)
+        self._require_keys(before, after, found, by)
         self._require_layout(state, found, by)
         if pending is None:
             empty = not has_rows(state.path, target.table)
@@ -414,7 +414,7 @@ class Evolution:
         if reasons:
             raise unknown(self._target, by, "; ".join(dict.fromkeys(reasons)))
 
-    def _require_keys(self, after: TableSchema, found: Plan, by: DdlStatement) -> None:
+    def _require_keys(self, before: TableSchema, after: TableSchema, found: Plan, by: DdlStatement) -> None:
         """Raises ConfigError if the table's rows cannot be told apart any more."""
         apply = self._target.apply
         if apply.mode == "append":
@@ -424,10 +424,14 @@ class Evolution:
         lost = [key for key in keys if key.lower() not in names]
         if not keys or lost:
             what = f"takes the column {', '.join(lost)}" if lost else "takes the primary key"
+            message = f"the statement {what}, so mode {apply.mode} cannot tell the table's rows apart any more"
+            if not keys and not before.primary_key:
+                message = f"the table has no primary key, so mode {apply.mode} cannot tell its rows apart"
             raise ConfigError(
-                f"the statement {what}, so mode {apply.mode} cannot tell the table's rows apart any more: {by.shown}",
+                f"{message}: {by.shown}",
                 place=f"table {self._target.table}",
-                remedy="Give it keys: [...] (columns that identify a row) under tables.overrides, or exclude it.",
+                remedy="Give it keys: [...] (columns that identify a row) under tables.overrides, or exclude it; or, "
+                f"if it got a primary key later, run `cdc snapshot {self._target.destination} {self._target.table}`.",
             )
         lake = {column.name.lower() for column in found.columns}
         for key in keys:
