@@ -59,13 +59,9 @@ def records_after(transactions: Sequence[Transaction], seq: int) -> list[Record]
             base = file_base(source)
         if own >> OFFSET_BITS != base >> OFFSET_BITS:
             raise _invalid(transaction, own, f"is not of the source file {source.name} in epoch {source.epoch}")
-        length = len(transaction.data)
-        if int.from_bytes(entry[_LENGTH_AT : _LENGTH_AT + 8], "little") != length:
-            raise _invalid(transaction, own, f"has {length} bytes, and its entry says otherwise")
-        if not length and not entry[_FLAGS_AT] & EntryFlag.POSITION:
-            raise _invalid(transaction, own, "has no bytes")
-        if not transaction.tables and any(entry[_MASK_AT : _MASK_AT + 8]):
-            raise _invalid(transaction, own, "does not name the tables that its entry marks")
+        length = int.from_bytes(entry[_LENGTH_AT : _LENGTH_AT + 8], "little")
+        mask = int.from_bytes(entry[_MASK_AT : _MASK_AT + 8], "little")
+        require_fitting(transaction, own, length, entry[_FLAGS_AT], mask)
         found.append(Record(own, entry, transaction))
         seq = own
     return found
@@ -85,6 +81,17 @@ def file_base(source: SourceFile) -> int:
     description."""
     stored_format_description(source.format_description)
     return make_seq(source.epoch, split_file_name(source.name)[1], 0)
+
+
+def require_fitting(transaction: Transaction, seq: int, length: int, flags: int, table_mask: int) -> None:
+    """Raises UsageError if fields of a transaction's entry contradict its bytes or tables."""
+    size_bytes = len(transaction.data)
+    if length != size_bytes:
+        raise _invalid(transaction, seq, f"has {size_bytes} bytes, and its entry says otherwise")
+    if not length and not flags & EntryFlag.POSITION:
+        raise _invalid(transaction, seq, "has no bytes")
+    if table_mask and not transaction.tables:
+        raise _invalid(transaction, seq, "does not name the tables that its entry marks")
 
 
 def _invalid(transaction: Transaction, seq: int, what: str) -> UsageError:

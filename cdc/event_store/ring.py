@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cdc.binlog.entry import ENTRY, EntryFlag
+from cdc.event_store.record_batch import require_fitting
 from cdc.event_store.transaction import Transaction
 
-# Five fields at once: NumPy takes forty times as long to return them one by one, which would be most of a put.
-_ENTRY = struct.Struct("<Q16xq8xIII")
+# The fields at once: NumPy takes forty times as long to return them one by one, which would be most of a put.
+_ENTRY = struct.Struct("<Q8xQq8xIII28xQ")
 _DDL = int(EntryFlag.DDL)
-_FIELDS = ("seq", "commit_time_us", "events", "row_events", "flags")
+_FIELDS = ("seq", "length", "commit_time_us", "events", "row_events", "flags", "table_mask")
 _OFFSETS = tuple(ENTRY.fields[name][1] for name in _FIELDS) if ENTRY.fields else ()
-assert _OFFSETS == (0, 24, 40, 44, 48), "the entry has changed, and this has not"
+assert _OFFSETS == (0, 16, 24, 40, 44, 48, 80), "the entry has changed, and this has not"
 
 
 class Mark(NamedTuple):
@@ -54,14 +55,16 @@ class Ring:
         """Marks of the last transaction that was put, of the last that a get returned, and of the last that is gone."""
 
     def above_newest(self, transactions: Iterable[Transaction]) -> list[NewTransaction]:
-        """Returns the transactions whose seq is above the newest, with the marks that they get if put now."""
+        """Returns the transactions whose seq is above the newest, with the marks that they get if put now. Raises
+        UsageError for one whose entry contradicts its bytes or tables."""
         number, newest, events, size, rows, ddl = self.put
         new = []
         for transaction in transactions:
             fields = _ENTRY.unpack_from(transaction.entry)  # type: ignore[arg-type]  # an array is a buffer
-            seq, commit_time_us, its_events, its_rows, flags = fields
+            seq, length, commit_time_us, its_events, its_rows, flags, mask = fields
             if seq <= newest:
                 continue
+            require_fitting(transaction, seq, length, flags, mask)
             number, newest = number + 1, seq
             events += its_events or 1
             size += len(transaction.data)

@@ -121,7 +121,9 @@ def test_memsize_waits_at_exactly_the_limit() -> None:
     assert made[1].size_bytes == size
     for limit, status in ((size, PutStatus.STORE_FULL), (size + 1, PutStatus.PUT_OK)):
         store = MemoryStore(buffer_size=1024, buffer_unit_bytes=1)
-        big = replace(made[0], data=made[0].data + bytes(1024 - limit))
+        entry = made[0].entry.copy()
+        entry["length"] += 1024 - limit
+        big = replace(made[0], entry=entry, data=made[0].data + bytes(1024 - limit))
         store.put([big])
         assert store.try_put(made[1:2]) is status
 
@@ -302,3 +304,19 @@ def test_random_calls_against_a_model(buffer_size: int, seed: int) -> None:
         assert store.put_sequence - store.get_sequence == sum(t.events for t in model.held[model.got :])
         assert store.put_sequence - store.ack_sequence == store.metrics().held_events
         assert -1 <= store.ack_sequence <= store.get_sequence <= store.put_sequence
+
+
+@pytest.mark.parametrize("what", ["length", "tables", "bytes"])
+def test_an_entry_that_contradicts_its_transaction_is_refused(what: str) -> None:
+    good, other = make_transactions(2)
+    entry, data, tables = other.entry.copy(), other.data, other.tables
+    if what == "length":
+        data += b"!"
+    elif what == "tables":
+        tables = ()
+    else:
+        data, entry["length"] = b"", 0
+    store = MemoryStore()
+    with pytest.raises(UsageError, match=f"seq {other.seq}"):
+        store.put([good, Transaction(entry, data, other.source, tables)])
+    assert store.put([good, other]) is PutStatus.PUT_OK, "nothing of the list was put"
