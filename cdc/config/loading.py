@@ -137,7 +137,6 @@ def parse(text: str, file: Path) -> DestinationConfig:
 def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationConfig:
     base, beside = file.parent.parent, file.parent
     standby, encryption, alarms = config.store.standby, config.store.encryption, config.alarms
-    target = config.apply.target
 
     def of_file(path: Path | None) -> Path | None:
         return None if path is None else _below(beside, path)
@@ -203,7 +202,7 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
             "path": None if alarms.path is None else _below(base, alarms.path),
         },
         "apply": {
-            "target": target if "://" in target else str(_below(base, Path(target))),
+            "target": lake_uri(file, config.apply.target),
             "hash_key_file": of_file(config.apply.hash_key_file),
         },
     }
@@ -297,6 +296,12 @@ def as_named(path: Path) -> Path:
             remedy="Name it without `..`.",
         )
     return named
+
+
+def lake_uri(file: Path, uri: str) -> str:
+    """Returns a folder or URI of Delta tables as ``apply.target`` is taken: a relative one from the folder above that of
+    the file."""
+    return uri if "://" in uri else str(_below(file.parent.parent, Path(uri)))
 
 
 def _below(folder: Path, path: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -120,6 +120,12 @@ def _known_keys(steps: list[str], model: type[BaseModel]) -> list[str]:
             found = None if field is None else field.annotation
         else:  # a mapping by free names (overrides), whose values are sections
             found = get_args(found)[-1] if get_args(found) else None
-    members = [found, *get_args(found)]
-    sections = [m for m in members if isinstance(m, type) and issubclass(m, BaseModel)]
-    return list(dict.fromkeys(name for section in sections for name in section.model_fields))
+    return list(dict.fromkeys(name for section in _sections(found) for name in section.model_fields))
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yields the sections that an annotation names, those of unions included."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)

@@ -13,13 +13,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES
 from cdc.config.catalog import CatalogConfig
+from cdc.config.loading import lake_uri
 from cdc.errors import CdcError, CutOffError, UsageError
 from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription
@@ -99,6 +100,8 @@ def replay(
     table, LeaseHeldError, and what merges raise.
     """
     require_sensible(config, tables, request)
+    if request.into is not None:
+        request = replace(request, into=lake_uri(config.file, request.into))
     points = _points(config, request)
     found: list[ReplayResult] = []
     errors: dict[str, CdcError] = {}

@@ -109,7 +109,7 @@ def test_every_mode_ends_as_it_was(loop: Loop, tmp_path: Path) -> None:
 
     # Beside it, in another mode.
     into = tmp_path / "beside"
-    pipeline.replay(loop.config, tables[:1], into=str(into), mode="append", to=str(early))
+    pipeline.replay(loop.config, tables[:1], into="./beside", mode="append", to=str(early))
     beside = Loop.__new__(Loop)
     beside.config = loop.config.model_copy(update={"apply": loop.config.apply.model_copy(update={"target": str(into)})})
     beside.db = loop.db
