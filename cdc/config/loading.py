@@ -299,8 +299,8 @@ def as_named(path: Path) -> Path:
 
 
 def lake_uri(file: Path, uri: str) -> str:
-    """Returns a folder or URI of Delta tables as ``apply.target`` is taken: a relative one from the folder above that of
-    the file."""
+    """Returns a folder or URI of Delta tables as ``apply.target`` is taken: a relative folder begins above that of the
+    file."""
     return uri if "://" in uri else str(_below(file.parent.parent, Path(uri)))
 
 
