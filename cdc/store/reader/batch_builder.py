@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -235,10 +234,7 @@ class TableFilter:
                 f"the filter {pattern!r} has a comma, which does not separate expressions here",
                 remedy=r"Give each its own --filter, or join them with |; a comma in a table's name is written \,",
             )
-        self.matches = lru_cache(maxsize=4096)(self._matches)
-
-    def _matches(self, table: str) -> bool:
-        return self._pattern.matches(table)
+        self.matches = self._pattern.matches
 
     def mask(self, names: Sequence[str]) -> int:
         """Returns the bits of all matching tables. With more than 64 tables a bit may stand for other tables, too; the
