@@ -219,7 +219,7 @@ class TableFilter:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         try:
-            self._pattern = TablePattern(pattern)
+            self.matches = TablePattern(pattern).matches
         except PatternError as error:
             raise UsageError(
                 f"the filter {error}",
@@ -234,7 +234,6 @@ class TableFilter:
                 f"the filter {pattern!r} has a comma, which does not separate expressions here",
                 remedy=r"Give each its own --filter, or join them with |; a comma in a table's name is written \,",
             )
-        self.matches = self._pattern.matches
 
     def mask(self, names: Sequence[str]) -> int:
         """Returns the bits of all matching tables. With more than 64 tables a bit may stand for other tables, too; the
