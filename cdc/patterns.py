@@ -43,6 +43,7 @@ class TablePattern:
 
         options = re2.Options()
         options.log_errors, options.case_sensitive = False, not self._ignores_case
+        options.dot_nl = True  # a name may hold a line end
         options.max_mem = _MOST_MEMORY_BYTES
         try:
             return re2.compile(self.expression, options)

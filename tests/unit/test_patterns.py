@@ -56,5 +56,6 @@ def test_an_expression_for_one_name_matches_it_alone(name: str) -> None:
     pattern = pickle.loads(pickle.dumps(TablePattern(exact(name))))
     assert pattern.matches(name)
     assert not pattern.matches(name + "x")
+    assert TablePattern(".*").matches(name)
     assert not pattern.matches(name.upper())
     assert TablePattern(exact(name.lower()), ignores_case=True).matches(name.upper().replace("SS", "ß"))
