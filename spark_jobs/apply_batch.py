@@ -91,9 +91,9 @@ def run(
 def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
     """Applies a prepared batch; see :func:`run`. If ``sessions`` is a function, it is called when a table needs Spark:
     with ``apply.small_batches.engine: deltalake`` there may be none."""
-    released = [TableResult(table=table, released=True) for table in batch.released]
+    noted = [*(TableResult(table=table, released=True) for table in batch.released), *batch.idle]
     if not batch.tables:
-        return released
+        return noted
     is_small = batch.config.apply.small_batches.engine == "deltalake"
     if is_small and importlib.util.find_spec("deltalake") is None:
         raise ConfigError(
@@ -138,7 +138,7 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
         pool.shutdown(wait=False, cancel_futures=True)
     if failures:
         _raise(failures, causes)
-    return released + [results[table] for table in dict.fromkeys((*batch.tables, *results)) if table in results]
+    return noted + [results[table] for table in dict.fromkeys((*batch.tables, *results)) if table in results]
 
 
 def _register(batch: PreparedBatch, sessions: TableSessions, without: set[str]) -> dict[str, BaseException]:

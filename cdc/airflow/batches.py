@@ -189,6 +189,8 @@ class _RunLog(RunListener):
         if (table := links.most_changed(changes)) is not None:
             self._addresses[links.TABLE] = links.table_address(self._config, table)
         for result in batch.results:
+            if result.idle:
+                continue
             if result.parked is not None:
                 self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
                 continue

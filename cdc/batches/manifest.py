@@ -110,6 +110,11 @@ class TableResult(_Part):
         description="Whether the table waited for its first snapshot, and waits no longer, because the source has "
         "dropped it or given it another name.",
     )
+    idle: bool = Field(
+        default=False,
+        description="Whether the batch has no changes of the table. Others have written to it, nothing was taken back, "
+        "and its version is recorded as the one from which the next proof begins.",
+    )
 
 
 class StoreBeginning(_Part):

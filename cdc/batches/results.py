@@ -82,7 +82,7 @@ class TableStats:
         if result.parked is not None:
             self.parked = result.parked.reason
             return
-        if result.released:
+        if result.released or result.idle:
             return
         self.batches += 1
         self.inserted += result.inserted

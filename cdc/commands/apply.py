@@ -220,7 +220,11 @@ def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
         "transactions": manifest.transactions,
         "row_events": manifest.row_events,
         # The keys are an interface, so only these fields are shown.
-        "tables": [result.model_dump(mode="json", include=_SHOWN) for result in results if result.parked is None],
+        "tables": [
+            result.model_dump(mode="json", include=_SHOWN)
+            for result in results
+            if result.parked is None and not result.idle
+        ],
         "parked": {result.table: result.parked.reason for result in results if result.parked is not None},
     }
 
@@ -235,6 +239,8 @@ def _show(lease: Lease, results: list[TableResult]) -> None:
     console = out()
     console.print(f"Batch {manifest.batch}: {kind}, up to {format_seq(manifest.last_seq)}", markup=False)
     for result in results:
+        if result.idle:
+            continue
         if result.parked is not None:
             console.print(f"  {result.table}: left out from now on", markup=False)
             continue

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cdc.batches.manifest import Manifest, schemas_of
+from cdc.batches.manifest import Manifest, TableResult, schemas_of
 from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
@@ -56,6 +56,8 @@ class PreparedBatch:
     released: tuple[str, ...] = ()
     """Parked tables that wait for their first snapshot, and are dropped or renamed by the batch: nothing of them is
     needed any more."""
+    idle: tuple[TableResult, ...] = ()
+    """The versions of tables without changes in the batch that others have written to since the last ack."""
     faults: dict[str, CdcError] = field(default_factory=dict)
     """Tables that cannot be merged, and are to be parked; they are among :attr:`tables`."""
 
@@ -134,11 +136,11 @@ def prepare(
         target_of(config, table)  # reports a missing hash key before Spark is started
     if schemas is not None:
         _warn_of_unused_policies(config, schemas)
-    idle: dict[str, CdcError] = {}
-    prove_idle(config, manifest, subscription, {*tables, *subscription.parked}, idle)
-    for table, error in idle.items():
+    lost: dict[str, CdcError] = {}
+    idle = prove_idle(config, manifest, subscription, {*tables, *subscription.parked}, lost)
+    for table, error in lost.items():
         _note(config, table, error, faults)
-    tables += sorted(idle)
+    tables += sorted(lost)
     watched = [table for table in _followed_tables(config, manifest, subscription, schemas) if table not in faults]
     for table, unlogged in tables_with_unlogged_changes(
         config, manifest, schemas, watched, lambda name: _applied_seq(subscription, name)
@@ -157,6 +159,7 @@ def prepare(
         tables=tuple(tables),
         released=tuple(_released(manifest, config, statements, subscription, gate)),
         gate=gate,
+        idle=tuple(idle),
         faults=faults,
     )
 

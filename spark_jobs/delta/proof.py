@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from cdc.batches.manifest import TableResult
 from cdc.errors import CdcError, MergeFailedError, TargetError
 from cdc.log import get_logger
 from cdc.positions import format_seq
 from cdc.targets import SINCE_PROPERTY, application_id, local_path, split_table
 from spark_jobs.delta.log import (
+    LEDGER_DEPTH,
     TRANSACTION_RETENTION,
     DeltaState,
     commits_since,
@@ -161,7 +163,11 @@ def _require_not_restored(target: Target, state: DeltaState, record: TableRecord
         commits = [one for one in last_commits(state, target.table) if int(one["version"]) > since]
     else:
         commits = commits_since(state, target.table, since)
-    ours = {version for version, _ in [*state.ledger, *ledger_of(commits, target.destination, target.table)]} | {since}
+    ours = {version for version, _ in [*state.ledger, *ledger_of(commits, target.destination, target.table)]}
+    if not any(our <= since for our in ours):  # else the last one before is known, and the recorded one may be foreign
+        ours.add(since)
+    if record is not None:
+        _require_whole_history(target, state, max(since, state.version - LEDGER_DEPTH) if last else since, commits)
     for commit in commits:
         if commit.get("operation") != "RESTORE":
             continue
@@ -173,6 +179,18 @@ def _require_not_restored(target: Target, state: DeltaState, record: TableRecord
                 f"version {version} of the Delta table is a RESTORE to {when}, which takes back changes that were "
                 "applied",
             )
+
+
+def _require_whole_history(target: Target, state: DeltaState, since: int, commits: list[dict[str, Any]]) -> None:
+    """Raises TargetError if commits after a version are missing: one of them may have been a RESTORE."""
+    there = {int(commit["version"]) for commit in commits}
+    missing = [version for version in range(since + 1, state.version + 1) if version not in there]
+    if missing:
+        raise _refusal(
+            target,
+            f"versions {missing[0]} to {missing[-1]} of the Delta table are not in its history any more, and nothing "
+            "proves that none of them was a RESTORE",
+        )
 
 
 def _restored_to(commit: dict[str, Any]) -> int | None:
@@ -243,15 +261,18 @@ def prove_idle(
     known: Subscription,
     busy: Collection[str],
     faults: dict[str, CdcError] | None = None,
-) -> None:
+) -> list[TableResult]:
     """Proves tables that the batch does not change, on a local disk and in an object store: at most
     :data:`IDLE_TABLES` for each batch. Adds to ``faults`` the error of each table that is gone, replaced or restored;
-    without it, raises the first one, a TargetError."""
+    without it, raises the first one, a TargetError. Returns the versions of tables that others have written to, from
+    which the next proof begins: by then Delta may have removed these commits from the history."""
+    seen: list[TableResult] = []
     names = sorted(name for name in known.tables if name not in busy and config.tables.includes(*split_table(name)))
     targets = [target_of(config, name) for name in _turn(names, manifest.batch)]
     for target in _changed(config, targets, known):
         try:
-            prove(target, target.state(), manifest, known, created_here=False, is_idle=True)
+            state = target.state()
+            prove(target, state, manifest, known, created_here=False, is_idle=True)
         except CdcError as error:
             if faults is None:
                 raise
@@ -259,6 +280,21 @@ def prove_idle(
             continue
         if target.apply.shared:
             _looked_at[target.path] = time.monotonic()
+        record = known.table(target.table)
+        if state is None or record is None or state.generation != record.generation:
+            continue
+        if not state.is_shared or state.version - record.version <= LEDGER_DEPTH:  # all its commits were looked at
+            seen.append(
+                TableResult(
+                    table=target.table,
+                    delta_version=state.version,
+                    delta_id=state.id,
+                    applied_seq=record.applied_seq,
+                    generation=record.generation,
+                    idle=True,
+                )
+            )
+    return seen
 
 
 def _changed(config: DestinationConfig, targets: list[Target], known: Subscription) -> list[Target]:

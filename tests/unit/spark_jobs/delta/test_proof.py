@@ -222,6 +222,20 @@ def restore_what_was_not_acked(target: Target) -> None:
     DeltaTable(target.path).restore(2)
 
 
+def restore_and_clean_the_log(target: Target) -> None:
+    """A consumer restores, shortens the log's retention, and Delta removes the commit that says so."""
+    restore(target)
+    foreign_property(target)
+    clean_the_log(target)
+
+
+def compact_and_clean_the_log(target: Target) -> None:
+    """Nobody has looked at the commits, and they might have been anything."""
+    optimise_and_vacuum(target)
+    foreign_property(target)
+    clean_the_log(target)
+
+
 HARMFUL: list[tuple[Callable[[Target], None], str]] = [
     (remove, "is gone.*; it had changes up to 500"),
     (remove_the_log, "is gone|cannot be read"),
@@ -231,6 +245,8 @@ HARMFUL: list[tuple[Callable[[Target], None], str]] = [
     (restore, "version 3 of the Delta table is a RESTORE to version 1"),
     (restore_under_maintenance, "RESTORE to version 1"),
     (restore_what_was_not_acked, "RESTORE to version 2"),
+    (compact_and_clean_the_log, "are not in its history any more"),
+    (restore_and_clean_the_log, "versions 3 to 3 of the Delta table are not in its history any more"),
 ]
 
 
@@ -254,6 +270,36 @@ def test_what_takes_back_changes_is_refused(
     if isinstance(caught.value, TargetError):
         assert "cdc batch accept-gap shop --table shop.orders" in str(caught.value)
         assert TABLE in str(caught.value)
+
+
+def test_commits_of_others_may_leave_the_history_once_they_were_seen(
+    config: DestinationConfig, target: Target, known: Subscription
+) -> None:
+    optimise_and_vacuum(target)
+    proof._looked_at.clear()
+    record_tables(known, prove_idle(config, batch(), known, ()))
+    optimise_and_vacuum(target)
+    proof._looked_at.clear()
+    record_tables(known, prove_idle(config, batch(), known, ()))
+    clean_the_log(target)
+    proved(target, known)
+    commit(target, 700)
+    ack(target, known)
+    proved(target, known)
+
+
+def test_a_restore_between_commits_of_others_passes(
+    config: DestinationConfig, target: Target, known: Subscription
+) -> None:
+    for _ in range(2):
+        foreign_append(target)
+        proof._looked_at.clear()
+        record_tables(known, prove_idle(config, batch(), known, ()))
+    DeltaTable(target.path).restore(3)
+    proved(target, known)
+    DeltaTable(target.path).restore(1)
+    with pytest.raises(TargetError, match="RESTORE to version 1"):
+        proved(target, known)
 
 
 def test_a_busy_table_is_not_looked_at_twice(config: DestinationConfig, target: Target, known: Subscription) -> None:
