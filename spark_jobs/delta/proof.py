@@ -283,7 +283,8 @@ def prove_idle(
         record = known.table(target.table)
         if state is None or record is None or state.generation != record.generation:
             continue
-        if not state.is_shared or state.version - record.version <= LEDGER_DEPTH:  # all its commits were looked at
+        most = LEDGER_DEPTH if state.is_shared else state.version  # of a shared table, the last commits were looked at
+        if 0 < state.version - record.version <= most:
             seen.append(
                 TableResult(
                     table=target.table,
