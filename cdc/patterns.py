@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 # The parts that may hold a comma: an escape, a set of characters, a counted repetition.
@@ -30,37 +30,35 @@ class TablePattern:
     def __init__(self, expression: str, *, ignores_case: bool = False) -> None:
         """Raises PatternError."""
         self.expression, self._ignores_case = expression, ignores_case
-        # RE2 takes {,2} for these four characters, where Python and Java count.
-        if _COUNT_WITHOUT_LEAST.search(expression):
-            raise PatternError(f"{expression!r} has a count without its least number; write {{0,n}} for {{,n}}")
-        _ = self._compiled
+        self._compiled = _compile(expression, ignores_case)
         self.matches = lru_cache(maxsize=8192)(self._matches)
         """Returns whether the expression matches the whole name. Calling RE2 takes ten times as long as a look here."""
-
-    @cached_property
-    def _compiled(self) -> Any:
-        import re2
-
-        options = re2.Options()
-        options.log_errors, options.case_sensitive = False, not self._ignores_case
-        options.dot_nl = True  # a name may hold a line end
-        options.max_mem = _MOST_MEMORY_BYTES
-        try:
-            return re2.compile(self.expression, options)
-        except re2.error as error:
-            raise PatternError(f"{self.expression!r} is not a regular expression of RE2: {_reason(error)}") from None
-        except UnicodeEncodeError:
-            raise PatternError(f"{self.expression!r} has characters that no name has") from None
 
     def _matches(self, name: str) -> bool:
         return self._compiled.fullmatch(name) is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.expression, self._ignores_case)
+        return partial(TablePattern, self.expression, ignores_case=self._ignores_case), ()
 
 
-def _restored(expression: str, ignores_case: bool) -> TablePattern:
-    return TablePattern(expression, ignores_case=ignores_case)
+@lru_cache(maxsize=1024)
+def _compile(expression: str, ignores_case: bool) -> Any:
+    """Returns the expression as RE2 has compiled it. Raises PatternError."""
+    import re2
+
+    # RE2 takes {,2} for these four characters, where Python and Java count.
+    if _COUNT_WITHOUT_LEAST.search(expression):
+        raise PatternError(f"{expression!r} has a count without its least number; write {{0,n}} for {{,n}}")
+    options = re2.Options()
+    options.log_errors, options.case_sensitive = False, not ignores_case
+    options.dot_nl = True  # a name may hold a line end
+    options.max_mem = _MOST_MEMORY_BYTES
+    try:
+        return re2.compile(expression, options)
+    except re2.error as error:
+        raise PatternError(f"{expression!r} is not a regular expression of RE2: {_reason(error)}") from None
+    except UnicodeEncodeError:
+        raise PatternError(f"{expression!r} has characters that no name has") from None
 
 
 def _reason(error: Exception) -> str:

@@ -25,8 +25,7 @@ from cdc.errors import DamagedError, UnsupportedEventError
 _HEADER = struct.Struct("<IBIIIH")
 _QUERY = struct.Struct("<IIBHH")
 _LONGEST_TEXT = 1 << 20  # bytes of a compressed statement that are unpacked: its beginning is enough to classify it
-_VERSION = re.compile(r"(\d+)\.(\d+)")
-_OLDEST_MYSQL = (5, 6)
+_OLDEST_MYSQL = (5, 6, 0)
 """Before it, a format description does not say whether events end with a checksum."""
 
 
@@ -106,23 +105,22 @@ def parse_format_description(event: bytes | memoryview) -> FormatDescription:
     if len(event) < HEADER_SIZE + 57 + 5 or event[4] != EventType.FORMAT_DESCRIPTION:
         raise DamagedError("is not a format description event", place="format description")
     version, server = struct.unpack_from("<H50s", event, HEADER_SIZE)
-    server_version = server.split(b"\0", 1)[0].decode("ascii", "replace")
-    number = _VERSION.match(server_version)
-    is_old = number is not None and "MariaDB" not in server_version and (int(number[1]), int(number[2])) < _OLDEST_MYSQL
-    if version != 4 or is_old:
-        raise UnsupportedEventError(
-            f"the binlog is of MySQL {server_version or 'before 5.0'}, which is too old",
-            remedy="MySQL 5.6 and MariaDB 10.1 are the oldest servers whose binlogs are read.",
-        )
     algorithm = event[-5]
-    if algorithm not in (0, 1):
-        raise UnsupportedEventError(f"unknown checksum algorithm {algorithm} in the format description")
-    return FormatDescription(
-        server_version=server_version,
+    description = FormatDescription(
+        server_version=server.split(b"\0", 1)[0].decode("ascii", "replace"),
         has_checksum=algorithm == 1,
         post_header_lengths=event[HEADER_SIZE + 57 : -5],
         server_started=any(event[HEADER_SIZE + 52 : HEADER_SIZE + 56]),
     )
+    is_old = description.flavor == "mysql" and (0, 0, 0) < description.version < _OLDEST_MYSQL
+    if version != 4 or is_old:
+        raise UnsupportedEventError(
+            f"the binlog is of MySQL {description.server_version or 'before 5.0'}, which is too old",
+            remedy="MySQL 5.6 and MariaDB 10.1 are the oldest servers whose binlogs are read.",
+        )
+    if algorithm not in (0, 1):
+        raise UnsupportedEventError(f"unknown checksum algorithm {algorithm} in the format description")
+    return description
 
 
 def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:

@@ -261,17 +261,19 @@ class Server:
             if match is None:
                 raise UsageError(f"the range {asked!r} is not like bytes=0-99", place=request.path_params["path"])
             start, stop = int(match[1]), int(match[2]) + 1
-        async with self._threads_of.setdefault((served.name, subscriber), CapacityLimiter(_THREADS_OF_SUBSCRIBER)):
-            data = await to_thread.run_sync(read_bytes, path, start, stop, limiter=self._byte_threads)
+        read = partial(read_bytes, path, start, stop)
+        data = await self._in_thread((served.name, subscriber), read, self._byte_threads)
         self.counters.add_bytes(served.name, len(data))
         answer = binary(data, HTTPStatus.OK if start is None else HTTPStatus.PARTIAL_CONTENT)
         if start is not None and stop is not None:
             answer.headers["content-range"] = f"bytes {start}-{stop - 1}/*"
         return answer
 
-    async def _in_thread(self, subscriber: _Subscriber, run: Callable[[], _T]) -> _T:
+    async def _in_thread(
+        self, subscriber: _Subscriber, run: Callable[[], _T], threads: CapacityLimiter | None = None
+    ) -> _T:
         async with self._threads_of.setdefault(subscriber, CapacityLimiter(_THREADS_OF_SUBSCRIBER)):
-            return await to_thread.run_sync(run, limiter=self._threads)
+            return await to_thread.run_sync(run, limiter=threads or self._threads)
 
     # --- for operators
 

@@ -18,7 +18,7 @@ class Connection(H11Protocol):
     and of its answer. A connection that is kept for the next request has uvicorn's ``timeout_keep_alive``."""
 
     _waiting: dict[Connection, None]
-    """Those of the same server that wait for a request, in the order in which they began to."""
+    """The waiting connections of the same server, oldest first."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

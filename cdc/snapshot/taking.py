@@ -173,15 +173,15 @@ def _begin_all(
     finally:
         close(conn)
     if any(files.info.method == "margin" and not files.records() for files in begun.values()):
-        _wait_for_margin(begins.time_us)
+        wait_for_margin(begins.time_us, "capture began a moment ago")
     return begun
 
 
-def _wait_for_margin(begins_us: int) -> None:
-    """Waits until the store's beginning is older than the margin of servers without GTIDs."""
-    left_s = begins_us / 1e6 + positions.MARGIN_S + 1 - time.time()
+def wait_for_margin(since_us: float, reason: str) -> None:
+    """Waits until a moment, µs since 1970, is older than the margin of servers without GTIDs."""
+    left_s = since_us / 1e6 + positions.MARGIN_S + 1 - time.time()
     if 0 < left_s <= positions.MARGIN_S + 1:
-        log.info("the snapshot waits: the source has no GTIDs, and capture began a moment ago", seconds=round(left_s))
+        log.info("the snapshot waits: the source has no GTIDs", reason=reason, seconds=round(left_s))
         time.sleep(left_s)
 
 

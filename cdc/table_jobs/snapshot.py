@@ -106,6 +106,7 @@ def take_snapshots(
     kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
     on a table), and what reading and loading raise.
     """
+    from cdc.snapshot.taking import wait_for_margin
     from cdc.source.connection import require_server  # loads PyMySQL, which those who only plan do without
 
     require_server(config.source, "a snapshot")
@@ -169,7 +170,7 @@ def take_snapshots(
                 except CdcError as error:
                     errors[table] = error
             if in_margin:
-                _let_margin_pass()
+                wait_for_margin(time.time() * 1e6, "a table was altered a moment ago")
             left = again
         for table, failure in errors.items():
             if table in jobs:
@@ -197,13 +198,6 @@ def _may_be_older(error: CdcError, files: SnapshotFiles) -> bool:
     """Whether the statement that a snapshot met may have been there before it. A server without GTIDs does not tell, so
     the snapshot needs the changes of a margin before it."""
     return isinstance(error, SchemaChangedError) and files.info.method == "margin"
-
-
-def _let_margin_pass() -> None:
-    from cdc.snapshot.positions import MARGIN_S
-
-    _log.info("the snapshot waits: the source has no GTIDs, and a table was altered a moment ago", seconds=MARGIN_S)
-    time.sleep(MARGIN_S + 1)
 
 
 class _Unusable(CdcError):

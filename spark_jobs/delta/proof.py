@@ -183,13 +183,12 @@ def _require_not_restored(target: Target, state: DeltaState, record: TableRecord
 
 def _require_whole_history(target: Target, state: DeltaState, since: int, commits: list[dict[str, Any]]) -> None:
     """Raises TargetError if commits after a version are missing: one of them may have been a RESTORE."""
-    there = {int(commit["version"]) for commit in commits}
-    missing = [version for version in range(since + 1, state.version + 1) if version not in there]
+    missing = set(range(since + 1, state.version + 1)) - {int(commit["version"]) for commit in commits}
     if missing:
         raise _refusal(
             target,
-            f"versions {missing[0]} to {missing[-1]} of the Delta table are not in its history any more, and nothing "
-            "proves that none of them was a RESTORE",
+            f"versions {min(missing)} to {max(missing)} of the Delta table are not in its history any more, and "
+            "nothing proves that none of them was a RESTORE",
         )
 
 

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -447,6 +448,11 @@ class TableSessions:
         self._idle: queue.SimpleQueue[TableSession] = queue.SimpleQueue()
         self._made: list[TableSession] = []
 
+    @cached_property
+    def _settings(self) -> dict[str, str]:
+        """The settings of the parent on a Connect server, each of which takes a request."""
+        return {key: str(self._parent.conf.get(key)) for key in _RUNTIME}
+
     @contextmanager
     def one(self) -> Iterator[TableSession]:
         """Lends a session for the duration of the block; its transaction settings are removed afterwards."""
@@ -465,8 +471,8 @@ class TableSessions:
             from pyspark.sql import SparkSession
 
             spark: Any = SparkSession.builder.remote(self._remote).create()
-            for key in _RUNTIME:
-                spark.conf.set(key, self._parent.conf.get(key))
+            for key, value in self._settings.items():
+                spark.conf.set(key, value)
         else:
             spark = self._parent.newSession()
         session = TableSession(spark, self._gateway)

@@ -1,4 +1,4 @@
-"""What a wrong name is answered with."""
+"""The remedies for names that do not exist."""
 
 from __future__ import annotations
 

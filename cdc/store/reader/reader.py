@@ -421,10 +421,12 @@ class StoreReader:
             return None
         wanted = table_filter.wanted(entries, names)
         if len(names) > _TABLE_BITS:
-            ours = [name for name in names if table_filter.matches(name)]
             ddl = ((entries["flags"] & int(EntryFlag.DDL)) != 0) & (entries["table_mask"] != 0)
-            for at in np.flatnonzero(wanted & ddl):
+            statements = np.flatnonzero(wanted & ddl)
+            if len(statements):
                 self._provide([segment])
+                ours = [name for name in names if table_filter.matches(name)]
+            for at in statements:
                 wanted[at] = not names_other_tables(segment, entries[at], ours)
         return wanted
 

@@ -169,7 +169,7 @@ def test_a_change_inside_a_chunk_is_noticed(
     db = database(server)
     config = _ready(server, tmp_path, db, rows=50)
     monkeypatch.setattr(taking, "ATTEMPTS", 1)
-    monkeypatch.setattr(taking, "_wait_for_margin", lambda _: None)
+    monkeypatch.setattr(taking, "wait_for_margin", lambda *_: None)
     real = positions.begin
 
     def begin(conn: Any, method: Any) -> Any:
@@ -250,7 +250,7 @@ def test_the_key_of_a_hashed_column_is_not_shown(
 def test_empty_tables_and_tables_without_a_key(
     kind: str, request: pytest.FixtureRequest, database: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(taking, "_wait_for_margin", lambda _: None)
+    monkeypatch.setattr(taking, "wait_for_margin", lambda *_: None)
     server: Server = request.getfixturevalue(kind)
     db = database(server)
     config = _ready(server, tmp_path, db, rows=0, apply={"mode": "append"})

@@ -151,7 +151,7 @@ def test_everything_is_escaped(client: httpx.Client) -> None:
         assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages[1]
     assert "it failed" in pages[1] and "cli:" in pages[1]
-    assert "&lt;script&gt;" in pages[2]
+    assert "source.&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;: unknown key" in pages[2]
 
 
 def test_the_headers_forbid_what_a_page_does_not_need(client: httpx.Client) -> None:
