@@ -84,6 +84,12 @@ class QueryEvent:
     sql_mode: int = 0
     thread_specific: bool = False
     """Whether it used a temporary table or CONNECTION_ID() (header flag LOG_EVENT_THREAD_SPECIFIC_F)."""
+    microseconds: int | None = None
+    """The fraction of the statement's time, whose seconds are ``timestamp``; None if the statement did not need it."""
+    time_zone: str | None = None
+    """The session's ``time_zone``, such as ``SYSTEM`` or ``+02:00``; None if the statement did not need it."""
+    explicit_defaults: bool | None = None
+    """The session's ``explicit_defaults_for_timestamp``; None if the server does not say it (before MySQL 8)."""
 
 
 @dataclass(frozen=True)
@@ -139,17 +145,22 @@ def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
     sql_at = db_at + db_length + 1
     if sql_at > end:
         raise DamagedError("the lengths in a QUERY event exceed it", place=f"end_log_pos {header.end_log_pos}")
+    status = _status_variables(event[start:db_at])
+    fraction = status.get(_MICROSECONDS) or status.get(_HIGH_RESOLUTION)
     text = event[sql_at:end]
     if header.type == EventType.MARIADB_QUERY_COMPRESSED:
         text = _unpacked(text, header.end_log_pos)
     return QueryEvent(
         db=event[db_at : db_at + db_length].decode("utf-8", "replace"),
-        sql=_decoded(text.rstrip(b"\0"), event[start:db_at]),
+        sql=_decoded(text.rstrip(b"\0"), int.from_bytes(status.get(_CHARSET, b"")[:2], "little")),
         timestamp=header.timestamp,
         thread_id=thread_id,
         error_code=error_code,
-        sql_mode=_sql_mode(event[start:db_at]),
+        sql_mode=int.from_bytes(status.get(_SQL_MODE, b""), "little"),
         thread_specific=bool(header.flags & FLAG_THREAD_SPECIFIC),
+        microseconds=None if fraction is None else int.from_bytes(fraction, "little"),
+        time_zone=status[_TIME_ZONE][1:].decode("ascii", "replace") if _TIME_ZONE in status else None,
+        explicit_defaults=bool(status[_EXPLICIT_DEFAULTS][0]) if _EXPLICIT_DEFAULTS in status else None,
     )
 
 
@@ -171,10 +182,17 @@ def _unpacked(packed: bytes, end_log_pos: int) -> bytes:
     return text
 
 
-_STATUS_SIZES = {0: 4, 1: 8, 3: 4}
-"""Sizes of a QUERY event's status variables that come before the character set: flags2, sql_mode, auto_increment."""
-_STATUS_CHARSET, _STATUS_CATALOG, _STATUS_COLLATIONS = 4, 6, 131
-"""The last one is MariaDB's: pairs of a character set and its default collation."""
+_STATUS_SIZES = {
+    0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8,
+}  # fmt: skip
+"""Sizes of a QUERY event's status variables that have one, by their codes."""
+_STATUS_TEXTS = {5: 1, 6: 1, 11: 2}
+"""Status variables that are texts with their length before it, and how many: time zone, catalog, invoker."""
+_SQL_MODE, _CHARSET, _TIME_ZONE, _DATABASES, _COLLATIONS = 1, 4, 5, 12, 131
+_MICROSECONDS, _HIGH_RESOLUTION = 13, 128
+"""The fraction of the statement's time: MySQL's variable, and MariaDB's."""
+_EXPLICIT_DEFAULTS = 16
+_TOO_MANY_DATABASES = 254
 _LATIN1 = frozenset({5, 8, 15, 31, 47, 48, 49, 94})
 _CODECS = {
     collation: codec
@@ -188,37 +206,34 @@ _CODECS = {
 """Codecs of Python by the collation id of a session's character_set_client; UTF-8 for all others."""
 
 
-def _sql_mode(status: bytes) -> int:
-    """The session's sql_mode from a QUERY event's status variables: code 1, which follows code 0 (flags2) if there is
-    one."""
-    at = 5 if status[:1] == b"\0" else 0
-    return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == b"\1" else 0
-
-
-def _client_charset(status: bytes) -> int:
-    """The collation id of the session's character_set_client, from the status variables; 0 if they lack it."""
+def _status_variables(status: bytes) -> dict[int, bytes]:
+    """Returns the status variables of a QUERY event by their codes, up to the first one whose size is not known."""
+    found: dict[int, bytes] = {}
     at = 0
     while at < len(status):
-        code = status[at]
-        if code == _STATUS_CHARSET:
-            return int.from_bytes(status[at + 1 : at + 3], "little")
-        if code == _STATUS_CATALOG and at + 1 < len(status):
-            at += 2 + status[at + 1]
-        elif code == _STATUS_COLLATIONS and at + 1 < len(status):
-            at += 2 + 4 * status[at + 1]
-        elif code in _STATUS_SIZES:
-            at += 1 + _STATUS_SIZES[code]
-        else:
+        code, begin = status[at], at + 1
+        end = begin + _STATUS_SIZES.get(code, 0)
+        for _ in range(_STATUS_TEXTS.get(code, 0)):
+            end += 1 + status[end] if end < len(status) else 1
+        if code == _DATABASES and begin < len(status):
+            end = begin + 1
+            for _ in range(status[begin] if status[begin] != _TOO_MANY_DATABASES else 0):
+                end = status.find(b"\0", end) + 1 or len(status) + 1
+        elif code == _COLLATIONS and begin < len(status):
+            end = begin + 1 + 4 * status[begin]
+        if end == begin or end > len(status):
             break
-    return 0
+        found[code] = status[begin:end]
+        at = end
+    return found
 
 
-def _decoded(text: bytes, status: bytes) -> str:
-    """A statement's text, which is in the session's character set. What cannot be read becomes U+FFFD and stops nobody:
-    nearly all character sets contain ASCII, in which keywords and most names are written."""
+def _decoded(text: bytes, charset: int) -> str:
+    """A statement's text, which is in the session's character set, given by a collation's id. What cannot be read
+    becomes U+FFFD and stops nobody: nearly all character sets contain ASCII, in which keywords and most names are
+    written."""
     if text.isascii():
         return text.decode("ascii")
-    charset = _client_charset(status)
     if charset in _LATIN1:  # MySQL's latin1 is Windows-1252 with five control characters in its holes
         return "".join(char if (char := bytes([one]).decode("cp1252", "ignore")) else chr(one) for one in text)
     return text.decode(_CODECS.get(charset, "utf-8"), "replace")

@@ -105,6 +105,7 @@ class SchemaHistory:
         self._comments: dict[str, TableComments] | None = None
         self._engines: dict[str, str] | None = None
         self._foreign_keys: ForeignKeys = None
+        self._system_zone: tuple[tuple[int, int], ...] | None = None
         self._earlier_keys: set[str] = set()
         """The tables on either end of foreign keys that the source has dropped, by a statement that was not read yet.
         Their names are in lower case."""
@@ -137,6 +138,7 @@ class SchemaHistory:
             completed = base != stored or base.comments != self._comments or base.named is not False
             completed = completed or base.engines != self._engines
             completed = completed or base.foreign_keys != self._foreign_keys
+            completed = completed or base.system_zone != self._system_zone
             completed = completed or len(self._current) < len(base.tables)
             # After a failover, positions of the former server say nothing about this one's binlog.
             until_here = {name: until if self._is_unread(end, seq) else end for name, end in base.unsure.items()}
@@ -285,7 +287,7 @@ class SchemaHistory:
         """Reads the current definitions, then the source's position. Returns the definitions and the position's seq."""
         found = read_schemas(self._control, self._config)
         tables, self._comments, self._engines = found.tables, found.comments, found.engines
-        self._foreign_keys = found.foreign_keys
+        self._foreign_keys, self._system_zone = found.foreign_keys, found.system_zone
         for finding in check_members(self._destination, Schemas(tables=tables)):
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         return tables, self._source_seq()
@@ -309,6 +311,7 @@ class SchemaHistory:
             comments=self._comments,
             engines=self._engines,
             foreign_keys=self._with_earlier_keys(self._foreign_keys, before, named, tables),
+            system_zone=self._system_zone,
             named=False,
         )
         if before == schemas:

@@ -9,7 +9,9 @@ Otherwise the operator writes them into the configuration, or drops the column.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pymysql
@@ -33,6 +35,8 @@ from cdc.source.findings import Finding, error
 from cdc.source.server import variables
 from cdc.sql.table_options import union_of
 
+_WEEK_S = 7 * 24 * 3600
+_PARTS = 100
 _TABLES = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind,
     TABLE_COMMENT AS comm, ENGINE AS engine
@@ -156,8 +160,37 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
             key: str(facts[key]["engine"]).lower() for key in visible if str(facts[key]["engine"]).lower() != "innodb"
         },
         foreign_keys=silent_keys(conn, tables, {name for name, key in wanted.items() if key in visible}),
+        system_zone=system_zone(conn),
     )
     return with_members(tables, schemas)
+
+
+def system_zone(conn: pymysql.connections.Connection[Any]) -> tuple[tuple[int, int], ...]:
+    """Returns the server's own time zone from two years before this one to the end of the next: seconds since 1970, and
+    the offset from UTC in seconds from then on. ``conn`` is in UTC."""
+    year = datetime.now(UTC).year
+    begin, end = (int(datetime(one, 1, 1, tzinfo=UTC).timestamp()) for one in (year - 2, year + 2))
+    times = list(range(begin, end, _WEEK_S))
+    offsets = _system_offsets(conn, times)
+    found = [(begin, offsets[0])]
+    for (early, before), (late, after) in pairwise(zip(times, offsets, strict=True)):
+        if before == after:
+            continue
+        while late - early > 1:  # until the second is known in which the clock changes
+            points = [*range(early, late, max(1, (late - early) // _PARTS)), late]
+            changed = next(i for i, offset in enumerate(_system_offsets(conn, points)) if offset != before)
+            early, late = points[changed - 1], points[changed]
+        found.append((late, after))
+    return tuple(found)
+
+
+def _system_offsets(conn: pymysql.connections.Connection[Any], times: Sequence[int]) -> list[int]:
+    asked = ", ".join(
+        f"TIMESTAMPDIFF(SECOND, FROM_UNIXTIME({time}), CONVERT_TZ(FROM_UNIXTIME({time}), '+00:00', 'SYSTEM')) AS o{n}"
+        for n, time in enumerate(times)
+    )
+    row = query(conn, f"SELECT {asked}")[0]
+    return [int(row[f"o{n}"]) for n in range(len(times))]
 
 
 def silent_keys(

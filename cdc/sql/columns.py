@@ -8,6 +8,7 @@ from cdc.schemas import ColumnSchema
 from cdc.sql import defaults
 from cdc.sql.changes import Constant, Null, OldRows, Unknown
 from cdc.sql.literals import Literal, take_literal
+from cdc.sql.moment import Moment
 from cdc.sql.server import LATEST, Server
 from cdc.sql.tokens import UNREADABLE, Cursor, Token, shown
 from cdc.sql.types import TEXTS, DataType, take_collation, take_type, with_charset
@@ -22,6 +23,8 @@ class Dialect:
 
     server: Server = LATEST
     sql_mode: int = 0
+    moment: Moment | None = None
+    """When the statement was executed; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def take_definition(c: Cursor, name: str, dialect: Dialect) -> Definition | None
     while not c.at_end():
         if not _attribute(c, given, dialect.server):
             return None
-    return _definition(name, kind, given, dialect.server)
+    return _definition(name, kind, given, dialect)
 
 
 # --- attributes
@@ -225,11 +228,14 @@ def _now(c: Cursor) -> int | None:
 # --- the whole
 
 
-def _definition(name: str, kind: DataType, given: _Attributes, server: Server) -> Definition:
+def _definition(name: str, kind: DataType, given: _Attributes, dialect: Dialect) -> Definition:
+    server, moment = dialect.server, dialect.moment
     if given.collation is not None and kind.data_type in TEXTS:
         kind = with_charset(kind, kind.charset, given.collation)
     explicit = server.version >= ((10, 10, 0) if server.mariadb else (8, 0, 2))
-    unsure = kind.data_type == "timestamp" and given.null is None and given.generated is None
+    told = None if moment is None else moment.explicit_defaults
+    explicit = explicit if told is None else told
+    unsure = told is not True and kind.data_type == "timestamp" and given.null is None and given.generated is None
     null_default = given.default is not None and given.default.kind == "null"
     if null_default:
         unsure = False
@@ -246,7 +252,7 @@ def _definition(name: str, kind: DataType, given: _Attributes, server: Server) -
         charset=kind.charset,
         collation=kind.collation,
     )
-    old_rows = _old_rows(column, given, unsure)
+    old_rows = _old_rows(column, given, unsure, dialect)
     column = column.model_copy(update={"default": default_text(column, given.default, given.expression, server)})
     return Definition(column, old_rows, given.primary, given.first, given.after, unsure)
 
@@ -261,16 +267,17 @@ def _extra(given: _Attributes) -> str:
     return " ".join(word for word in words if word)
 
 
-def _old_rows(column: ColumnSchema, given: _Attributes, unsure: bool) -> OldRows:
+def _old_rows(column: ColumnSchema, given: _Attributes, unsure: bool, dialect: Dialect) -> OldRows:
     if given.generated is not None:
         return Unknown("it is generated")
     if given.auto_increment:
         return Unknown("the server numbers the rows")
     if given.expression is not None:
-        return Unknown(f"its default is the expression {given.expression}")
+        return defaults.expression(column, given.expression, dialect.moment)
     if given.default is not None:
-        return Null() if given.default.kind == "null" else defaults.constant(column, given.default)
-    if column.data_type == "timestamp" and (unsure or not column.nullable):
+        return Null() if given.default.kind == "null" else defaults.constant(column, given.default, dialect.moment)
+    is_told = dialect.moment is not None and dialect.moment.explicit_defaults is True
+    if column.data_type == "timestamp" and not is_told and (unsure or not column.nullable):
         return Unknown("the server's explicit_defaults_for_timestamp decides about a TIMESTAMP without DEFAULT")
     return Null() if column.nullable else defaults.implicit(column)
 

@@ -36,6 +36,8 @@ _BASIC = frozenset({"utf8", "utf8mb3", "ucs2"})
 _UTF8 = frozenset({"utf8", "utf8mb3", "utf8mb4"})
 _SHORTEST_CHARACTER = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}
 _MANY_BYTES = frozenset(LONGEST_CHARACTER)
+_LONGEST = max(LONGEST_CHARACTER.values())
+"""Bytes of the longest character of a character set that is not known."""
 _CUT = Unknown("a value that does not fit is cut")
 _SPATIAL = frozenset(
     ["geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geomcollection"]
@@ -173,10 +175,13 @@ def _text(old: Shape, new: Shape, strict: bool) -> ValueEffect:
 
 
 def _charset(old: str | None, new: str | None, strict: bool) -> Unknown | None:
-    """Whether texts survive a change of character set: None if they do."""
+    """Whether texts survive a change of character set: None if they do. A text without one has the table's, which is
+    that of its database as it was when the table was created; it is the same one before and behind a statement."""
+    if old == new:
+        return None
     if old is None or new is None:
         return Unknown("the character set is not known")
-    if old == new or new in UNICODE or {old, new} <= _UTF8 - {"utf8mb4"}:
+    if new in UNICODE or {old, new} <= _UTF8 - {"utf8mb4"}:
         return None
     if new in _BASIC and (old in _BASIC or old not in _MANY_BYTES):
         return None
@@ -187,16 +192,14 @@ def _charset(old: str | None, new: str | None, strict: bool) -> Unknown | None:
 
 def _fits(old: Shape, new: Shape) -> bool:
     """Whether the longest value fits."""
-    if old.charset is None or new.charset is None:
-        return False
-    longest = LONGEST_CHARACTER.get(new.charset, 1)
+    longest = LONGEST_CHARACTER.get(new.charset, 1) if new.charset is not None else _LONGEST
     if old.kind in ("char", "varchar"):
         characters = old.first or 1
         room = TEXT_BYTES[new.kind] // longest if new.kind in TEXT_BYTES else new.first or 1
         return characters <= room
     size = TEXT_BYTES[old.kind]
     if new.kind not in TEXT_BYTES:
-        return size // _SHORTEST_CHARACTER.get(old.charset, 1) <= (new.first or 1)
+        return size // _SHORTEST_CHARACTER.get(old.charset or "", 1) <= (new.first or 1)
     same_bytes = old.charset == new.charset or {old.charset, new.charset} <= _UTF8
     return size * (1 if same_bytes else longest) <= TEXT_BYTES[new.kind]
 
@@ -221,7 +224,7 @@ def _members(old: Shape, new: Shape, strict: bool) -> ValueEffect:
     if new.kind in ("char", "varchar") or new.kind in TEXT_BYTES:
         if charset is not None:
             return charset
-        per_new = LONGEST_CHARACTER.get(new.charset or "", 1)
+        per_new = LONGEST_CHARACTER.get(new.charset, 1) if new.charset is not None else _LONGEST
         room = TEXT_BYTES[new.kind] // per_new if new.kind in TEXT_BYTES else new.first or 1
         return Same() if longest <= room or strict else _CUT
     return _unknown(old, new)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 import struct
-from datetime import date
+from dataclasses import replace
+from datetime import date, datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 from cdc.schemas import ColumnSchema
 from cdc.sql.changes import Constant, OldRows, Unknown
 from cdc.sql.literals import Literal
+from cdc.sql.moment import Moment
 from cdc.sql.shapes import BLOB_BYTES, INTEGER_BYTES, TEXT_BYTES, Shape, shape_of
 from cdc.sql.tokens import UNREADABLE
 from cdc.sql.types import TEXTS, UNICODE
@@ -22,17 +24,48 @@ _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _DATETIME = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d+))?)?")
 _TIME = re.compile(r"(-?\d{2,3}:[0-5]\d:[0-5]\d)(?:\.(\d+))?")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NOW = re.compile(
+    r"\(*(?:(?:CURRENT_TIMESTAMP|NOW|LOCALTIME|LOCALTIMESTAMP)(?:\((?P<digits>\d?)\))?"
+    r"|(?P<day>(?:CURRENT_DATE|CURDATE)(?:\(\))?))\)*",
+    re.IGNORECASE,
+)
+"""The defaults that are the statement's time, or its day."""
 _ZERO_DATE = "0000-00-00"
 _ZERO_TIME = "00:00:00"
 
 
-def constant(column: ColumnSchema, literal: Literal) -> OldRows:
+def expression(column: ColumnSchema, text: str, moment: Moment | None) -> OldRows:
+    """The value of a default that is an expression: the time of the statement, or not known."""
+    unknown = Unknown(f"its default is the expression {text}")
+    shape, match = shape_of(column), _NOW.fullmatch(text.replace(" ", ""))
+    if match is None or moment is None:
+        return unknown
+    if shape.kind == "date":
+        time = moment.local(0)
+        return unknown if time is None else Constant(f"{time:%Y-%m-%d}")
+    if match["day"] is not None or shape.kind not in ("datetime", "timestamp"):
+        return unknown
+    digits = int(match["digits"] or 0)
+    if digits != (shape.first or 0):  # MariaDB fills the column's digits, and MySQL does not
+        return unknown
+    time = moment.utc(digits) if shape.kind == "timestamp" else moment.local(digits)
+    return unknown if time is None else Constant(_shown(time, digits))
+
+
+def _shown(time: datetime, digits: int) -> str:
+    """A time as SELECT shows it, with some digits of its fraction."""
+    return f"{time:%Y-%m-%d %H:%M:%S}{_fraction(f'{time.microsecond:06}'[:digits], digits)}"
+
+
+def constant(column: ColumnSchema, literal: Literal, moment: Moment | None = None) -> OldRows:
     """The value of a literal default in a column's type."""
     shape = shape_of(column)
     unknown = Unknown(f"the server decides what its default {literal.text!r} becomes")
     if UNREADABLE in literal.text:
         return Unknown("its default is not readable in the statement")
     value = _value(shape, literal)
+    if value is None and moment is not None and shape.kind == "timestamp":
+        value = _instant(shape, literal, moment)
     return unknown if value is None else Constant(value)
 
 
@@ -255,6 +288,13 @@ def _temporal(shape: Shape, literal: Literal) -> str | None:
     if shape.kind == "timestamp" and (not zero or time != _ZERO_TIME or (match[3] or "0").strip("0")):
         return None  # an instant that depends on the session's time zone
     return f"{match[1]} {time}{_fraction(match[3] or '', digits)}"
+
+
+def _instant(shape: Shape, literal: Literal, moment: Moment) -> str | None:
+    """The value of a TIMESTAMP, in UTC, that a text names in the session's time zone."""
+    text = _temporal(replace(shape, kind="datetime"), literal)
+    time = moment.instant(text) if isinstance(text, str) and not text.startswith("0000") else None
+    return None if time is None else _shown(time, shape.first or 0)
 
 
 def _is_date(text: str) -> bool:

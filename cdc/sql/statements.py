@@ -28,6 +28,7 @@ from cdc.sql.changes import (
 )
 from cdc.sql.columns import Dialect
 from cdc.sql.create_table import create_changes
+from cdc.sql.moment import Moment
 from cdc.sql.server import LATEST, Server
 from cdc.sql.tokens import Cursor, Token, shown, tokenize, word_set
 
@@ -88,19 +89,26 @@ _MODIFIERS = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CO
 
 
 def classify(
-    sql: str, default_db: str, sql_mode: int = 0, server: Server | None = None, *, ignores_case: bool = False
+    sql: str,
+    default_db: str,
+    sql_mode: int = 0,
+    server: Server | None = None,
+    *,
+    ignores_case: bool = False,
+    moment: Moment | None = None,
 ) -> Statement:
     """Classifies one statement. ``default_db`` is the session's database (``""``: none), ``sql_mode`` is the event's.
 
     ``server`` is the one that wrote the statement. Kind and tables do not depend on it, only how ``changes`` write
     columns: a JSON is a ``longtext`` on MariaDB. Without it, columns are written as MySQL writes them. With
-    ``ignores_case`` (``lower_case_table_names`` 1 and 2) the names of databases and tables are in lower case.
+    ``ignores_case`` (``lower_case_table_names`` 1 and 2) the names of databases and tables are in lower case. With
+    ``moment`` the value of CURRENT_TIMESTAMP in old rows is known.
 
     Never raises: a text that cannot be read is ``unknown``.
     """
     known = server or LATEST
     tokens = tokenize(sql, sql_mode, mysql=server is not None and not server.mariadb)
-    statement = _statement(_Statement(tokens, default_db, Dialect(known, sql_mode)))
+    statement = _statement(_Statement(tokens, default_db, Dialect(known, sql_mode, moment)))
     return _in_lower_case(statement) if ignores_case else statement
 
 

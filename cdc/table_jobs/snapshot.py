@@ -352,7 +352,7 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
 def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     """Returns the DDL statements between the position of a table that keeps its history and that of its snapshot; none
     if the store does not have all of them any more."""
-    from spark_jobs.apply.schema.statements import read_statements
+    from spark_jobs.apply.schema.statements import read_statements, zone_of
     from spark_jobs.delta.proof import position_of as reached
     from spark_jobs.delta.tables import target_of
 
@@ -364,7 +364,9 @@ def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     ignores_case = mine.config.tables.ignores_case
     try:
         for manifest in batches_between(mine.batches, mine.table, reached(state), high, whole=True):
-            found += read_statements(manifest.ranges, ignores_case=ignores_case) if manifest.ddl else ()
+            if manifest.ddl:
+                zone = zone_of(manifest)
+                found += read_statements(manifest.ranges, ignores_case=ignores_case, system_zone=zone)
     except CutOffError as error:
         _log.info("columns are followed by their names alone", table=mine.table, reason=error.message)
         return []

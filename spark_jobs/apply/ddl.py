@@ -14,7 +14,7 @@ from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
 from spark_jobs.apply.schema.evolve import Surroundings
 from spark_jobs.apply.schema.shared_tables import create
-from spark_jobs.apply.schema.statements import DdlStatement, effect_on, read_statements
+from spark_jobs.apply.schema.statements import DdlStatement, effect_on, read_statements, zone_of
 from spark_jobs.apply.shared_evolution import evolution_of, may_have_rows
 from spark_jobs.apply.statements import user_metadata
 from spark_jobs.delta.tables import (
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 def statements_of(config: DestinationConfig, manifest: Manifest) -> tuple[DdlStatement, ...]:
     """Returns the DDL statements of a batch. Raises UnsupportedDdlError for one that may change any table."""
-    found = tuple(read_statements(manifest.ranges, ignores_case=config.tables.ignores_case)) if manifest.ddl else ()
+    if not manifest.ddl:
+        return ()
+    ignores_case = config.tables.ignores_case
+    found = tuple(read_statements(manifest.ranges, ignores_case=ignores_case, system_zone=zone_of(manifest)))
     for one in found:
         for change in one.statement.changes:
             if isinstance(change, Unsupported) and change.table is None:

@@ -104,6 +104,8 @@ def test_mirrors_equal_select(kind: str, request: pytest.FixtureRequest, databas
     loop.sql(
         "ALTER TABLE added ADD z INT NOT NULL DEFAULT 7 FIRST, ADD y VARCHAR(9) DEFAULT 'it''s' AFTER a, ADD x DATE, "
         "ADD w DATETIME",
+        "ALTER TABLE added ADD made DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), "
+        "ADD seen TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), ADD v TIMESTAMP NULL DEFAULT NOW()",
         "ALTER TABLE altered DROP c, CHANGE a b BIGINT, CHANGE b a TEXT AFTER d, MODIFY e INT, ADD c INT DEFAULT 3",
         "ALTER TABLE dated MODIFY d DATETIME",
         "TRUNCATE TABLE emptied",

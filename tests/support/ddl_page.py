@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cdc.sql.changes import CreateTable
+from cdc.sql.moment import Moment
 from cdc.sql.server import Server as SqlServer
 from cdc.sql.statements import classify
 from cdc.sql.track import with_database_charset
 from tests.support.ddl_corpus import SERVERS, Case, corpus
-from tests.support.ddl_run import Observed, Outcome, Verdict, judge
+from tests.support.ddl_run import UTC_OFFSETS, Observed, Outcome, Verdict, judge
 
 if TYPE_CHECKING:
     from tests.support import ddl_loop
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ddl.md"
+_MOMENT = Moment(1_800_000_000, 0, "SYSTEM", explicit_defaults=None, system_zone=UTC_OFFSETS)
+"""When the cases are executed: their events tell it."""
 COUNTS = Path(__file__).parents[1] / "ddl" / "outcomes.yaml"
 """{server: {title of a file of the corpus: {outcome: cases}}} of the last whole run on each server."""
 VERSIONS = {"mysql9": "9.7.4", "mariadb11": "11.8.6-MariaDB", "mariadb10": "10.11.14-MariaDB", "mysql56": "5.6.24"}
@@ -84,7 +87,7 @@ def predicted(case: Case) -> Verdict:
         (created,) = classify(table.create, "d", 0, known).changes
         assert isinstance(created, CreateTable) and created.schema is not None
         before[table.name] = with_database_charset(created.schema, "utf8mb4", None)
-    observed = Observed(case, before=before, statements=[(sql, case.sql_mode) for sql in case.sql])
+    observed = Observed(case, before=before, statements=[(sql, case.sql_mode, _MOMENT) for sql in case.sql])
     return judge(observed, known, compare=False)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pymysql
 
 from cdc.binlog.constants import EventType
-from cdc.binlog.events import parse_format_description, parse_header, parse_query
+from cdc.binlog.events import QueryEvent, parse_format_description, parse_header, parse_query
 from cdc.config import SourceConfig, TablesConfig
 from cdc.errors import UnsupportedDdlError
 from cdc.schemas import ColumnSchema, TableSchema, quoted_members
@@ -38,6 +38,7 @@ from cdc.sql.changes import (
     table_of,
 )
 from cdc.sql.conversions import Same, value_effect
+from cdc.sql.moment import Moment, Offsets
 from cdc.sql.server import Server as SqlServer
 from cdc.sql.statements import classify
 from cdc.sql.track import Plan, apply_changes, plan_columns, with_database_charset
@@ -52,6 +53,9 @@ Outcome = Literal["no effect", "followed", "snapshot", "refused"]
 snapshot, since only the server knows the rows; the statement is not understood."""
 Row = tuple[Any, ...]
 
+UTC_OFFSETS: Offsets = ((0, 0),)
+"""The own time zone of the servers of the tests."""
+
 
 @dataclass
 class Observed:
@@ -62,8 +66,8 @@ class Observed:
     after: dict[str, TableSchema] = field(default_factory=dict)
     rows_before: dict[str, list[Row]] = field(default_factory=dict)
     rows_after: dict[str, list[Row]] = field(default_factory=dict)
-    statements: list[tuple[str, int]] = field(default_factory=list)
-    """Text and sql_mode, from the binlog."""
+    statements: list[tuple[str, int, Moment]] = field(default_factory=list)
+    """Text, sql_mode and moment, from the binlog."""
 
 
 @dataclass
@@ -127,9 +131,9 @@ class CorpusRun:
             found[database].after[table] = schema
         for database, one in found.items():
             one.rows_after = self._rows(database, one.after)
-        for database, sql, sql_mode in binlog_statements(self._server, self._logs(), log):
-            if database in found:
-                found[database].statements.append((sql, sql_mode))
+        for query in binlog_statements(self._server, self._logs(), log):
+            if query.db in found:
+                found[query.db].statements.append((query.sql, query.sql_mode, Moment.of(query, UTC_OFFSETS)))
         return list(found.values())
 
     def _make(self, database: str, case: Case) -> None:
@@ -168,8 +172,8 @@ class CorpusRun:
             cursor.execute(sql)
 
 
-def binlog_statements(server: Server, logs: Sequence[str], first: str) -> Iterator[tuple[str, str, int]]:
-    """The statements in a server's binlog files from this one on: database, text and sql_mode."""
+def binlog_statements(server: Server, logs: Sequence[str], first: str) -> Iterator[QueryEvent]:
+    """The statements in a server's binlog files from this one on."""
     for name in logs:
         if name < first:
             continue
@@ -180,8 +184,7 @@ def binlog_statements(server: Server, logs: Sequence[str], first: str) -> Iterat
             if header.type == EventType.FORMAT_DESCRIPTION:
                 checksum = parse_format_description(event).has_checksum
             elif header.type == EventType.QUERY:
-                query = parse_query(event, checksum)
-                yield query.db, query.sql, query.sql_mode
+                yield parse_query(event, checksum)
             at += header.length
 
 
@@ -203,8 +206,8 @@ def judge(one: Observed, server: SqlServer | None, database: str = "d", *, compa
     verdict = Verdict("no effect", [], [])
     plans: list[tuple[str, Plan, int]] = []
     unsure: set[tuple[str, str]] = set()
-    for sql, sql_mode in one.statements:
-        statement = classify(sql, database, sql_mode, server)
+    for sql, sql_mode, moment in one.statements:
+        statement = classify(sql, database, sql_mode, server, moment=moment)
         if statement.kind == "unknown" or (statement.kind == "ddl" and not statement.changes):
             verdict.wrong.append(f"{one.case.name}: {statement.kind}: {sql}")
         if statement.kind != "ddl":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdc.batches.manifest import schemas_of
 from cdc.binlog.constants import MAGIC, EventType
 from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
@@ -25,11 +26,12 @@ from cdc.sql.changes import (
     Unsupported,
     table_of,
 )
+from cdc.sql.moment import Moment, Offsets
 from cdc.sql.server import Server
 from cdc.sql.statements import Statement, classify
 
 if TYPE_CHECKING:
-    from cdc.batches.manifest import ByteRange
+    from cdc.batches.manifest import ByteRange, Manifest
 
 _HEADER_SIZE = 19
 _CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
@@ -55,9 +57,17 @@ class DdlStatement:
         return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
-def read_statements(ranges: Sequence[ByteRange], *, ignores_case: bool) -> Iterator[DdlStatement]:
+def zone_of(manifest: Manifest) -> Offsets:
+    """Returns the own time zone of the server that wrote a batch; nothing if it is not known."""
+    schemas = schemas_of(manifest)
+    return () if schemas is None else schemas.system_zone or ()
+
+
+def read_statements(
+    ranges: Sequence[ByteRange], *, ignores_case: bool, system_zone: Offsets = ()
+) -> Iterator[DdlStatement]:
     """Yields the DDL statements in the ranges, in their order. ``ignores_case``: as for
-    :func:`~cdc.sql.statements.classify`. Raises DamagedError."""
+    :func:`~cdc.sql.statements.classify`. ``system_zone``: the server's own time zone. Raises DamagedError."""
     for one in ranges:
         segment = open_range(one.path, one.offset, one.length).between(0, None)
         begins, ends = segment.bounds()
@@ -70,7 +80,14 @@ def read_statements(ranges: Sequence[ByteRange], *, ignores_case: bool) -> Itera
                     raise DamagedError("an event's length is impossible", place=f"{one.path}, byte {at}")
                 if header.type in _CODES:
                     query = parse_query(segment.buf[at : at + header.length].tobytes(), segment.has_checksum)
-                    statement = classify(query.sql, query.db, query.sql_mode, server, ignores_case=ignores_case)
+                    statement = classify(
+                        query.sql,
+                        query.db,
+                        query.sql_mode,
+                        server,
+                        ignores_case=ignores_case,
+                        moment=Moment.of(query, system_zone),
+                    )
                     if statement.kind == "ddl":
                         yield _statement(entry, query.sql, query.sql_mode, statement)
                 at += header.length

@@ -39,7 +39,7 @@ def test_a_default_is_what_select_shows(
         cursor.execute(f"SELECT * FROM `{name}`.t")
         ((_, shown),) = cursor.fetchall()
         column = cursor.description[1][0]
-    (sql,) = [sql for db, sql, _ in binlog_statements(server, logs, logs[-1]) if db == name]
+    (sql,) = [query.sql for query in binlog_statements(server, logs, logs[-1]) if query.db == name]
     (change,) = classify(sql, name).changes
     assert isinstance(change, AddColumn)
     assert (change.column.name, change.old_rows) == (column, Constant(shown)) == (column, Constant(text))

@@ -81,7 +81,7 @@ def test_a_padded_char_becomes_another_text(server: Server, database: Database, 
         assert cursor.fetchall() == (("a    ",),)
     with server_schema(server, name, "t") as schema:
         (after,) = schema.columns
-    (mode,) = (mode for _, sql, mode in binlog_statements(server, [log], log) if f"`{name}`.t MODIFY" in sql)
+    (mode,) = (query.sql_mode for query in binlog_statements(server, [log], log) if f"`{name}`.t MODIFY" in query.sql)
     assert isinstance(value_effect(before, after, mode), Unknown)
     assert value_effect(before, after, MODES[STRICT]) == Same()
 

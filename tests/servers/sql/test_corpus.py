@@ -82,8 +82,8 @@ def test_wrong_claims_are_found(observed: tuple[SqlServer, list[Observed]], monk
     server, cases = observed
     classify = statements.classify
 
-    def other_constants(*arguments: object) -> object:
-        found = classify(*arguments)  # type: ignore[arg-type]
+    def other_constants(*arguments: object, **context: object) -> object:
+        found = classify(*arguments, **context)  # type: ignore[arg-type]
         changes = tuple(
             replace(change, old_rows=Constant("4711"))
             if isinstance(change, AddColumn) and isinstance(change.old_rows, Constant)
@@ -96,7 +96,9 @@ def test_wrong_claims_are_found(observed: tuple[SqlServer, list[Observed]], monk
         patched.setattr(ddl_run, "classify", other_constants)
         assert sum(bool(judge(one, server).wrong) for one in cases) > 10
     with monkeypatch.context() as patched:
-        patched.setattr(ddl_run, "classify", lambda *arguments: replace(classify(*arguments), changes=()))
+        patched.setattr(
+            ddl_run, "classify", lambda *arguments, **context: replace(classify(*arguments, **context), changes=())
+        )
         assert sum(bool(judge(one, server).wrong) for one in cases) > len(cases) // 2
     for one in cases:
         one.rows_after = {name: [*rows, *rows[:1]] for name, rows in one.rows_after.items()}

@@ -88,3 +88,27 @@ def test_expressions_over_equal_values(old: str, new: str, expected: bool) -> No
 def test_an_unknown_effect_has_a_reason() -> None:
     found = value_effect(column("VARCHAR(20)"), column("VARCHAR(10)"), MODE_STRICT)
     assert isinstance(found, Unknown) and "trailing blanks" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "effect"),
+    [
+        ("ENUM('a', 'b')", "ENUM('b', 'a', 'c')", Same),
+        ("CHAR(10)", "CHAR(12)", Same),
+        ("VARCHAR(9)", "TEXT", Same),
+        ("VARCHAR(20000)", "TEXT", Unknown),  # of four bytes each, they do not fit
+        ("TINYTEXT", "TEXT", Same),
+        ("VARCHAR(9)", "VARCHAR(12) CHARACTER SET utf8mb4", Unknown),
+        ("VARCHAR(9) CHARACTER SET utf8mb4", "VARCHAR(12)", Unknown),
+    ],
+)
+def test_the_character_set_of_a_database_is_the_same_before_and_behind_a_statement(
+    old: str, new: str, effect: type
+) -> None:
+    """Also if nobody knows it: CREATE TABLE says none, and was not captured before it was altered."""
+    found = []
+    for definition in (old, new):
+        (change,) = classify(f"ALTER TABLE t ADD c {definition}", "d").changes
+        assert isinstance(change, AddColumn)
+        found.append(change.column)
+    assert type(value_effect(found[0], found[1])) is effect
