@@ -6,6 +6,7 @@ and INET; these tables do. ``cdc.source.schemas`` reads them from the server.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
@@ -20,6 +21,8 @@ from cdc.validation import first_fault
 FORMAT_VERSION = 1
 INVISIBLE = "INVISIBLE"
 """The word of ``ColumnSchema.extra`` for a column that ``SELECT *`` does not show."""
+HIDDEN_COLUMN = re.compile(r"DB_ROW_HASH_\d+")
+"""The names of columns that MariaDB adds behind those of a definition, and that no statement shows."""
 VERSIONED = "is system-versioned: its row events do not tell old rows, which SELECT does not show, from the others"
 """Why a system-versioned table is refused."""
 
@@ -80,12 +83,17 @@ class TableSchema(BaseModel):
         return tuple(column.name for column in self.columns)
 
     def are_generated(self, columns: Collection[str | int]) -> bool:
-        """Whether all of these are names or ordinals of generated columns."""
-        generated: set[str | int] = set()
+        """Whether all of these are names or ordinals of generated columns, or names of hidden ones."""
+        generated: set[str | int] = {name for name in columns if isinstance(name, str) and self.is_hidden(name)}
         for ordinal, column in enumerate(self.columns):
             if column.is_generated:
                 generated.update((ordinal, column.name))
         return all(column in generated for column in columns)
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether MariaDB has added a column of this name without a definition: the hash of a unique key over a whole
+        TEXT or BLOB."""
+        return HIDDEN_COLUMN.fullmatch(name) is not None and all(name != column.name for column in self.columns)
 
 
 class TableComments(BaseModel):
@@ -144,6 +152,10 @@ class Schemas(BaseModel):
     foreign_keys: dict[str, tuple[ForeignKey, ...]] | None = None
     """By the ``db.table`` that has them, the keys whose actions change its rows without row events; None in files of
     Towpath 0.1, and where no server was asked."""
+
+    system_zone: tuple[tuple[int, int], ...] | None = None
+    """The server's own time zone over some years: seconds since 1970, and the offset from UTC in seconds from then on.
+    None in files of Towpath 0.1, and where no server was asked."""
 
     def comments_of(self, table: str) -> TableComments | None:
         """Returns the comments of a table; None if they are not known, or there is no such table."""

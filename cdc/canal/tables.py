@@ -174,19 +174,19 @@ def canal_table(table_map: TableMap, body: bytes, schema: TableSchema | None, wa
         return CanalTable(body, False, TableLayout(table_map.full_name, (), ()), (), (), frozenset())
     layout = TableLayout.of(table_map, schema)
     old = (ColumnType.DATETIME, ColumnType.TIMESTAMP)
-    texts = tuple(one.name.lower() for one in layout.columns if one.type in old and "(" in one.column_type)
+    texts = tuple(one.name.lower() for one in layout.row_columns if one.type in old and "(" in one.column_type)
     if texts:
         layout = replace(layout, policies=ValuePolicies(as_text=texts))
     declared = {} if schema is None else {one.name: one.column_type for one in schema.columns}
     types = []
-    for column in layout.columns:
+    for column in layout.row_columns:
         known = declared.get(column.name) if column.declared is not None else None
         types.append(known if known is not None else _shown_type(column))
     return CanalTable(
         body=body,
         wanted=True,
         layout=layout,
-        forms=tuple(form_of(layout.table, column) for column in layout.columns),
+        forms=tuple(form_of(layout.table, column) for column in layout.row_columns),
         mysql_types=tuple(types),
         keys=frozenset(layout.primary_key),
     )
@@ -275,7 +275,7 @@ class TableSet:
             db, _, name = one.layout.table.partition(".")
             head = const(data(8, db) + data(9, name))
             tables[i] = first, len(one.forms), *head, int(bool(one.side_columns))
-            for c, (column, form) in enumerate(zip(one.layout.columns, one.forms, strict=False)):
+            for c, (column, form) in enumerate(zip(one.layout.row_columns, one.forms, strict=False)):
                 name_and_key = data(3, column.name) + number(4, int(column.name in one.keys))
                 plain, null, wide = (
                     const(number(1, c) + number(2, java) + name_and_key) for java in (form.java, form.null, form.wide)

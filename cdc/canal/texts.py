@@ -39,7 +39,7 @@ class SideTexts:
     def add(self, table: CanalTable, first: int, events: RowEvents, transactions: Transactions) -> None:
         """Adds the texts of a table's rows; ``first`` is the number of its first column among all. Raises what decoding
         raises."""
-        names = [table.layout.columns[c].name for c in table.side_columns]
+        names = [table.layout.row_columns[c].name for c in table.side_columns]
         options = DecodeOptions(images="both", columns=names)
         decoder = Decoder(transactions, table.layout, options, DecodeStats())
         batches = []

@@ -6,6 +6,7 @@ Everything else stops capture with an error that names the statement.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,12 +17,14 @@ from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
 from cdc.sql.changes import NoEffect, RenameTable, SetDefault, TableName, table_of
 from cdc.sql.statements import Statement, classify
+from cdc.sql.table_options import union_of
 from cdc.sql.tokens import tokenize
 
 if TYPE_CHECKING:
     from cdc.source.statement_targets import StatementTargets
 
 _ON_ONE_TABLE = ("ALTER TABLE", "TRUNCATE TABLE", "CREATE INDEX", "DROP INDEX")
+_MERGE = re.compile(r"\b(?:MERGE|MRG_MYISAM)\b", re.IGNORECASE)
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table after this statement."
 
 
@@ -94,6 +97,7 @@ class StatementFilter:
         if self._is_on_temporary_tables(found, query) or self._is_on_sequences(found):
             return Decision(False), False
         if found.kind == "ddl" and not self._deletes_rows(found):
+            self._require_no_merge_table(found, query, where)
             return self._ddl(found), False
         if found.kind == "other" and not found.any_table:
             return Decision(False), False
@@ -114,6 +118,24 @@ class StatementFilter:
             raise _stop("the tables that the statement changes cannot be determined", query, where, _ROW_FORMAT)
         self._require_harmless([table for table in found.tables if table not in temporary], query, where)
         return Decision(False), False
+
+    def _require_no_merge_table(self, found: Statement, query: QueryEvent, where: str) -> None:
+        """Raises UnsupportedEventError for a statement that makes a captured table a MERGE table, or a part of one: the
+        binlog has rows of the one as rows of the other."""
+        is_merge = found.verb == "ALTER TABLE" or _MERGE.search(query.sql) is not None
+        if not is_merge or found.verb not in ("CREATE TABLE", "ALTER TABLE") or "union" not in query.sql.lower():
+            return
+        below = union_of(query.sql, query.db)
+        captured = [f"{db}.{name}" for db, name in (*found.tables, *below) if below and self._tables.includes(db, name)]
+        if captured:
+            raise _stop(
+                f"the rows of {', '.join(captured)} change through a MERGE table, and the binlog has them as rows of "
+                "another table then",
+                query,
+                where,
+                "Exclude them (tables.exclude), and capture goes on. Once the MERGE table is dropped, include them "
+                "again and load them by `cdc snapshot`.",
+            )
 
     def _require_harmless(self, tables: list[TableName], query: QueryEvent, where: str) -> None:
         """Raises UnsupportedEventError if a change of these tables, which are not captured, may change captured ones.

@@ -70,6 +70,8 @@ class TableLayout:
     primary_key: tuple[str, ...]
     """The names of the key's columns, in the key's order; empty without a key."""
     policies: ValuePolicies = DEFAULT_POLICIES
+    hidden: tuple[Column, ...] = ()
+    """Columns behind them in the rows that no statement shows (:meth:`cdc.schemas.TableSchema.is_hidden`)."""
 
     @classmethod
     def of(
@@ -81,21 +83,29 @@ class TableLayout:
         UnsupportedError if a column has the name of a metadata column; DamagedError.
         """
         columns, primary_key = resolve(table_map, schema)
-        return cls(table_map.full_name, columns, primary_key, policies)
+        shown = len(columns)
+        while schema is not None and shown and schema.is_hidden(columns[shown - 1].name):
+            shown -= 1
+        return cls(table_map.full_name, columns[:shown], primary_key, policies, columns[shown:])
+
+    @property
+    def row_columns(self) -> tuple[Column, ...]:
+        """All columns of the rows, hidden ones included."""
+        return self.columns + self.hidden
 
     @cached_property
     def _decodings(self) -> tuple[ColumnDecoding, ...]:
-        return tuple(decoding_of(self.table, column, self.policies) for column in self.columns)
+        return tuple(decoding_of(self.table, column, self.policies) for column in self.row_columns)
 
     @property
     def shape(self) -> tuple[tuple[str, pa.DataType | None], ...]:
         """Names and types of the source columns; None for a column that cannot be decoded."""
-        return tuple((column.name, one.arrow) for column, one in zip(self.columns, self._decodings, strict=True))
+        return tuple((column.name, one.arrow) for column, one in zip(self.columns, self._decodings, strict=False))
 
     @cached_property
     def json_columns(self) -> npt.NDArray[np.int64]:
-        """(columns,): 1 for those in MySQL's binary JSON, which a partial update may change in part."""
-        return np.array([column.type == ColumnType.JSON for column in self.columns], dtype=np.int64)
+        """(row columns,): 1 for those in MySQL's binary JSON, which a partial update may change in part."""
+        return np.array([column.type == ColumnType.JSON for column in self.row_columns], dtype=np.int64)
 
     def wanted(self, columns: Sequence[str] | None) -> tuple[int, ...]:
         """The ordinals of the named columns (None: all), in the table's order. Raises UsageError for an unknown
@@ -129,11 +139,11 @@ class TableLayout:
         """The projection to these columns (None: all) for the kernels."""
         wanted = self.wanted(columns)
         fields = self.source_fields(columns)
-        spec = np.zeros((len(self.columns), k.SPEC_SIZE), dtype=np.int64)
+        spec = np.zeros((len(self.row_columns), k.SPEC_SIZE), dtype=np.int64)
         members = bytearray()
         member_at: list[int] = []
-        min_row = (len(self.columns) + 7) // 8
-        for i, (column, one) in enumerate(zip(self.columns, self._decodings, strict=True)):
+        min_row = (len(self.row_columns) + 7) // 8
+        for i, (column, one) in enumerate(zip(self.row_columns, self._decodings, strict=True)):
             kind, b = one.kind if i in wanted else k.SKIP, one.b
             if kind == k.ENUM:
                 b = len(member_at)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdc.binlog.entry import EntryFlag
 from cdc.decode.charsets.convert import sound_utf8
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.conversions.base import MAX_TEXT_BYTES, BadValueError, Conversion
@@ -149,13 +150,15 @@ def read(
     """Decodes one table's rows in binlog files, segments or stores (folders), one after another, as
     :func:`decode_range` does.
 
-    ``schemas``: the tables in ``information_schema`` when the files were written; by default those that the store of a
-    segment keeps. A file without an index is verified and framed first. The epoch in the ``_seq`` of files that are no
-    segments is 0. Batches are yielded as they are decoded: memory is bounded by ``target_bytes`` and the largest row
-    event, not by the files. Damage in a file is raised after the rows before it. Raises the errors of
-    :func:`decode_range`, and UsageError for a path that does not exist.
+    ``schemas``: the tables in ``information_schema`` when the files were written, which must not alter the table; by
+    default those that the store of a segment keeps. A file without an index is verified and framed first. The epoch in
+    the ``_seq`` of files that are no segments is 0. Batches are yielded as they are decoded: memory is bounded by
+    ``target_bytes`` and the largest row event, not by the files. Damage in a file is raised after the rows before it.
+    Raises the errors of :func:`decode_range`, and UsageError for a path that does not exist.
     """
     for transactions, one, damage in open_paths(paths):
+        if schemas is not None:
+            _require_unaltered(transactions.between(options.after_seq, options.upto_seq), table)
         yield from decode_transactions(
             transactions,
             table=table,
@@ -165,6 +168,27 @@ def read(
         )
         if damage is not None:
             raise damage
+
+
+def _require_unaltered(transactions: Transactions, table: str) -> None:
+    """Raises UsageError if a statement of these transactions alters the table: one definition does not describe the
+    rows before and behind it."""
+    from cdc.store.reader.batch_builder import statements_in
+
+    entries = transactions.entries
+    for entry in entries[(entries["flags"] & int(EntryFlag.DDL)) != 0]:
+        begin, seq = int(entry["offset"]), int(entry["seq"])
+        data = transactions.buf[begin : begin + int(entry["length"])].tobytes()
+        for statement in statements_in(data, transactions.has_checksum):
+            names = {f"{database}.{name}".lower() for database, name in statement.tables}
+            if table.lower() in names and not statement.leaves_rows_alone:
+                raise UsageError(
+                    f"{statement.verb} changes {table} at seq {seq}, and one definition does not describe the rows "
+                    "before and behind it",
+                    place=str(transactions.path),
+                    remedy=f"Decode the rows before it with --to {seq - 1}, and those behind it with --from {seq + 1}, "
+                    "each with the definition of its time.",
+                )
 
 
 def decode_transactions(
@@ -247,7 +271,7 @@ class Decoder:
 
     def _locate(self, events: RowEvents) -> _Located | None:
         """Runs the first pass over as many events as have room. None if some have rows that lack columns."""
-        columns = len(self.layout.columns)
+        columns = len(self.layout.row_columns)
         count = len(events)
         most = int(events.length.sum()) // self.spec.min_row_bytes + 2
         room = min(most if self.both else 2 * most, _ROWS_AT_ONCE)

@@ -149,3 +149,18 @@ def test_rows_without_other_columns_are_refused(begun: tuple[Server, str, Destin
         Capture(config).run(until_current=True)
     found = state(config, f"{db}.t")
     assert [row["a"] for row in found] == [11, None, 31, 41]
+
+
+def test_the_hidden_hash_of_a_unique_text_is_no_column(begun: tuple[Server, str, DestinationConfig]) -> None:
+    """MariaDB has it in its table maps (``DB_ROW_HASH_1``), and 11.8.9 leaves it out of updates and deletes."""
+    server, db, config = begun
+    if server.kind.name == "mysql9":
+        run(server, db, "CREATE TABLE t (id INT PRIMARY KEY, a INT, b TEXT, DB_ROW_HASH_1 BIGINT UNSIGNED)")
+    else:
+        run(server, db, "CREATE TABLE t (id INT PRIMARY KEY, a INT, b TEXT, UNIQUE (b))")
+    run(server, db, *WORK)
+    Capture(config).run(until_current=True)
+    assert state(config, f"{db}.t") == KEPT
+    own = ("DB_ROW_HASH_1",) if server.kind.name == "mysql9" else ()
+    for batch in read(config.store.path, table=f"{db}.t"):
+        assert tuple(name for name in batch.schema.names if not name.startswith("_")) == (*COLUMNS, *own)

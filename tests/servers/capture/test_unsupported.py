@@ -264,3 +264,26 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     [found] = read_statements((part,), ignores_case=False)
     assert found.sql.startswith(f"CREATE TABLE {db}.t") and found.statement.tables == ((db, "t"),)
     assert ids(config, f"{db}.t") == [1]
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_merge_table_over_a_captured_table_stops_capture(
+    server: Server, database: Database, tmp_path: Path, is_captured: bool
+) -> None:
+    """Created while capture runs, in the captured database or in another one, and gone when capture looks."""
+    db, other = database(server), database(server)
+    start = position(server)
+    columns = "(id INT NOT NULL, v INT, KEY (id))"
+    merge = f"{db if is_captured else other}.mg"
+    server.execute(
+        f"CREATE TABLE {db}.t {columns} ENGINE = MyISAM",
+        f"INSERT INTO {db}.t VALUES (1, 1)",
+        f"CREATE TABLE {other}.x AS SELECT 1 AS merge UNION (SELECT 2)",
+        f"CREATE TABLE {merge} {columns} ENGINE = MERGE UNION = ({db}.t) INSERT_METHOD = LAST",
+        f"INSERT INTO {merge} VALUES (2, 2)",
+        f"DROP TABLE {merge}",
+    )
+    config = configure(tmp_path, server, db, start)
+    with pytest.raises(UnsupportedEventError, match=rf"the rows of .*{db}\.t change through a MERGE table"):
+        Capture(config).run(until_current=True)
+    assert ids(config, f"{db}.t") == [1]
