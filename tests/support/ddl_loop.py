@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField
 
 from cdc.batches.service import BatchService
+from cdc.config import DestinationConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.meta import ParkedTable
 from cdc.schemas import TableSchema
@@ -39,6 +40,7 @@ from cdc.sql.server import Server as SqlServer
 from cdc.sql.statements import classify
 from cdc.targets import table_path
 from cdc.testing.servers import Server
+from spark_jobs.delta.log import reader_uri
 from tests.support.apply import Loop
 from tests.support.compare import ordered
 from tests.support.ddl_corpus import Case
@@ -48,7 +50,7 @@ OutcomeKind = Literal["equal", "snapshot", "refused", "different", "not run"]
 """``equal``: Delta shows what SELECT shows. ``snapshot``: the table waits for a snapshot. ``refused``: a policy, or the
 configuration, refuses the statement. ``different``: a fault. ``not run``: the server does not take the statement."""
 
-_ASKED = {
+ASKED = {
     "time": "CAST({} AS CHAR)", "float": "{} + 0e0", "bit": "{} + 0", "json": "CAST({} AS CHAR)",
 }  # fmt: skip
 """Expressions for types that SELECT shows otherwise than Delta."""
@@ -169,8 +171,8 @@ class CorpusRun:
             cursor.execute("SET SESSION sql_mode = ''")
             for number in range(len(self.outcomes)):
                 for table, columns in self._tables(cursor, number).items():
-                    names = ", ".join(_quoted(name) for name, _, extra in columns if "GENERATED" not in extra)
-                    place = f"{self.database(number)}.{_quoted(table)}"
+                    names = ", ".join(quoted(name) for name, _, extra in columns if "GENERATED" not in extra)
+                    place = f"{self.database(number)}.{quoted(table)}"
                     for sql in (
                         f"REPLACE INTO {place} ({names}) SELECT {names} FROM {place}",
                         f"INSERT IGNORE INTO {place} () VALUES ()",
@@ -271,9 +273,9 @@ class CorpusRun:
 
     def _select(self, cursor: Any, number: int, table: str, columns: list[tuple[str, str, str]]) -> list[Any]:
         """Returns the rows of a table at the source, as Delta shows them."""
-        asked = ", ".join(_ASKED.get(kind, "{}").format(_quoted(name)) for name, kind, _ in columns)
-        cursor.execute(f"SELECT {asked} FROM {self.database(number)}.{_quoted(table)}")
-        return ordered([_plain(value) for value in row] for row in cursor.fetchall())
+        asked = ", ".join(ASKED.get(kind, "{}").format(quoted(name)) for name, kind, _ in columns)
+        cursor.execute(f"SELECT {asked} FROM {self.database(number)}.{quoted(table)}")
+        return ordered([plain(value) for value in row] for row in cursor.fetchall())
 
     @staticmethod
     def _note_parked(one: Outcome, parked: ParkedTable) -> None:
@@ -306,17 +308,43 @@ class CorpusRun:
             one.note("different", f"{table}: Delta has {found.column_names}, SELECT shows {names}")
             return
         columns = [column.to_pylist() for column in found.columns]
-        rows = ordered([_plain(value) for value in row] for row in zip(*columns, strict=True))
+        rows = ordered([plain(value) for value in row] for row in zip(*columns, strict=True))
         if rows != wanted:
             lost = list((Counter(map(repr, wanted)) - Counter(map(repr, rows))).elements())
             alien = list((Counter(map(repr, rows)) - Counter(map(repr, wanted))).elements())
             one.note("different", f"{table}: SELECT shows {lost[:2]}, Delta has {alien[:2]}")
 
 
+def shown_rows(server: Server, db: str, table: str) -> tuple[list[str], list[Any]]:
+    """Returns the columns and rows of a table at the source, as Delta shows them."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(
+            "SELECT column_name, data_type FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+            (db, table),
+        )
+        columns = [(str(name), str(kind).lower()) for name, kind in cursor.fetchall()]
+        asked = ", ".join(ASKED.get(kind, "{}").format(quoted(name)) for name, kind in columns)
+        cursor.execute(f"SELECT {asked} FROM {quoted(db)}.{quoted(table)}")
+        return [name for name, _ in columns], ordered([plain(value) for value in row] for row in cursor.fetchall())
+
+
+def delta_rows(config: DestinationConfig, db: str, table: str) -> tuple[list[str], list[Any]]:
+    """Returns the columns and rows of a Delta table, as :func:`shown_rows` does."""
+    delta = read_delta(table_path(config.apply.target, db, table))
+    rows = zip(*(column.to_pylist() for column in delta.columns), strict=True)
+    return delta.column_names, ordered([plain(value) for value in row] for row in rows)
+
+
 def read_delta(path: str) -> pa.Table:
     """Returns the rows of a Delta table of the tests from its files, by the physical names and the present types of its
     columns: Spark takes two seconds for each table."""
-    table = DeltaTable(path)
+    with reader_uri(path, rows=True) as folder:
+        return _read_files(DeltaTable(str(folder)))
+
+
+def _read_files(table: DeltaTable) -> pa.Table:
     fields = json.loads(table.schema().to_json())["fields"]
     properties = table.metadata().configuration
     assert properties.get("delta.enableDeletionVectors", "false") == "false"
@@ -336,11 +364,11 @@ def read_delta(path: str) -> pa.Table:
     return pa.concat_tables(found) if found else pa.table({name: pa.nulls(0) for name in names})
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, datetime):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import decisions
+from tests.field.case import all_cases
+from tests.support import decisions, field_page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -192,6 +193,12 @@ def test_a_decision_follows_the_template(record: decisions.Record) -> None:
 
 def test_the_template_has_these_sections() -> None:
     assert re.findall(r"^## (.+)$", TEMPLATE.read_text(), re.MULTILINE) == decisions.SECTIONS
+
+
+def test_the_page_of_the_fields_reports_is_current() -> None:
+    """If this fails: python -m tests.support.field_page"""
+    assert len(all_cases()) >= 40
+    assert field_page.PAGE.read_text(encoding="utf-8") == field_page.page()
 
 
 def test_the_table_of_decisions_is_complete() -> None:
