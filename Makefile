@@ -23,7 +23,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-versions test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-readers types docs docs-reference bench bench-scale bench-memory bench-peers demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-versions test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -56,7 +56,7 @@ test-airflows: install ## the tests of the DAGs on the oldest and the newest Air
 test-versions: install ## the tests with servers on MySQL 5.7 and 8.0 and MariaDB 10.5 and 11.4, random first loads on these and on those of `make test`; as root, random histories too (two hours)
 	@$(WITH_JAVA) scripts/test-versions.sh $(ARGS)
 
-test-long: install ## the long tests that `make test` leaves out: the same on other servers, or more often (half an hour)
+test-long: install ## the long tests that `make test` leaves out: the same on other servers, or more often (an hour)
 	@$(WITH_JAVA) $(PY) -m pytest tests -m long -v --timeout 1800 $(ARGS)
 
 test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
@@ -81,6 +81,9 @@ test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of faults in source, 
 
 test-ddl: install ## every statement of the DDL corpus through the whole loop, Delta against SELECT; writes docs/reference/ddl.md
 	@$(WITH_JAVA) TOWPATH_DDL_CASES=all TOWPATH_DDL_WRITE=1 $(PY) -m pytest tests/integration/test_ddl_corpus.py -v -s $(ARGS)
+
+test-field: install ## what users of other tools have reported, through the whole loop (docs/reference/field-reports.md; minutes)
+	@$(WITH_JAVA) $(PY) -m pytest tests/field -m field -v $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
 	@$(WITH_JAVA) $(PY) -m tests.support.type_matrix --write docs/types.md $(ARGS)

@@ -65,7 +65,7 @@ fetch() { scripts/need-npm.sh && "$bin/python" -m cdc.testing.servers fetch; }
 
 # Long tests repeat what others show, on another server or more often: they come with `make test-long`.
 pytest() { "$bin/python" -m pytest --durations=15 -m 'not long' "$@" "${arguments[@]}"; }
-spark=(tests/integration)
+spark=(tests/integration tests/field)
 # The long tests with Spark that need no session of others: with the faults, so that the three take equally long.
 moved=(tests/integration/test_adoption.py tests/integration/test_as_of.py tests/integration/test_bad_files.py
   tests/integration/test_connect_server.py tests/integration/test_first_load.py tests/integration/test_layout.py

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import zlib
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -32,13 +33,34 @@ hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 
+_PAIR = ("mysql9", "mariadb11")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rule", help="run only the tests that show this rule of Canal, Flume or RocketMQ (canal-ring-11)"
     )
 
 
+def mark_second_servers(items: list[pytest.Item]) -> None:
+    """Leaves one of MySQL 9 and MariaDB 11.8 to ``make test`` where a test has both and says nothing else; which one
+    depends on the test's name, so that each server has half of them. ``make test-long`` has the others."""
+    pairs: dict[tuple[str, ...], dict[str, pytest.Item]] = {}
+    for item in items:
+        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        kinds = [name for name, value in given.items() if isinstance(value, str) and value in _PAIR]
+        if len(kinds) == 1 and item.get_closest_marker("long") is None and item.get_closest_marker("field") is None:
+            rest = sorted(f"{name}={value!r}" for name, value in given.items() if name != kinds[0])
+            pairs.setdefault((item.nodeid.partition("[")[0], *rest), {})[str(given[kinds[0]])] = item
+    for key, found in pairs.items():
+        if len(found) == len(_PAIR):
+            found[_PAIR[zlib.crc32(key[0].encode()) % 2]].add_marker(pytest.mark.long)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "TOWPATH_SERVER_STANDINS" not in os.environ:  # `make test-versions` has all of them
+        mark_second_servers(items)
     if rule := config.getoption("rule"):
         shown = [item for item in items if any(rule in mark.args for mark in item.iter_markers("rule"))]
         config.hook.pytest_deselected(items=[item for item in items if item not in shown])

@@ -248,6 +248,7 @@ def sql_literal(value: Any, kind: t.DataType) -> str:
     return f"CAST('{value}' AS {kind.simpleString()})"
 
 
+@pytest.mark.long
 def test_texts_are_cut_as_spark_cuts_them(lake: Lake) -> None:
     schema = pa.schema([("id", pa.int64()), ("word", pa.string())])
     fields = t.StructType([t.StructField(field.name, from_arrow(field.type), True) for field in schema])
@@ -343,6 +344,7 @@ def test_the_table_goes_on_like_any_other(lake: Lake, properties: dict[str, str]
         assert DeltaTable(str(lake.path)).to_pyarrow_dataset().count_rows() == 20
 
 
+@pytest.mark.long
 def test_files_of_others_are_removed_too(lake: Lake) -> None:
     lake.add_chunk(made_rows(0, 10, 1))
     lake.adopt()

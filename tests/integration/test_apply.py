@@ -164,6 +164,7 @@ def test_the_same_batch_again_changes_nothing(loop: Loop) -> None:
     assert loop.changelog("log") == expected_log(3)
 
 
+@pytest.mark.long
 def test_the_same_batch_again_from_a_server_that_names_no_columns(
     tmp_path: Path, mysql56: Server, database: Database
 ) -> None:
@@ -198,7 +199,9 @@ def test_other_batch_boundaries_after_a_rollback(loop: Loop) -> None:
     assert loop.changelog("log") == expected_log(4)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(None, 3), (3, None), (5, 5)])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(None, 3), *(pytest.param(*one, marks=pytest.mark.long) for one in ((3, None), (5, 5)))]
+)
 def test_an_orphan_commits_between_position_and_statement(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, ours: int | None, theirs: int | None
 ) -> None:

@@ -26,7 +26,7 @@ def batches(loop: Loop) -> list[tuple[int, bool, int]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_tables_before_rows_are_one_batch(
     kind: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path
 ) -> None:
@@ -37,6 +37,7 @@ def test_tables_before_rows_are_one_batch(
     assert batches(loop) == [(TABLES, True, TABLES), (217, False, 2 if TABLES > 64 else 1)]
 
 
+@pytest.mark.long
 def test_a_run_makes_its_tables_and_changes_no_row(loop: Loop) -> None:
     names = ["t0", "t1", "t2", "t3"]
     loop.sql(*(CREATE.format(n) for n in range(4)), "CREATE INDEX i ON t1 (v)", "ALTER TABLE t1 COMMENT = 'two'")

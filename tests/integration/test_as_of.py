@@ -158,6 +158,7 @@ def test_a_version_older_than_the_retention_of_files_is_read(loop: Loop) -> None
     assert spark.sql("SELECT count(*) FROM old").collect()[0][0] == len(expected)
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_ends_with_one_sentence(loop: Loop) -> None:
     spark, table = spark_of(loop), f"{loop.db}.upsert"
     first = TableBatches(loop.config)

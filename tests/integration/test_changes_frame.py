@@ -82,7 +82,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "table"), [TYPED_TABLES[0], TYPED_TABLES[-2]])
+@pytest.mark.parametrize(("kind", "table"), [TYPED_TABLES[0], pytest.param(*TYPED_TABLES[-2], marks=pytest.mark.long)])
 def test_every_way_gives_the_same_rows(
     kind: str, table: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

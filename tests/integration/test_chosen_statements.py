@@ -20,8 +20,6 @@ TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))"
 
 QUICK = [
     ("upsert", True, None, 3),
-    ("upsert by statement", True, None, 3),
-    ("soft_delete", True, 3, None),
     ("append", False, None, 3),
 ]
 """The orphans of ``make test``: mode, small batches, and transactions in a batch. The others come with

@@ -124,3 +124,40 @@ def test_nulls_that_the_source_forbids_are_a_difference(mysql9: Server, tmp_path
     loop.apply_all()
     loop.require_equal("t")
     assert required(loop) == {"id", "n"}
+
+
+CHECK = ("ADD CONSTRAINT low CHECK (n < 10)", "DROP CONSTRAINT low", r"CHECK constraint .*n < 10.* refuses a row")
+APPEND = ("SET TBLPROPERTIES ('delta.appendOnly' = 'true')", "UNSET TBLPROPERTIES ('delta.appendOnly')", "appendOnly")
+RENAMED = ("RENAME COLUMN n TO m", "RENAME COLUMN m TO n", r"has a column m, and lacks a column n: .* renamed a column")
+
+
+@pytest.mark.parametrize(
+    ("engine", "clause", "undo", "message"),
+    [
+        ("deltalake", *CHECK),
+        ("spark", *RENAMED),
+        *(pytest.param("spark", *one, marks=pytest.mark.long) for one in (CHECK, APPEND)),
+        *(pytest.param("deltalake", *one, marks=pytest.mark.long) for one in (APPEND, RENAMED)),
+    ],
+)
+def test_a_rule_that_another_program_has_set_is_named_with_the_way_out(
+    mysql9: Server, tmp_path: Path, database: Database, engine: str, clause: str, undo: str, message: str
+) -> None:
+    small = "small_batches: {engine: deltalake, max_rows: 100000}" if engine == "deltalake" else ""
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=small)
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    loop.capture()
+    loop.apply_all()
+    spark = session.acquire(loop.config.spark).spark
+    table = f"delta.`{loop.path('t')}`"
+    if "RENAME" in clause:
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')").collect()
+    spark.sql(f"ALTER TABLE {table} {clause}").collect()
+    loop.sql("UPDATE t SET n = 11 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    loop.capture()
+    with pytest.raises(TargetError, match=message) as raised:
+        loop.apply_all()
+    assert not raised.value.retryable and undo in str(raised.value).replace("low_", "low")
+    spark.sql(f"ALTER TABLE {table} {undo}").collect()
+    loop.apply_all()
+    loop.require_equal("t")

@@ -33,7 +33,10 @@ STRICT_SAMPLE = 25
 """How many claims that hold in strict mode only are tried, beside those of numbers."""
 
 
-@pytest.fixture(scope="module", params=["mysql9", "mariadb11", "mariadb10", "mysql56"])
+@pytest.fixture(
+    scope="module",
+    params=["mysql9", *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb11", "mariadb10", "mysql56"))],
+)
 def server(request: pytest.FixtureRequest) -> Server:
     found: Server = request.getfixturevalue(request.param)
     return found
@@ -151,7 +154,7 @@ MODES = {"mirror": "upsert", "soft": "soft_delete", "versions": "scd2", "log": "
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [
-        ("mysql9", "spark"),
+        pytest.param("mysql9", "spark", marks=pytest.mark.long),
         pytest.param("mysql9", "deltalake", marks=pytest.mark.long),
         pytest.param("mariadb11", "spark", marks=pytest.mark.long),
     ],
@@ -182,6 +185,7 @@ def test_every_mode_shows_the_rows_from_before_as_select(
     assert texts(loop, "soft", ("id", "d"), "_deleted") == [["2", "1.5000000000"]]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_decimal_of_fewer_digits_becomes_a_number_again(mysql9: Server, database: Database, tmp_path: Path) -> None:
     loop = Loop(

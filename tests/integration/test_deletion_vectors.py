@@ -126,7 +126,7 @@ def test_a_table_that_has_vectors_is_decided_by_batch_and_one_that_refuses_them_
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("mode", ["soft_delete", pytest.param("scd2", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", [pytest.param(one, marks=pytest.mark.long) for one in ("soft_delete", "scd2")])
 def test_other_modes_mark_rows_too(mode: str, mysql9: Server, tmp_path: Path, database: Database) -> None:
     setting = f"DB.t: {{deletion_vectors: true, mode: {mode}}}"
     loop = filled(Loop(tmp_path, mysql9, database(mysql9), overrides=setting))

@@ -269,7 +269,9 @@ def ignoring_case() -> Iterator[Callable[[str], Server]]:
         yield start
 
 
-@pytest.mark.parametrize("mode", ["upsert", "soft_delete", "append", "scd2"])
+@pytest.mark.parametrize(
+    "mode", ["upsert", *(pytest.param(one, marks=pytest.mark.long) for one in ("soft_delete", "append", "scd2"))]
+)
 def test_a_migration_before_the_first_snapshot_needs_nothing_of_its_helpers(
     mode: str, mysql9: Server, tmp_path: Path, database: Database
 ) -> None:

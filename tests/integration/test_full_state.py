@@ -75,6 +75,7 @@ def t(moment: int | None) -> datetime | None:
     return None if moment is None else T[moment].replace(tzinfo=None)
 
 
+@pytest.mark.long
 def test_soft_delete(table: Callable[[str], Table]) -> None:
     one = table("soft_delete")
     columns = "`a key`, v, w, _deleted, _seq"
@@ -124,6 +125,7 @@ def test_scd2(table: Callable[[str], Table]) -> None:
     assert one.position() == 50
 
 
+@pytest.mark.long
 def test_append(table: Callable[[str], Table]) -> None:
     one = table("append")
     rows = one.spark.createDataFrame([(i, 0.5, "x") for i in range(100)], COLUMNS).repartition(3)

@@ -29,7 +29,7 @@ CHANGES = ["UPDATE t SET v = 'x' WHERE id < 3", "DELETE FROM t WHERE id = 5"]
     ("mode", "statements"),
     [
         pytest.param("upsert", ABOVE, id="upsert-insert-only"),
-        pytest.param("soft_delete", CHANGES, id="soft_delete-general"),
+        pytest.param("soft_delete", CHANGES, id="soft_delete-general", marks=pytest.mark.long),
         pytest.param("upsert", CHANGES, id="upsert-general", marks=pytest.mark.long),
         pytest.param("soft_delete", ABOVE, id="soft_delete-insert-only", marks=pytest.mark.long),
     ],

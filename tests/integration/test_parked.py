@@ -167,7 +167,7 @@ def test_a_table_that_is_gone_while_it_has_no_changes_is_parked_alone(loop: Loop
     assert parked(loop) == {}
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 @pytest.mark.parametrize("binlog_format", ["STATEMENT", pytest.param("MIXED", marks=pytest.mark.long)])
 def test_rows_of_a_query_that_is_in_the_binlog_as_text_need_a_snapshot(
     binlog_format: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Server], str]

@@ -189,7 +189,7 @@ def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[s
 
 
 @pytest.mark.parametrize(
-    "other", ["optimize", *(pytest.param(one, marks=pytest.mark.long) for one in ("delete", "insert"))]
+    "other", ["delete", *(pytest.param(one, marks=pytest.mark.long) for one in ("optimize", "insert"))]
 )
 def test_another_writer_commits_between_search_and_commit(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, other: str
@@ -236,7 +236,7 @@ def test_an_orphan_of_the_same_batch_commits_between_search_and_commit(
     loop.require_equal("t", "1, 2")
 
 
-@pytest.mark.parametrize("step", ["read", "written"])
+@pytest.mark.parametrize("step", ["read", pytest.param("written", marks=pytest.mark.long)])
 def test_rows_that_are_lost_on_the_way_are_found_before_the_commit(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -267,7 +267,7 @@ def test_rows_that_are_lost_on_the_way_are_found_before_the_commit(
     loop.require_equal("t", "1, 2")
 
 
-@pytest.mark.parametrize("wrong", ["fewer rows", "other rows"])
+@pytest.mark.parametrize("wrong", ["fewer rows", pytest.param("other rows", marks=pytest.mark.long)])
 def test_a_wrong_bitmap_of_rows_that_go_is_found(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:

@@ -168,7 +168,11 @@ def test_too_many_keys_are_reduced_by_spark(
 
 @pytest.mark.parametrize(
     ("what", "where"),
-    [("other rows", "tasks"), ("another number of rows", "tasks"), ("other rows", "files")],
+    [
+        ("other rows", "files"),
+        pytest.param("other rows", "tasks", marks=pytest.mark.long),
+        pytest.param("another number of rows", "tasks", marks=pytest.mark.long),
+    ],
 )
 def test_a_wrong_bitmap_fails_the_batch(
     what: str, where: str, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +248,7 @@ def test_rows_that_cannot_be_written_are_decoded_by_tasks(
     assert folders and not any(folder.exists() for folder in folders)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "removed"])
+@pytest.mark.parametrize("damage", ["truncated", pytest.param("removed", marks=pytest.mark.long)])
 def test_files_that_change_before_they_are_read_fail_the_batch(
     damage: str, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,7 +282,7 @@ def test_files_that_change_before_they_are_read_fail_the_batch(
     loop.require_equal("t")
 
 
-@pytest.mark.parametrize("small_bytes", [SMALL_BYTES, 100])
+@pytest.mark.parametrize("small_bytes", [100, pytest.param(SMALL_BYTES, marks=pytest.mark.long)])
 def test_the_statements_of_a_small_table_are_all_the_same(
     small_bytes: int, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,7 @@ def test_a_failed_alter_is_not_followed(mariadb: Server, database: Database, tmp
     assert len(statements) == 1
 
 
-@pytest.mark.parametrize("kind", ["mysql56", "mysql57", "mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", ["mysql56", pytest.param("mysql57", marks=pytest.mark.long), "mysql9", "mariadb11"])
 def test_a_memory_table_is_empty_after_a_restart(kind: str, tmp_path: Path) -> None:
     """MySQL before 8.0 writes DELETE as text. A DELETE of a user is refused, since triggers may act on other tables."""
     with Server(kind, folder=tmp_path / "server") as server:

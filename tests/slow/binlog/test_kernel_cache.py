@@ -66,6 +66,7 @@ def test_several_processes_begin_at_once(tmp_path: Path) -> None:
     assert compiled(folder) == before, "compiled again"
 
 
+@pytest.mark.long
 def test_a_package_that_cannot_be_written(tmp_path: Path) -> None:
     package = installed(tmp_path / "package", read_only=True)
     folder, value = answer(started(package, XDG_CACHE_HOME=str(tmp_path / "cache")))

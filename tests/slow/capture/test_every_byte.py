@@ -50,6 +50,7 @@ def every_byte(make: Callable[[int], Fault], config: DestinationConfig, source: 
             inject(config, source, HISTORY, make(at), PIECES[turn % 3], kill=turn % 2 == 1)
 
 
+@pytest.mark.long
 def test_cut_at_every_byte(config: DestinationConfig, source: FakeSource, seed: int) -> None:
     every_byte(Cut, config, source, seed)
 
@@ -65,7 +66,7 @@ def test_garbage_after_every_byte(config: DestinationConfig, source: FakeSource,
     every_byte(Garbage, config, source, seed)  # a cut, followed by more bytes
 
 
-@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("piece", [PIECES[0], *(pytest.param(one, marks=pytest.mark.long) for one in PIECES[1:])])
 @pytest.mark.parametrize("kill", [False, True])
 def test_an_error_packet_and_a_duplicate_after_every_event(
     config: DestinationConfig, source: FakeSource, piece: int, kill: bool

@@ -78,6 +78,7 @@ def test_a_cut_and_a_kill_at_many_bytes(
         inject(config, source, HISTORY, Repeat(event), 300, kill=event % 2 == 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [53, pytest.param(13, marks=pytest.mark.long)])
 def test_a_kill_after_many_pieces(config: DestinationConfig, source: FakeSource, no_search: None, step: int) -> None:
     store = config.store.path
@@ -95,7 +96,7 @@ def test_a_kill_after_many_pieces(config: DestinationConfig, source: FakeSource,
         assert find_problems(store, HISTORY) == [], f"killed after {at} bytes"
 
 
-@pytest.mark.parametrize("piece", [67, 1 << 20, pytest.param(23, marks=pytest.mark.long)])
+@pytest.mark.parametrize("piece", [1 << 20, *(pytest.param(one, marks=pytest.mark.long) for one in (67, 23))])
 def test_a_power_cut_at_every_change(
     config: DestinationConfig, source: FakeSource, seed: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
