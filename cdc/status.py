@@ -198,11 +198,13 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 
 
 def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> list[dict[str, Any]]:
+    from cdc.batches.subscribers import make_filter
+
     found = []
     removed_seq = reader.removed_seq()
     begins = reader.beginning() if reader.exists() else None
     for name, known in sorted(state.subscriptions.items()):
-        behind = reader.backlog(known.acked_seq)
+        behind = reader.backlog(known.acked_seq, make_filter(known.filter))
         oldest_us, since_us = behind.oldest_commit_time_us, behind.oldest_store_time_us
         lag_s = 0.0 if oldest_us is None else max(0.0, round(time.time() - oldest_us / 1e6, 3))
         waiting_s = 0.0 if since_us is None else time.time() - since_us / 1e6

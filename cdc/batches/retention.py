@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from cdc.batches.subscribers import skip_unwanted
+from cdc.errors import CdcError
+from cdc.log import get_logger
 from cdc.store.retention.cleaner import Holder, LogCleaner, RetentionRules
 from cdc.store.retention.disk import DiskWatch, Ratios
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig, RetainConfig, StoreConfig
     from cdc.meta import Meta
     from cdc.meta.state import Subscription
+
+log = get_logger(__name__)
 
 
 def holders(subscriptions: Mapping[str, Subscription], rules: RetainConfig, now: datetime) -> list[Holder]:
@@ -55,6 +60,11 @@ def make_cleaner(
     """Returns the cleaner of a destination's store. It reads the subscribers from the meta at each run. ``watch`` and
     ``clock`` are for tests."""
     store, retain = config.store, config.store.retain
+
+    def look(now: datetime) -> list[Holder]:
+        _skip_unwanted(meta, store)
+        return holders(meta.read().subscriptions, retain, now)
+
     return LogCleaner(
         store.path,
         RetentionRules(
@@ -65,8 +75,22 @@ def make_cleaner(
             lost_after_s=retain.lost_after,
             wait_for_archive=config.archive_uri if retain.wait_for_archive else None,
         ),
-        lambda now: holders(meta.read().subscriptions, retain, now),
+        look,
         make_watch(store) if watch is None else watch,
         destination=config.name,
         clock=clock,
     )
+
+
+def _skip_unwanted(meta: Meta, store: StoreConfig) -> None:
+    """Moves the cursors of filtered subscribers over what they do not get, also of those that do not read now."""
+    filtered = [name for name, known in meta.read().subscriptions.items() if known.filter is not None]
+    if not filtered:
+        return
+    from cdc.store.reader.reader import StoreReader
+
+    for name in filtered:
+        try:
+            skip_unwanted(meta, StoreReader(store.path), name)
+        except CdcError as error:  # the cursor stays, and holds the store back
+            log.warning("the cursor of a filtered subscriber stays", subscriber=name, reason=str(error))

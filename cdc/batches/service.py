@@ -37,9 +37,9 @@ from cdc.batches.subscribers import (
     make_filter,
     remove_subscriber,
     roll_back_from,
-    skip_filtered,
+    skip_unwanted,
 )
-from cdc.errors import DamagedError, IdentityError, StorageError, TokenError
+from cdc.errors import DamagedError, IdentityError, StorageError, TokenError, UsageError
 from cdc.log import get_logger
 from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, TableRecord, open_meta
 from cdc.meta.state import check_name
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _UNLIMITED_BYTES = 1 << 62
 _REMEMBERED_TOKENS = 16
+_SKIP_S = 1.0
+"""How often a cursor moves over what its filter leaves out, at most: each move is a write of the meta."""
 _log = get_logger(__name__)
 
 
@@ -77,7 +79,7 @@ class Reader(Protocol):
 
     def beginning(self) -> Beginning | None: ...
 
-    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter | None = None) -> int: ...
 
     def complete_until_us(self) -> int: ...
 
@@ -119,6 +121,8 @@ class BatchService:
         self._clock = clock
         self.meta: Meta = open_meta(config) if meta is None else meta
         self.manifests = ManifestFiles(config.meta.path, permissions=config.meta.permissions)
+        self._skipped: dict[str, float] = {}
+        """When the cursor of a subscriber was moved over what its filter leaves out, by the monotonic clock."""
         self._stage: Stage | None = None
         if config.store.stages_batches:
             from cdc.batches.stage import Stage
@@ -222,10 +226,18 @@ class BatchService:
         subscriber = request.subscriber
         lease = self._get(request)
         if lease is None:
-            skip_filtered(self.meta, self._reader, subscriber)
+            self._skip_filtered(subscriber)
         if self._stage is not None and self._reader.exists():
             self._sweep(self._stage, subscriber)
         return lease
+
+    def _skip_filtered(self, subscriber: str) -> None:
+        """Moves the cursor of a filtered subscriber over what its filter leaves out, once in a while."""
+        known, now = self.meta.read().subscriptions.get(subscriber), time.monotonic()
+        if known is None or known.filter is None or now - self._skipped.get(subscriber, -_SKIP_S) < _SKIP_S:
+            return
+        self._skipped[subscriber] = now
+        skip_unwanted(self.meta, self._reader, subscriber)
 
     def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Any = None) -> None:
         """Moves the subscriber's cursor behind the batch.
@@ -259,6 +271,24 @@ class BatchService:
         self.manifests.prune(subscriber, batch)
         if self._stage is not None:
             self._stage.remove(subscriber, [batch])
+
+    def ack_until(self, batch: int, token: str, seq: int, *, subscriber: str = "apply") -> None:
+        """Moves the subscriber's cursor behind a transaction inside the first outstanding batch, which stays
+        outstanding: rolled back, it begins behind that transaction.
+
+        For a reader that hands a batch out in parts. Raises what :meth:`ack` raises, and UsageError for a seq that is
+        not inside the batch.
+        """
+        with self.meta.change() as state:
+            known = state.subscription(subscriber)
+            entry = known.require_first(batch, "acked")
+            require_token(entry, token, self._clock())
+            if not entry.after_seq < seq < entry.last_seq:
+                raise UsageError(
+                    f"seq {seq} is not inside batch {batch}, which has those after {entry.after_seq} up to "
+                    f"{entry.last_seq}"
+                )
+            known.acked_seq = max(known.acked_seq, seq)
 
     def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
         """Rolls back a batch and all later ones: their transactions are handed out again, in new batches.

@@ -13,23 +13,15 @@ from cdc.meta.state import check_name
 from cdc.units import iso_time
 
 if TYPE_CHECKING:
-    from cdc.store.reader.batch_builder import Limits, Selection, TableFilter
+    from cdc.store.reader.batch_builder import TableFilter
 
 _log = get_logger(__name__)
 
 
-class SupportsPassed(Protocol):
+class SupportsSkipping(Protocol):
     """The part of :class:`cdc.store.reader.reader.StoreReader` that skipping needs."""
 
-    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
-
-
-class SupportsSelect(Protocol):
-    """The part of :class:`cdc.store.reader.reader.StoreReader` that skipping to the end needs."""
-
-    def last_seq(self) -> int | None: ...
-
-    def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter | None = None) -> int: ...
 
 
 def make_filter(pattern: str | None) -> TableFilter | None:
@@ -87,40 +79,19 @@ def roll_back_from(known: Subscription, batch: int) -> list[int]:
     return [entry.batch for entry in removed]
 
 
-def skip_filtered(meta: Meta, reader: SupportsPassed, name: str) -> None:
-    """Moves the cursor of a filtered subscriber over transactions that its filter leaves out.
-
-    Otherwise they would hold back retention, and be searched again at every get.
-    """
+def skip_unwanted(meta: Meta, reader: SupportsSkipping, name: str) -> None:
+    """Moves the cursor of a subscriber without outstanding batches over what it does not get: transactions that its
+    filter leaves out, and positions. Otherwise they would hold back retention, and be searched again at every get."""
     seen = meta.read().subscriptions.get(name)
-    if seen is None or seen.filter is None or seen.outstanding:
+    if seen is None or seen.outstanding:
         return
-    table_filter = make_filter(seen.filter)
-    assert table_filter is not None
-    upto = reader.skippable_until(seen.acked_seq, table_filter)
+    upto = reader.skippable_until(seen.acked_seq, make_filter(seen.filter))
     if upto <= seen.acked_seq:
         return
     with meta.change() as state:
         known = state.subscriptions.get(name)
         if known is not None and known == seen:  # else there was a get or an ack meanwhile: the next get does it
             known.acked_seq = upto
-
-
-def skip_to_end(meta: Meta, reader: SupportsSelect, name: str) -> None:
-    """Moves the cursor of a subscriber without outstanding batches to the end of the store, if nothing that it gets
-    lies before it: only other tables' transactions, and positions."""
-    end = reader.last_seq()  # before the look: what comes later is not passed over
-    seen = meta.read().subscriptions.get(name)
-    if end is None or seen is None or seen.outstanding or seen.position() >= end:
-        return
-    from cdc.store.reader.batch_builder import Limits
-
-    if reader.select(seen.acked_seq, Limits(1, None, None, None), make_filter(seen.filter)) is not None:
-        return
-    with meta.change() as state:
-        known = state.subscriptions.get(name)
-        if known is not None and known == seen:
-            known.acked_seq = end
 
 
 # gaps -------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from cdc.store.reader.check import FilesReport
 from cdc.store.reader.reader import Backlog, Totals
 
 if TYPE_CHECKING:
+    from cdc.store.reader.batch_builder import TableFilter
     from cdc.wire.connection import Connection
 
 
@@ -118,8 +119,9 @@ class RemoteReader:
 
     # --- stats
 
-    def backlog(self, after_seq: int) -> Backlog:
-        return Backlog(**self._connection.call("backlog", {"seq": after_seq}))
+    def backlog(self, after_seq: int, table_filter: TableFilter | None = None) -> Backlog:
+        asked = {"seq": after_seq} | ({} if table_filter is None else {"filter": table_filter.pattern})
+        return Backlog(**self._connection.call("backlog", asked))
 
     def totals(self) -> Totals:
         return Totals(**self._connection.call("totals")["totals"])

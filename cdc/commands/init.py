@@ -119,6 +119,8 @@ def init(
             chosen = TablesConfig(include=tuple(patterns), lower_case_table_names=names)
             found = list_tables(conn, chosen)
             keys = silent_keys(conn, chosen, found)
+            everything = TablesConfig(include=(r".*\..*",), lower_case_table_names=names)
+            others = [] if found else list_tables(conn, everything)
         finally:
             conn.close()
     name = name or _default_name(found, info)
@@ -141,6 +143,10 @@ def init(
     _write(file, text, None if login.from_environment else login.password)
     silent = check_foreign_keys(config, Schemas(tables={}, foreign_keys=keys))
     _report(config, info, found, login, silent, scheme_changed=not url.startswith(f"{info.flavor}:"))
+    if not found:
+        _say(_without_tables(config.tables.include, others))
+    else:
+        _next_steps(config)
 
 
 @dataclass(frozen=True)
@@ -223,13 +229,20 @@ def _new_file(folder: Path, name: str) -> Path:
             remedy="Use letters, digits, dots, hyphens and underscores: --name shop.",
         )
     file = folder / f"{name}.yaml"
-    if file.exists():
+    if file.exists() and not _is_empty(file):
         raise UsageError(
             "this configuration exists already, and is not overwritten",
             place=str(file),
             remedy="Choose another --name, or remove the file first.",
         )
     return file
+
+
+def _is_empty(file: Path) -> bool:
+    try:
+        return not file.read_bytes().strip()
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(file)) from None
 
 
 def _patterns(given: Sequence[str] | None) -> list[str]:
@@ -280,6 +293,8 @@ def _write(file: Path, text: str, password: str | None) -> None:
             descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
                 stream.write(password + "\n")
+        if file.exists() and _is_empty(file):
+            file.unlink()
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
@@ -348,6 +363,10 @@ def render(answers: Answers) -> str:
     )
 
 
+def _say(text: str) -> None:
+    out().print(text, markup=False)
+
+
 def _report(
     config: DestinationConfig,
     info: ServerInfo,
@@ -357,37 +376,46 @@ def _report(
     *,
     scheme_changed: bool,
 ) -> None:
-    from cdc.config import as_named
-
-    console = out()
-
-    def say(text: str = "") -> None:
-        console.print(text, markup=False)
-
     shown = os.path.relpath(config.file)
     file = shown if not shown.startswith("..") else str(config.file)
     databases = sorted({db for db, _ in found})
     what = f"{len(found)} table{'s' * (len(found) != 1)} of {', '.join(databases)}" if found else "no table yet"
     source = f"{config.source.host}:{config.source.port}"
-    say(f"Wrote {file}: {info.product} at {source}, {what}, into {config.apply.target}")
+    _say(f"Wrote {file}: {info.product} at {source}, {what}, into {config.apply.target}")
     if scheme_changed:
-        say(f"The server is {info.product}, so the URL there begins with {info.flavor}://.")
+        _say(f"The server is {info.product}, so the URL there begins with {info.flavor}://.")
     if login.from_environment:
-        say(f"The password stays in ${PASSWORD_VARIABLE}; it must be set for `cdc check` and `cdc capture`.")
+        _say(f"The password stays in ${PASSWORD_VARIABLE}; it must be set for `cdc check` and `cdc capture`.")
     else:
-        say(f"The password is in {Path(file).with_suffix('.password')}, readable by you alone.")
-    if not found:
-        say(f"No table matches {', '.join(config.tables.include)}: correct tables.include before you go on.")
+        _say(f"The password is in {Path(file).with_suffix('.password')}, readable by you alone.")
     for finding in findings:
-        say(f"{finding.subject}: {finding.message}. {finding.remedy}")
+        _say(f"{finding.subject}: {finding.message}. {finding.remedy}")
+
+
+def _without_tables(patterns: Sequence[str], tables: Sequence[tuple[str, str]]) -> str:
+    """Returns what to do if the expressions match none of the server's tables."""
+    text = f"No table matches {', '.join(patterns)}: correct tables.include before you go on."
+    if not tables:
+        return f"{text} The user sees no table at all; `cdc check` says which privileges it needs."
+    for pattern in patterns:
+        expression = TablePattern(pattern)
+        for database, table in tables:
+            if expression.matches(table) or expression.matches(database):
+                wanted = re.escape(database) + r"\." + (re.escape(table) if expression.matches(table) else ".*")
+                return f"{text} Expressions match the whole of db.table: write {wanted}."
+    return f"{text} Expressions match the whole of db.table, such as {'.'.join(tables[0])}."
+
+
+def _next_steps(config: DestinationConfig) -> None:
+    from cdc.config import as_named
+
     folder = config.file.parent
     options = "" if folder == as_named(Path("conf")) else f" --conf-dir {shlex.quote(str(folder))}"
-    say()
-    say("Then:")
+    _say("\nThen:")
     for command, what in (
         ("check", "finds what is missing, and says how to repair it"),
         ("capture", "reads the binlog into the store, until stopped: leave it running"),
         ("snapshot", "fills the Delta tables with the rows that are there now"),
         ("apply", "merges a batch of changes into the Delta tables (--until-empty: all batches)"),
     ):
-        say(f"  cdc{options} {f'{command} {config.name}':<20}  {what}")
+        _say(f"  cdc{options} {f'{command} {config.name}':<20}  {what}")

@@ -309,7 +309,7 @@ def _checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
-    """Verifies every segment of a store, transaction by transaction, and returns the first damage.
+    """Verifies every segment of a store, transaction by transaction, and its index, and returns the first damage.
 
     A writer may work on the store meanwhile.
     """
@@ -318,6 +318,7 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.store.formats.missing import read_damaged
     from cdc.store.formats.prepared import describe
     from cdc.store.formats.state import is_locked
+    from cdc.store.reader.check import check_files
     from cdc.store.recovery.salvage import examine
 
     layout.check(store)
@@ -358,6 +359,11 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
                 place=str(segment),
                 remedy="Restore the file from a copy, or see docs/how-to/restoring.md for what else can be done.",
             )
+    report["faults"] = check_files(store).faults
+    if damage is None and report["faults"]:
+        damage = DamagedError(
+            report["faults"][0], place=str(store), remedy="See docs/how-to/restoring.md for what can be done."
+        )
     return damage
 
 

@@ -246,7 +246,8 @@ def read_yaml(text: str, file: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"is not valid YAML: {' '.join(str(error).split())}", place=str(file)) from None
     if not isinstance(data, dict) or not data:
-        raise ConfigError("holds no sections", place=str(file), remedy="Write it with `cdc init`.")
+        remedy = "Remove it, then write it" if text.strip() else "Write it"
+        raise ConfigError("holds no sections", place=str(file), remedy=f"{remedy} with `cdc init`.")
     replaced: dict[str, Any] = _replace_variables(data, file, "")
     return replaced
 

@@ -252,6 +252,11 @@ class Subscription(_Part):
         """Whether one accepted gap covers these transactions of the table (None: of all tables)."""
         return any(gap.covers(after_seq, until_seq, table) for gap in self.gaps)
 
+    @property
+    def was_used(self) -> bool:
+        """Whether a batch was ever handed out, as far as that is remembered."""
+        return bool(self.outstanding or self.finished) or self.mark is not None
+
     def start_seq(self) -> int:
         """Returns where the next batch begins, exclusive: the end of the latest outstanding one, else the cursor."""
         return self.outstanding[-1].last_seq if self.outstanding else self.acked_seq

@@ -152,6 +152,7 @@ class CaptureCollector:
         }
 
     def _subscriptions(self) -> Values:
+        from cdc.batches.subscribers import make_filter
         from cdc.meta import open_meta
         from cdc.store.reader.reader import StoreReader
 
@@ -165,7 +166,7 @@ class CaptureCollector:
         }
         now = datetime.now(UTC)
         for name, known in sorted(state.subscriptions.items()):
-            behind = reader.backlog(known.acked_seq)
+            behind = reader.backlog(known.acked_seq, make_filter(known.filter))
             oldest_us = behind.oldest_commit_time_us
             values = {
                 names.CURSOR_LAG: 0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1e6),

@@ -341,7 +341,7 @@ class Pusher:
         behind = None
         store = open_store(self.config)
         if known is not None and store.exists():
-            backlog = store.backlog(acked)
+            backlog = store.backlog(acked, make_filter(known.filter))
             oldest_us = backlog.oldest_commit_time_us
             behind = {
                 "transactions": backlog.transactions,

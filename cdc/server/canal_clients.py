@@ -15,7 +15,7 @@ from anyio import CapacityLimiter
 from cdc.canal.zones import zone_of
 from cdc.errors import CdcError, NotLeaderError, UsageError
 from cdc.log import get_logger
-from cdc.server.canal_cursor import ClientCursor, subscriber_of
+from cdc.server.canal_cursor import SAVE_S, ClientCursor, subscriber_of
 from cdc.server.threads import in_thread
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ _THREADS, _WATCH_THREADS = 8, 2
 _WATCH_S = 0.02
 _PARK_S = 600.0
 """How long the batches of a client id without connections are remembered."""
+_KEEP_S = 30.0
+"""How often leases are renewed."""
 _PREPARED_S = 2.0
 """How long a batch that was made ahead waits for its client."""
 _MOST_PREPARED = 4
@@ -72,6 +74,9 @@ class Clients:
         self.config, self._live, self.counters = config, live, counters
         self._zone = zone_of(self.config.time_zone)
         self._clients: dict[tuple[str, int], Client] = {}
+        self._left: dict[tuple[str, str], float] = {}
+        """When the last connection of a subscriber went, by destination and subscriber."""
+        self._began = time.monotonic()
         self.logged_in = 0
         """Connections that have logged in."""
         self._threads, self._watch_threads = CapacityLimiter(_THREADS), CapacityLimiter(_WATCH_THREADS)
@@ -125,7 +130,7 @@ class Clients:
     def leave(self, client: Client) -> None:
         """Notes that the connection of this task does not use a client id any more."""
         client.connections -= 1
-        client.left = time.monotonic()
+        client.left = self._left[client.destination, client.cursor.subscriber] = time.monotonic()
         task = asyncio.current_task()
         assert task is not None
         client.users.discard(task)
@@ -146,16 +151,29 @@ class Clients:
             await self._park(key, one)
 
     def require_room(self, client: Client, destination: str) -> None:
-        """Refuses a new subscription if there are as many as clients may have: each holds back retention. Raises
-        UsageError."""
-        names = self._served(destination).meta.read().subscriptions
-        if client.cursor.subscriber in names:
+        """Refuses a new subscription if there are as many as clients may have: each holds back retention. One that was
+        never used gives way, once its client is gone for a while: anybody can make many. Raises UsageError."""
+        served = self._served(destination)
+        known = served.meta.read().subscriptions
+        if client.cursor.subscriber in known:
             return
-        if sum(name.startswith(subscriber_of(0)[:-1]) for name in names) >= self.config.max_clients:
-            raise UsageError(
-                f"destination:{destination} has {self.config.max_clients} subscriptions of Canal's clients already",
-                remedy="Unsubscribe the client ids that are not used any more, or raise server.canal.max_clients.",
-            )
+        of_canal = [name for name in known if name.startswith(subscriber_of(0)[:-1])]
+        if len(of_canal) < self.config.max_clients:
+            return
+        for name in of_canal:
+            gone_s = time.monotonic() - self._left.get((destination, name), self._began)
+            if not known[name].was_used and not self._is_connected(destination, name) and gone_s > _PARK_S:
+                served.batches.unsubscribe(name)
+                _log.warning("a subscription that was never used gives way", destination=destination, subscriber=name)
+                return
+        raise UsageError(
+            f"destination:{destination} has {self.config.max_clients} subscriptions of Canal's clients already",
+            remedy="Unsubscribe the client ids that are not used any more, or raise server.canal.max_clients.",
+        )
+
+    def _is_connected(self, destination: str, subscriber: str) -> bool:
+        ours = [one for one in list(self._clients.values()) if one.destination == destination and one.connections]
+        return any(one.cursor.subscriber == subscriber for one in ours)
 
     def count(self, destination: str, operation: str, outcome: str) -> None:
         """Counts a request; those of unknown destinations together."""
@@ -235,9 +253,18 @@ class Clients:
     # --- upkeep
 
     async def keep(self) -> None:
-        """Renews leases, and forgets the batches of clients that are gone, until it is cancelled."""
+        """Saves what clients have acked, renews leases, and forgets the batches of clients that are gone, until it is
+        cancelled."""
+        kept_at = time.monotonic()
         while True:
-            await asyncio.sleep(30)
+            await asyncio.sleep(SAVE_S)
+            for one in list(self._clients.values()):
+                if one.cursor.has_unsaved and not one.lock.locked():  # one that is served saves when its client acks
+                    async with one.lock:
+                        await self.in_thread(one.cursor.save)
+            if time.monotonic() - kept_at < _KEEP_S:
+                continue
+            kept_at = time.monotonic()
             for key, one in list(self._clients.items()):
                 if one.lock.locked():  # it is being served, and renews its leases itself
                     continue

@@ -1,8 +1,9 @@
 """The batches of one client id: which entries it has, which it gets next, and what it has acked.
 
 The server takes leases of whole transactions from the batch service and hands their entries out in Canal's batches,
-which may end inside a transaction. Once all entries of a lease are acked, the lease is acked; then the cursor on disk
-moves. After a kill of the server, the entries of the leases that were not acked come again.
+which may end inside a transaction. Once all entries of a lease are acked, the lease is acked. Of a lease that is acked
+in part, the cursor on disk moves behind the whole transactions about once a second, as Canal's does
+(``FileMixedMetaManager``). After a kill of the server, what was acked since then comes again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import schemas_of
 from cdc.batches.service import limits_of
-from cdc.batches.subscribers import make_filter, skip_to_end
+from cdc.batches.subscribers import make_filter, skip_unwanted
 from cdc.canal.encoder import EntryEncoder, Mark, Taken
 from cdc.canal.zones import Zone
 from cdc.errors import BatchError, BatchOrderError, CdcError, CutOffError, StorageError, UsageError
@@ -33,6 +34,8 @@ LEASE_BYTES = 8 << 20
 MOST_UNACKED_BYTES = 64 << 20
 """A client that has not acked so many bytes of transactions gets nothing more until it acks."""
 MOST_UNACKED_BATCHES = 10_000
+SAVE_S = 1.0
+"""How often acks of parts of a lease are saved, as in Canal (``canal.file.flush.period``)."""
 _LEASE_S = 3600.0
 _ID_BITS = 20
 _SKIP_S = 0.1
@@ -52,6 +55,8 @@ class _Held:
     start: Mark
     done_seq: int = 0
     """The last transaction of which the client has acked all entries."""
+    saved_seq: int = 0
+    """The last one that the cursor on disk is behind."""
     taken_bytes: int = 0
     """Bytes of the events that were handed out."""
 
@@ -101,6 +106,8 @@ class ClientCursor:
         self._is_fresh = True
         self._growth = _GROWTH
         """Bytes of entries for each byte of events, in the last batch."""
+        self._saved_at = 0.0
+        """When the cursor on disk moved last inside a lease."""
         self._skipped_at = 0.0
         """When it was looked last whether the cursor may move over what the client does not get."""
 
@@ -174,13 +181,13 @@ class ClientCursor:
         return enough if found and self._served.is_full else found
 
     def _skip(self) -> None:
-        """Moves the cursor over what the client does not get, up to the end of a store in memory: nothing else would
-        make room for what follows. Stores on a disk have no limit, and a cursor that skips whole segments will do."""
+        """Moves the cursor over what the client does not get, in a store in memory, where nothing else would make room
+        for what follows. On a disk, the service does it for filtered clients."""
         now = time.monotonic()
         if self._held or not self._served.config.store.in_memory or now - self._skipped_at < _SKIP_S:
             return
         self._skipped_at = now
-        skip_to_end(self._served.meta, self._served.reader(), self.subscriber)
+        skip_unwanted(self._served.meta, self._served.reader(), self.subscriber)
 
     def take(self, max_bytes: int) -> tuple[int, list[Taken]] | None:
         """Hands out a batch of as many entries as have more than ``max_bytes`` together: its id and entries; None if
@@ -301,6 +308,8 @@ class ClientCursor:
             self._ack(held)
         if first.last is not None:
             first.last.done_seq = max(first.last.done_seq, first.done_seq)
+        if time.monotonic() - self._saved_at >= SAVE_S:
+            self.save()
 
     def rollback(self, batch: int | None) -> None:
         """Rolls back a batch and all later ones; None: all. Raises BatchError."""
@@ -406,20 +415,30 @@ class ClientCursor:
         self._at = 0
         self._service.release(self._owner, subscriber=self.subscriber)
 
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether the client has acked whole transactions of a lease that are not acked on disk."""
+        return bool(self._held) and self._held[0].done_seq > self._held[0].saved_seq
+
+    def save(self) -> None:
+        """Moves the cursor on disk behind the whole transactions that the client has acked. If that fails, it is tried
+        again: nothing is lost, but entries may come twice."""
+        if not self.has_unsaved:
+            return
+        self._saved_at, first = time.monotonic(), self._held[0]
+        batch = first.lease.manifest
+        try:
+            if batch.after_seq < first.done_seq < batch.last_seq:
+                self._service.ack_until(batch.batch, first.lease.token, first.done_seq, subscriber=self.subscriber)
+        except CdcError as error:
+            _log.warning("client's acks are not saved", client=self.client_id, reason=str(error))
+            return
+        first.saved_seq = first.done_seq
+
     def park(self) -> None:
         """Rolls back all leases, after the whole transactions at their begin that the client has acked."""
-        first = self._held[0] if self._held else None
-        done = 0 if first is None else first.done_seq
+        self.save()
         self.forget()
-        if first is None or done <= first.lease.manifest.after_seq or done >= first.lease.manifest.last_seq:
-            return
-        limits = replace(limits_of(self._served.config.batch), max_bytes=1 << 62, until_seq=done)
-        lease = self._service.get(self._owner, subscriber=self.subscriber, limits=limits, wait_s=0, lease_s=_LEASE_S)
-        if lease is not None:
-            if lease.manifest.last_seq <= done:
-                self._service.ack(lease.batch, lease.token, subscriber=self.subscriber)
-            else:
-                self._service.rollback(lease.batch, lease.token, subscriber=self.subscriber)
 
 
 def lease_limits(config: DestinationConfig) -> Limits:

@@ -70,6 +70,7 @@ class CanalListener:
             backlog=_BACKLOG,
             ssl_handshake_timeout=10.0 if self._tls else None,
         )
+        _log.info("serving Canal's clients", address=self.address)
         self._upkeep = [asyncio.create_task(self._clients.watch()), asyncio.create_task(self._clients.keep())]
 
     async def stop(self) -> None:

@@ -81,6 +81,9 @@ class EmbeddedServer:
         self._settings: ServerConfig | None = None
         """What the destinations of this process agree on."""
         self._canal: CanalListener | None = None
+        self._is_accepting = False
+        """Whether Canal's clients are let in: once the destinations are open, so that none is told that its destination
+        should start first."""
         self._canal_opening = asyncio.Lock()
         self._thread: _Thread | None = None
         self.live = LiveDestinations()
@@ -180,6 +183,10 @@ class EmbeddedServer:
         if of_canal:
             await self._admit(of_canal[0])
         await self.instances.start(changes)
+        async with self._canal_opening:
+            self._is_accepting = True
+            if self._canal is not None:
+                await self._canal.start()
         for work in (answers.expire_locks(), self.instances.watch(self._settings.scan_s), alarms.follow()):
             self._stack.push_async_callback(_end, asyncio.create_task(work))
         http = asyncio.create_task(self._http_server.serve(sockets=[listener]))
@@ -272,13 +279,9 @@ class EmbeddedServer:
         assert self._settings is not None
         self._settings = self._settings.model_copy(update={"canal": config.server.canal})
         canal = await asyncio.to_thread(CanalListener, self._settings, self.live, self._counters, self._canal_port)
-        try:
-            await canal.start()
-        except BaseException:
-            canal.close()
-            raise
         self._canal = canal
-        _log.info("serving Canal's clients", address=canal.address)
+        if self._is_accepting:
+            await canal.start()
 
     async def _close_canal(self) -> None:
         if self._canal is not None:

@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from cdc.batches import parking
 from cdc.batches.manifest import Manifest, TableResult
+from cdc.batches.subscribers import make_filter
 from cdc.errors import UsageError
 from cdc.meta import ParkedTable, TableRecord
 from cdc.server.files import missing, relative_path, served_path
@@ -418,9 +419,14 @@ def require_kept(call: Call[Seq]) -> Any:
     call.served.reader().require_kept(call.given.seq)
 
 
-@_operation(Seq)
-def backlog(call: Call[Seq]) -> Any:
-    return asdict(call.served.reader().backlog(call.given.seq))
+class After(Seq):
+    filter: str | None = None
+
+
+@_operation(After)
+def backlog(call: Call[After]) -> Any:
+    """The transactions after a seq, of the tables that a filter leaves."""
+    return asdict(call.served.reader().backlog(call.given.seq, make_filter(call.given.filter)))
 
 
 class Schemas(Arguments):

@@ -59,6 +59,9 @@ _VARIABLES = (
 # Older servers lack binlog_row_image, which guarantees whole rows, and use unsupported formats.
 _OLDEST: Mapping[Flavor, tuple[int, int]] = {"mysql": (5, 6), "mariadb": (10, 1)}
 
+_UNREADABLE = (12, 3)
+"""The first MariaDB whose binlog has events that cannot be read."""
+
 log = get_logger(__name__)
 
 
@@ -192,7 +195,7 @@ def _nameless_past(source: SourceConfig) -> Finding:
 
 
 def check_kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
-    """Checks that the server is of the kind that the URL names, and not too old."""
+    """Checks that the server is of the kind that the URL names, and neither too old nor too new."""
     if info.flavor != config.source.flavor:
         yield error(
             "source: url",
@@ -210,6 +213,12 @@ def _check_version(info: ServerInfo) -> Iterator[Finding]:
             "source: version",
             f"{info.product} is too old: its binlog does not guarantee whole rows",
             f"Capture a server of {name} or later.",
+        )
+    elif info.flavor == "mariadb" and info.version_info >= _UNREADABLE:
+        yield error(
+            "source: version",
+            f"{info.product} is too new: its events of large rows come in pieces, which cannot be read yet",
+            "Capture a MariaDB of 12.2 or earlier.",
         )
     elif info.flavor == "mariadb" and info.version_info < (10, 5):
         yield warning(

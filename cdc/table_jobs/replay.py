@@ -136,7 +136,10 @@ def _points(config: DestinationConfig, request: Request) -> _Points:
 
 
 def require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
-    """Raises UsageError for tables that are not included, or options that contradict each other."""
+    """Raises UsageError for tables that are not included, options that contradict each other, and texts that name no
+    point."""
+    from cdc.store.reader.points import require_point
+
     if not tables:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
     for table in tables:
@@ -153,6 +156,9 @@ def require_sensible(config: DestinationConfig, tables: Sequence[str], request: 
         )
     if request.mode is not None and request.mode not in MODES:
         raise UsageError(f"--mode {request.mode!r} is no mode", remedy=f"Choose from {', '.join(MODES)}.")
+    for point in (request.from_, request.to):
+        if point is not None:
+            require_point(point)
     known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
     if known is None:
         raise UsageError(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql import types as t
 
 from cdc.batches.manifest import TableResult
-from cdc.errors import MergeFailedError
+from cdc.errors import CdcError, MergeFailedError
 from cdc.log import get_logger
 from cdc.targets import has_percent_sign, local_path
 from spark_jobs.apply import commit, ddl
@@ -39,7 +39,7 @@ from spark_jobs.delta.log import open_delta
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import recorded_policies, require_same_policies, schema_of
 from spark_jobs.delta.tracked import record_in_force
-from spark_jobs.runtime.failures import ConcurrentCommitError, first_line
+from spark_jobs.runtime.failures import ConcurrentCommitError, broken_rule, first_line
 from spark_jobs.source.changes import is_small, read_all
 from spark_jobs.source.columns import columns_of_layout
 from spark_jobs.source.key_plan import KeyPlan, make_plan
@@ -106,11 +106,11 @@ def merge_small(batch: PreparedBatch, target: Target, state: DeltaState | None) 
             return merge.result(MergeStats(ran=False), began, merge.count())
         plan = merge.plan()
     except LeftToSparkError as reason:
-        _log.info("Spark merges the table", table=target.table, batch=batch.manifest.batch, reason=str(reason))
+        _log.debug("Spark merges the table", table=target.table, batch=batch.manifest.batch, reason=str(reason))
         return None
     stats = merge.execute(plan)
     result = merge.result(stats, began)
-    _log.info(
+    _log.debug(
         "delta-rs merged the table", table=target.table, batch=batch.manifest.batch, rows=plan.rows,
         seconds=result.seconds,
     )  # fmt: skip
@@ -344,11 +344,11 @@ class SmallMerge:
         }
         return WriterProperties(compression="SNAPPY", column_properties=without or None)
 
-    def _explained(self, error: Exception) -> MergeFailedError:
+    def _explained(self, error: Exception) -> CdcError:
         state = self.target.state()
         if state is None or state.version != self.state.version:
             return _concurrent(self.target)
-        return MergeFailedError(
+        return broken_rule(error, self.target.table, self.state.properties) or MergeFailedError(
             f"delta-rs could not merge it: {first_line(error)}",
             place=f"table {self.target.table}",
             remedy="Spark merges the table without apply.small_batches.",

@@ -7,12 +7,12 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import cdc.errors
-from cdc.errors import CdcError, MergeFailedError, TargetError
+from cdc.errors import CdcError, MergeFailedError, PermanentError, TargetError
 from cdc.log import get_logger
 
 SHARED_ATTEMPTS = 20
@@ -26,6 +26,31 @@ _CONCURRENT = (
     "ProtocolChanged", "DELTA_CONCURRENT",
 )  # fmt: skip
 _TARGET = ("ALREADY_EXISTS", "NON_EMPTY_LOCATION", "DELTA_CREATE_TABLE", "Mkdirs failed", "Permission denied")
+_RULES = (
+    (
+        re.compile(r"CHECK constraint (?P<name>\S+) (?P<rule>\(.*?\)) violated|Invariant (?P<rule2>\(.*?\)) violated"),
+        "its CHECK constraint {rule} refuses a row of the source",
+        "DROP CONSTRAINT {name}",
+    ),
+    (
+        re.compile(r"NOT NULL constraint violated for column:? (?P<name>[^\s.]+)"),
+        "its column {name} is NOT NULL, and the source has a null there",
+        "ALTER COLUMN {name} DROP NOT NULL",
+    ),
+    (
+        re.compile(r"DELTA_CANNOT_MODIFY_APPEND_ONLY|append-only|only allow appends"),
+        "its property delta.appendOnly forbids updates and deletes",
+        "UNSET TBLPROPERTIES ('delta.appendOnly')",
+    ),
+)
+"""Rules that only the Delta table has: the text by which Spark or delta-rs refuses a row, the message, and the clause
+of ALTER TABLE that ends the rule."""
+_CONSTRAINT = "delta.constraints."
+_FINAL = (
+    "AnalysisException", "ParseException", "ArithmeticException", "NumberFormatException", "DateTimeException",
+    "UnsupportedOperationException", "SparkUpgradeException",
+)  # fmt: skip
+"""Exceptions of Spark and Java that come again however often a statement is tried."""
 _GONE = (
     "Py4JNetworkError", "Answer from Java side is empty", "Connection refused", "ConnectionRefused", "Connection reset",
     "SparkContext was shut down", "StatusCode.UNAVAILABLE", "NO_ACTIVE_SESSION", "Java gateway process exited",
@@ -124,7 +149,35 @@ def explain(error: BaseException, table: str) -> CdcError:
             place=f"table {table}",
             remedy="Check what lies at its path and who may write there.",
         )
-    return MergeFailedError(f"could not be merged: {first_line(error)}", place=f"table {table}")
+    rule = broken_rule(error, table)
+    if rule is not None:
+        return rule
+    name = type(error).__name__
+    is_final = any(name.endswith(ending) or f"{ending}:" in text for ending in _FINAL)
+    may_pass = "_NOT_FOUND" in text or is_concurrent(error)
+    kind = PermanentError if is_final and not may_pass else MergeFailedError
+    return kind(f"could not be merged: {first_line(error)}", place=f"table {table}")
+
+
+def broken_rule(error: BaseException, table: str, properties: Iterable[str] = ()) -> TargetError | None:
+    """Returns the error for a row that a rule of the Delta table refuses, which another program has set; None if it was
+    refused for another reason. ``properties``: the names of the table's, if they are at hand: delta-rs does not name
+    the constraint."""
+    text = _text(error)
+    for pattern, message, clause in _RULES:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        words = {key.rstrip("2"): value for key, value in match.groupdict().items() if value is not None}
+        constraints = [key.removeprefix(_CONSTRAINT) for key in properties if key.startswith(_CONSTRAINT)]
+        words.setdefault("name", " or ".join(constraints) or "NAME")
+        return TargetError(
+            f"the Delta table takes no change any more: {message.format_map(words)}",
+            place=f"table {table}",
+            remedy="Another program has set that. End it with "
+            f"ALTER TABLE … {clause.format_map(words)}, then run again: nothing is lost.",
+        )
+    return None
 
 
 def _text(error: BaseException) -> str:

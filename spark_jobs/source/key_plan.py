@@ -215,7 +215,7 @@ def make_plan(
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     except UnplannableError as reason:
-        _log.info("Spark finds the last change of each key", table=reader.table, reason=str(reason))
+        _log.debug("Spark finds the last change of each key", table=reader.table, reason=str(reason))
         return None
 
 

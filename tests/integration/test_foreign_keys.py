@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,17 @@ def begun(loop: Loop) -> Loop:
     return loop
 
 
-@pytest.fixture(params=["mariadb11", "mariadb10", "mysql56"])
-def silent(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> Loop:
-    server = request.getfixturevalue(request.param)
-    return begun(Loop(tmp_path, server, database(server), apply="on_error: park"))
+@pytest.fixture(
+    params=[
+        "mariadb11",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb10", "mysql56", "mysql57", "mysql80")),
+    ]
+)
+def silent(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> Iterator[Loop]:
+    with ExitStack() as stack:
+        shared = request.param not in ("mysql57", "mysql80")
+        server = request.getfixturevalue(request.param) if shared else stack.enter_context(Server(request.param))
+        yield begun(Loop(tmp_path, server, database(server), apply="on_error: park"))
 
 
 def test_a_change_of_a_parent_parks_the_children_that_it_reaches(silent: Loop) -> None:
@@ -90,6 +98,20 @@ def test_keys_that_statements_add_drop_and_rename_are_followed(silent: Loop) -> 
     own = "CREATE TABLE own (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES own (id) ON DELETE CASCADE)"
     assert parked_after(silent, own, "INSERT INTO own VALUES (1, NULL), (2, 1)") == {}
     assert list(parked_after(silent, "DELETE FROM own WHERE id = 1")) == [f"{db}.own"]
+
+
+def test_a_key_of_several_columns(silent: Loop) -> None:
+    db = silent.db
+    silent.sql(
+        "CREATE TABLE pp (a INT, b INT, v INT, PRIMARY KEY (a, b))",
+        "CREATE TABLE cc (id INT PRIMARY KEY, x INT, y INT, CONSTRAINT cc_pp FOREIGN KEY (x, y) REFERENCES pp (a, b) "
+        "ON DELETE CASCADE ON UPDATE CASCADE)",
+        "INSERT INTO pp VALUES (1, 1, 1), (1, 2, 2), (3, 3, 3)",
+        "INSERT INTO cc VALUES (1, 1, 1), (2, 1, 2)",
+    )
+    assert parked_after(silent, "UPDATE pp SET v = 5") == {}
+    assert list(parked_after(silent, "UPDATE pp SET b = 7 WHERE b = 2")) == [f"{db}.cc"]
+    assert list(parked_after(silent, "DELETE FROM pp WHERE a = 1 AND b = 1")) == [f"{db}.cc"]
 
 
 def test_a_parent_that_is_not_captured_parks_its_children_unless_the_user_accepts_it(silent: Loop) -> None:

@@ -85,7 +85,7 @@ class NumberStore:
         if after_seq < self.removed:
             raise CutOffError(f"the transactions behind {after_seq} were removed up to {self.removed}")
 
-    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int:
+    def skippable_until(self, after_seq: int, table_filter: TableFilter | None = None) -> int:
         return after_seq
 
     def capture_state(self) -> CaptureState | None:

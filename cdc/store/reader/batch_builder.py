@@ -316,14 +316,15 @@ def _read_statements(segment: Path, entry: np.void) -> list[Statement]:
             head += file.read(parse_header(head).length - HEADER_SIZE)
             file.seek(offset)
             data = file.read(length)
-        return _classify(data, parse_format_description(head).has_checksum) if len(data) == length else []
+        return statements_in(data, parse_format_description(head).has_checksum) if len(data) == length else []
     except CdcError:  # damage: apply reads the batch again, and its error names the position
         return []
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None
 
 
-def _classify(data: bytes, has_checksum: bool) -> list[Statement]:
+def statements_in(data: bytes, has_checksum: bool) -> list[Statement]:
+    """Returns the DDL statements among the events of a transaction; none if it has rows as well."""
     from cdc.sql.statements import classify  # slow to import, and most batches have rows alone
 
     statements: list[Statement] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cdc.errors import DamagedError
 from cdc.positions import format_seq, split_seq
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import segments_folder
@@ -23,7 +24,8 @@ class FilesReport:
 
 
 def check_files(path: Path) -> FilesReport:
-    """Checks that the store's segments follow one another, and that their indexes have every byte of them."""
+    """Checks that the store's segments follow one another, that their indexes have every byte of them, and the checksum
+    of each entry."""
     report = FilesReport()
     names = kept_names(path)
     before = None
@@ -32,7 +34,14 @@ def check_files(path: Path) -> FilesReport:
         start = position_seq(segment)
         if before is not None:
             _check_step(before, start, name, report)
-        index = IndexFile(segment)
+        try:
+            index = IndexFile(segment)
+            for _ in index.verified_parts():
+                pass
+        except DamagedError as error:
+            report.faults.append(str(error))
+            before = None
+            continue
         _check_bytes(index, name, report, is_newest=number == len(names) - 1)
         before = max(start, int(index.entries["seq"][-1])) if len(index.entries) else start
     for lost in read_damaged(path):

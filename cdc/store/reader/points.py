@@ -60,6 +60,13 @@ def find_point(reader: Store, text: str, remark: Callable[[str], None] | None = 
     return _find_time(reader, _time(text), remark)
 
 
+def require_point(text: str) -> None:
+    """Raises UsageError if the text names no point, whatever a store has."""
+    text = text.strip()
+    if not (text.isdigit() or _PARTS.fullmatch(text) or _gtids(text)):
+        _time(text)
+
+
 def _stored(reader: Store, seq: int) -> int:
     """Returns the seq. Raises UsageError if the store ends before it: the transactions up to it are not known yet."""
     begins = reader.beginning()

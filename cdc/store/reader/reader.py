@@ -171,19 +171,22 @@ class StoreReader:
         """Raises CutOffError if retention has removed transactions after ``after_seq``."""
         require_kept(self.path, after_seq)
 
-    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int:
-        """Returns the seq up to which whole segments hold no transaction that passes the filter; ``after_seq`` if the
-        first one does. A filtered reader's cursor may move there, so that it does not hold the store back."""
-        found, pending = after_seq, after_seq
-        for _, index in self._indexes(after_seq):
-            start = index.after(after_seq)
-            found = pending  # this segment exists: the one before it is finished
-            names = TableNumbers(self.path).names
-            if any(table_filter.wanted(part, names).any() for part in index.parts(start)):
-                break
-            pending = int(index.entries["seq"][-1]) if start < len(index.entries) else pending
+    def skippable_until(self, after_seq: int, table_filter: TableFilter | None = None) -> int:
+        """Returns the seq before the first transaction after ``after_seq`` that passes the filter; the store's end if
+        there is none. A reader's cursor may move there, so that it does not hold the store back. Raises what
+        :meth:`select` raises."""
         self.require_kept(after_seq)
-        return found
+        upto = after_seq
+        for segment, index in self._indexes(after_seq):
+            names = TableNumbers(self.path).names
+            for entries in index.verified_parts(index.after(after_seq)):
+                wanted = np.flatnonzero(self._passing(segment, entries, names, table_filter))
+                stop = int(wanted[0]) if len(wanted) else len(entries)
+                upto = int(entries["seq"][stop - 1]) if stop else upto
+                if len(wanted):
+                    return upto
+        self.require_kept(after_seq)
+        return upto
 
     def _until(self, after_seq: int, limits: Limits) -> CommitTimeLimit | None:
         """Returns the commit-time limit, after it has seen the entries before the selection. It takes the same
@@ -312,20 +315,29 @@ class StoreReader:
 
     # --- stats
 
-    def backlog(self, after_seq: int) -> Backlog:
-        """Returns the number and size of the transactions after a seq. Segments with recorded stats are not read."""
+    def backlog(self, after_seq: int, table_filter: TableFilter | None = None) -> Backlog:
+        """Returns the number and size of the transactions after a seq that pass the filter. Without one, segments with
+        recorded stats are not read."""
         names = self._names()
         names = names[first_after(names, after_seq) :]
+        transactions = size = 0
         stats = StoreStats(self.path)
-        recorded = [found for name in names[1:] if (found := stats.recorded(name)) is not None]
-        transactions = sum(found.transactions for found in recorded)
-        size = sum(found.bytes for found in recorded)
-        rest = names[:1] + [name for name in names[1:] if stats.recorded(name) is None]
-        for _, index in self._indexes(after_seq, rest):
-            for part in index.parts(index.after(after_seq)):
-                transactions += int(np.count_nonzero(part["length"]))
-                size += int(part["length"].sum())
-        oldest = self._oldest(names, after_seq)
+        if table_filter is None:
+            recorded = {name: found for name in names[1:] if (found := stats.recorded(name)) is not None}
+            transactions = sum(found.transactions for found in recorded.values())
+            size = sum(found.bytes for found in recorded.values())
+            oldest = self._oldest(names, after_seq)
+            names = [name for name in names if name not in recorded]
+        else:
+            oldest = None
+        for segment, index in self._indexes(after_seq, names):
+            tables = TableNumbers(self.path).names
+            for entries in index.parts(index.after(after_seq)):
+                passing = self._passing(segment, entries, tables, table_filter)
+                transactions += int(np.count_nonzero(passing))
+                size += int(entries["length"][passing].sum())
+                if oldest is None and passing.any():
+                    oldest = np.array(entries[passing][:1])[0]
         if oldest is None:
             return Backlog(transactions, size, None)
         return Backlog(transactions, size, int(oldest["commit_time_us"]), int(oldest["store_time_us"]))
@@ -429,6 +441,13 @@ class StoreReader:
             for at in statements:
                 wanted[at] = not names_other_tables(segment, entries[at], ours)
         return wanted
+
+    def _passing(
+        self, segment: Path, entries: Entries, names: Sequence[str], table_filter: TableFilter | None
+    ) -> npt.NDArray[np.bool_]:
+        """Returns which entries are transactions that pass the filter."""
+        wanted = self._wanted(segment, entries, names, table_filter)
+        return entries["length"] > 0 if wanted is None else wanted
 
     def _leaves_rows_alone(self, segment: Path, entry: np.void) -> bool:
         self._provide([segment])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cdc.positions import CommitPosition
     from cdc.schemas import Schemas
     from cdc.store.formats.state import Beginning, CaptureState
+    from cdc.store.reader.batch_builder import TableFilter
     from cdc.store.reader.check import FilesReport
     from cdc.store.reader.reader import Backlog, Totals
 
@@ -53,7 +54,7 @@ class Store(Protocol):
 
     def seq_before(self, time_us: int) -> int: ...
 
-    def backlog(self, after_seq: int) -> Backlog: ...
+    def backlog(self, after_seq: int, table_filter: TableFilter | None = None) -> Backlog: ...
 
     def totals(self) -> Totals: ...
 

@@ -90,6 +90,17 @@ def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> 
     there = {column.name.lower(): column for column in columns_of(state)}
     if target.apply.schema_changes == "evolve" and target.apply.mode == "upsert":
         known = {field.name.lower() for field in columns.fields}
+        strange = [column.name for name, column in there.items() if name not in known]
+        missing = [field.name for field in columns.fields if field.name.lower() not in there]
+        if strange and missing:
+            raise TargetError(
+                f"the Delta table has {_named(strange)}, and lacks {_named(missing)}: it seems that another program "
+                "has renamed a column",
+                place=f"table {target.table} at {target.path}",
+                remedy=f"Rename it back (ALTER TABLE … RENAME COLUMN {strange[0]} TO {missing[0]}), or load the table "
+                f"anew with `cdc snapshot {target.destination} {target.table}`. For another name in Delta, set "
+                f"tables.overrides: {{{target.table}: {{columns: {{{missing[0]}: {{rename: {strange[0]}}}}}}}}}.",
+            )
         for name, column in there.items():
             if name not in known:
                 raise UnsupportedDdlError(
@@ -114,6 +125,10 @@ def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> 
             )
         kept.append(field.name)
     return columns if len(kept) == len(columns.fields) else columns.only(kept)
+
+
+def _named(columns: list[str]) -> str:
+    return f"{'a column' if len(columns) == 1 else 'the columns'} {', '.join(columns)}"
 
 
 def _takes(target: Target, have: t.DataType, want: t.DataType) -> bool:

@@ -125,6 +125,28 @@ def test_an_existing_configuration_is_kept(source: Server, here: Path, capsys: p
     assert (here / "conf" / "shop.yaml").read_text() == before
 
 
+def test_an_empty_file_is_filled(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "conf").mkdir()
+    (here / "conf" / "shop.yaml").write_text("\n")
+    assert cli.main(["check", "shop"]) == 2
+    assert "holds no sections. Write it with `cdc init`." in capsys.readouterr().err
+    assert init(source) == 0
+    assert load(here / "conf" / "shop.yaml").source.url == source.url
+
+
+def test_what_to_do_where_no_table_matches_is_the_last_line(
+    source: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["init", source.url, "--target", "./lake", "--name", "x"]
+    assert cli.main([*command, "--tables", "shop"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(r"Expressions match the whole of db.table: write shop\..*.")
+    (here / "conf" / "x.yaml").unlink()
+    assert cli.main([*command, "--tables", "nothing"]) == 0
+    out = capsys.readouterr().out
+    assert "Then:" not in out and "Expressions match the whole of db.table, such as " in out.splitlines()[-1]
+
+
 def test_a_folder_that_cannot_be_written(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "conf").write_text("a file")
     assert init(source) == 1

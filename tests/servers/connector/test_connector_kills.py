@@ -21,8 +21,8 @@ from kazoo.client import KazooClient
 
 from cdc.cluster.nodes import Tree, render_running
 from cdc.connector import Connector, ZooKeeper, connect, connect_cluster
-from cdc.errors import BatchError, LeaseHeldError, UsageError
-from cdc.testing.servers import PASSWORD, Server
+from cdc.errors import BatchError, LeaseHeldError
+from cdc.testing.servers import PASSWORD, Server, free_port
 from tests.support.apply import Loop
 from tests.support.writing import RowWriter
 
@@ -59,26 +59,6 @@ def _start(conf: Path, *words: str) -> subprocess.Popen[bytes]:
 
 def start_server(conf: Path, port: int) -> subprocess.Popen[bytes]:
     return _start(conf, "server", "shop", "--http", "0", "--port", str(port))
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-def subscribe(connector: Connector) -> None:
-    """Subscribes once the server, which has just been started, serves the destination."""
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            connector.subscribe()
-            return
-        except UsageError as error:
-            if "should start first" not in str(error) or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.2)
 
 
 def read_until(connector: Connector, last: Callable[[], int | None], after: Callable[[int], Any]) -> list[list[int]]:
@@ -130,7 +110,7 @@ def test_a_server_is_killed_under_a_client(mysql9: Server, tmp_path: Path, datab
         connect(f"127.0.0.1:{port}", "shop", retry_for_s=240) as connector,
         RowWriter(loop.server, f"{loop.db}.t") as writer,
     ):
-        subscribe(connector)
+        connector.subscribe()
 
         def kill(rows: int) -> None:
             if len(kills) < 3 and rows >= 300 * (len(kills) + 1):
@@ -171,7 +151,7 @@ def test_a_cluster_client_goes_on_with_the_next_server_and_only_one_works(
         lead(ports[0])
         try:
             with connect_cluster(where, "shop", **options) as connector:
-                subscribe(connector)
+                connector.subscribe()
                 with pytest.raises(LeaseHeldError, match=f"works at .*:{os.getpid()}"):
                     connect_cluster(where, "shop", elect_for_s=0.2, **options)
                 with connect_cluster(where, "shop", client_id=7, **options) as other:

@@ -22,9 +22,9 @@ from cdc.config.memory import in_memory, run_folder
 from cdc.connector import TcpConnector, ZooKeeper, connect, connect_cluster
 from cdc.errors import BatchError
 from cdc.server import EmbeddedServer
-from cdc.testing.servers import HOST, USER, Server
+from cdc.testing.servers import HOST, USER, Server, free_port
 from tests.fault.support import wait_for
-from tests.servers.connector.test_connector_kills import free_port, require_complete, subscribe
+from tests.servers.connector.test_connector_kills import require_complete
 from tests.servers.server.test_instances import port_of, rows
 from tests.support.canal_client import CanalRefusedError, RawClient
 from tests.support.instances import OPERATOR, Operator, captures, change, replace
@@ -170,7 +170,7 @@ def test_a_killed_server_loses_nothing(
         servers(file.parent) as server,
         connect(f"127.0.0.1:{server.port}", "shop", retry_for_s=120) as connector,
     ):
-        subscribe(connector)
+        connector.subscribe()
         with RowWriter(mysql9, f"{db}.t", _VALUE) as writer:
             found: list[list[int]] = []
             for _ in range(kills):
@@ -204,7 +204,7 @@ def test_another_server_takes_over_with_an_empty_memory(
     running[0].start()
     try:
         with connect_cluster(where, "shop", retry_for_s=120) as connector:
-            subscribe(connector)
+            connector.subscribe()
             running[1].start()
             with RowWriter(mysql9, f"{db}.t", _VALUE) as writer:
                 for fault in (signal.SIGKILL, signal.SIGSTOP):

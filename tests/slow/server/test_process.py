@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,13 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cdc.client import connect, open_batches, open_store
 from cdc.config import DestinationConfig
 from cdc.decode.transactions import open_range
 from cdc.errors import ConfigError, PeerUnavailableError
 from cdc.meta import open_meta
+from cdc.testing.servers import free_port
 from cdc.wire.files import uri_of
+from tests.support.canal_client import RawClient
 from tests.support.server import (
     ServerProcess,
     client_config,
@@ -25,7 +30,7 @@ from tests.support.server import (
     server_process,
     with_tokens,
 )
-from tests.support.unit_batches import IDENTITY, make_config
+from tests.support.unit_batches import IDENTITY, make_config, make_store
 from tests.support.unit_store import fill
 
 OWNER = "airflow:apply_shop"
@@ -157,3 +162,47 @@ def test_a_server_that_comes_back_finds_its_client_waiting(
     started.join()
     address = uri_of(connect(client), "schemas/1.json")
     assert address.startswith(f"towpath+{server.url}/v1/shop/")
+
+
+def test_a_client_of_canal_goes_on_behind_what_it_acked_before_a_kill(tmp_path: Path) -> None:
+    """Also inside a lease. A client may come as soon as the port listens: the destination is open when it is answered."""
+    config = make_config(tmp_path)
+    document = yaml.safe_load(config.file.read_text())
+    document["server"], document["batch"] = {"canal": {"enabled": True}}, {}
+    config.file.write_text(yaml.safe_dump(document))
+    make_store(config.store.path)
+    open_meta(config).bind_source(IDENTITY)
+    port = free_port()
+    offsets: list[int] = []
+    command = [sys.executable, "-m", "cdc", "--conf-dir", str(config.file.parent), "server", "shop"]
+    for is_first in (True, False):
+        server = subprocess.Popen([*command, "--http", "0", "--port", str(port)])
+        try:
+            with first_client(port) as client:
+                client.login().subscribe()
+                while not is_first or len(offsets) < 5:
+                    batch = client.get(1)
+                    if batch.id == -1:
+                        break
+                    offsets += [one.header.logfile_offset for one in batch.entries]
+                    client.ack(batch.id)
+            if is_first:
+                time.sleep(2.0)
+                known = open_meta(config).read().subscription("canal-1001")
+                assert known.outstanding[0].after_seq < known.acked_seq < known.outstanding[0].last_seq
+        finally:
+            server.kill()
+            server.wait()
+    assert len(offsets) == 20, "what was acked a second before the kill does not come again"
+    assert offsets == sorted(offsets)
+
+
+def first_client(port: int) -> RawClient:
+    """Connects as soon as the port listens."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return RawClient(port, timeout_s=60)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -22,6 +22,7 @@ from cdc.errors import ConfigError, CutOffError, LeaseHeldError, StorageError, U
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import open_meta
 from cdc.schemas import Schemas, TableSchema
+from cdc.status import collect
 from cdc.store.formats.layout import schemas_folder
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
@@ -218,9 +219,26 @@ def test_a_filtered_subscriber(config: DestinationConfig, capsys: pytest.Capture
     service(config).unsubscribe("s2")
     service(config).ack(lease.batch, lease.token, subscriber="s")
     assert service(config).get("t", subscriber="s") is None
-    assert open_meta(config).cursor("s") == last_seqs(config.store.path)[-2], "nothing of it holds the store back"
+    assert open_meta(config).cursor("s") == last_seqs(config.store.path)[-1], "nothing of it holds the store back"
     text = cdc(config, capsys, "batch", "subscribe", "shop", "--subscriber", "s", "--filter", "(", code=2)
     assert "is not a regular expression" in text
+
+
+def test_what_a_filter_leaves_out_is_no_lag_and_holds_nothing_back(config: DestinationConfig) -> None:
+    """Also for a subscriber that never reads: its cursor moves when retention runs."""
+    service(config).subscribe("s", "none")
+    ends = last_seqs(config.store.path)
+    ack_until(config, "apply", ends[-1])
+    assert open_meta(config).cursor("s") == 0
+    status = collect(config)["subscriptions"][-1]
+    assert (status["lag_s"], status["behind"]) == (0.0, {"transactions": 0, "bytes": 0})
+    assert not status["held_back"]["lost"] and status["held_back"]["since"] is None
+    ran = make_cleaner(config, open_meta(config)).run(by_hand=True)
+    assert open_meta(config).cursor("s") == ends[-1] and not ran.removal.cut_off
+    assert [one.why for one in ran.removal.removed] == ["acked"] * (len(ends) - 1)
+    service(config).subscribe("s", None)
+    status = collect(config)["subscriptions"][-1]
+    assert status["behind"]["transactions"] == 0 and service(config).get("t", subscriber="s") is None
 
 
 def test_unsubscribing(config: DestinationConfig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pytest
 from cdc import cli
 from cdc.decode import DecodeOptions, list_tables, read
 from cdc.decode.jsonl import json_lines, to_json_lines
+from cdc.schemas import ColumnSchema, Schemas, TableSchema
+from cdc.testing.binlog import BinlogBuilder
 from tests.support.unit_decode import GOLDEN, golden, schemas_of, shown_values, typed
 
 MYSQL9, MYSQL56, MARIADB11 = (str(typed(kind).path) for kind in ("mysql9", "mysql56", "mariadb11"))
@@ -208,3 +211,29 @@ def test_pandas_takes_the_batches() -> None:
         read(MYSQL9, table="shop.kinds", options=DecodeOptions(columns=["id", "txt"]))
     ).to_pandas()
     assert frame["id"].tolist()[:3] == [1, 2, 3]
+
+
+def test_a_schema_does_not_hold_over_a_statement_that_alters_the_table(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    log.ddl("CREATE INDEX i ON orders (id)", db="shop")
+    log.ddl("ALTER TABLE orders ADD x INT", db="shop")
+    log.transaction("shop", "orders", [2])
+    file = tmp_path / "binlog.000001"
+    file.write_bytes(bytes(log.data))
+    schema = tmp_path / "1.json"
+    columns = (
+        ColumnSchema(
+            name="id", data_type="int", column_type="int", nullable=True, default=None, extra="", charset=None,
+            collation=None,
+        ),
+    )  # fmt: skip
+    Schemas(tables={"shop.orders": TableSchema(columns=columns, primary_key=())}).save(schema)
+    code, out, err = run(capfd, str(file), "--schema", str(schema))
+    assert (code, out) == (2, "") and "ALTER TABLE changes shop.orders at seq" in err
+    seq = int(re.search(r"at seq (\d+)", err)[1])  # type: ignore[index]
+    for part in (("--to", str(seq - 1)), ("--from", str(seq + 1))):
+        code, out, _ = run(capfd, str(file), "--schema", str(schema), *part)
+        assert code == 0 and len(rows(out)) == 1

@@ -72,6 +72,7 @@ def files(config: DestinationConfig) -> dict[str, bytes]:
         (["replay", "shop", "bat.o", "--mode", "append"], ("--mode needs --into",)),
         (["replay", "shop", "bat.o", "--mode", "sideways", "--into", "x"], ("sideways", "upsert")),
         (["replay", "shop", "bat.o"], ("nothing was applied yet", "cdc apply shop")),
+        (["replay", "shop", "bat.o", "--to", "yesterday"], ("'yesterday' is neither a seq, nor a time", "Give a seq")),
     ],
 )
 def test_wrong_arguments(

@@ -15,6 +15,7 @@ import pytest
 from cdc.canal import packets as p
 from cdc.canal.encoder import Taken
 from cdc.canal.fields import data, number
+from cdc.server import canal_clients as clients
 from cdc.server import canal_connection as connection
 from cdc.server import canal_listener as listener
 from cdc.server.canal_cursor import ClientCursor
@@ -111,6 +112,27 @@ def test_a_flood_of_connections_leaves_those_that_are_there_and_lets_new_ones_in
         assert sum(is_closed(one.socket, 0.2) for one in opened[:60]) == 60, "the oldest give way"
         for one in opened:
             one.socket.close()
+
+
+def test_subscriptions_that_nobody_uses_give_way_to_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that, whoever can connect could take all places, and each would hold the store back for ever."""
+    served = served_destination(tmp_path, max_clients=3)
+    with listening([served]) as port:
+
+        def subscribe(client_id: str) -> RawClient:
+            return RawClient(port, client_id=client_id).login().subscribe()
+
+        with subscribe("1") as used:
+            used.ack(used.get().id)
+        with subscribe("2") as connected:
+            subscribe("3").socket.close()
+            with pytest.raises(CanalRefusedError, match="has 3 subscriptions of Canal's clients already"):
+                subscribe("4")
+            monkeypatch.setattr(clients, "_PARK_S", 0.0)
+            time.sleep(0.5)  # until the server has noticed that 3 is gone
+            subscribe("4").socket.close()
+            assert set(served.meta.read().subscriptions) == {"canal-1", "canal-2", "canal-4"}
+            assert connected.get().entries
 
 
 def test_no_more_clients_log_in_than_may(port: int) -> None:

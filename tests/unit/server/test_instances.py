@@ -22,6 +22,7 @@ from cdc.server.folder import ConfigFolder
 from cdc.server.instance import Timings
 from cdc.server.stops import FILE_NAME, read_stop
 from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state
+from cdc.testing.servers import free_port
 from tests.support.canal_client import CanalRefusedError, RawClient
 from tests.support.instances import OPERATOR, VIEWER, Operator, change
 from tests.support.server import OTHER_TOKEN, TOKEN
@@ -247,13 +248,6 @@ def test_a_first_destination_for_canals_clients_opens_the_port(tmp_path: Path) -
         assert canal(server, "later").get().id != -1
         with pytest.raises(CanalRefusedError, match="destination:shop should start first"):
             canal(server, "shop")
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def test_what_belongs_to_the_process_is_refused_for_one_destination(tmp_path: Path, server: EmbeddedServer) -> None:

@@ -253,14 +253,31 @@ def test_a_ddl_that_names_no_table_passes_every_filter(tmp_path: Path) -> None:
     assert TableFilter("nothing").wanted(entries, ["shop.orders"]).tolist() == [True]
 
 
-def test_a_cursor_skips_whole_segments_without_matching_tables(tmp_path: Path) -> None:
+def test_a_cursor_skips_what_does_not_match_up_to_the_next_that_does(tmp_path: Path) -> None:
     fill(tmp_path, 60, tables=("items",))
     ends = last_seqs(tmp_path)
     reader = StoreReader(tmp_path)
     none, some = TableFilter(r"shop\.orders"), TableFilter(r"shop\.items")
-    assert reader.skippable_until(0, none) == ends[-2], "the newest one is still written"
-    assert reader.skippable_until(ends[1], none) == ends[-2] and reader.skippable_until(ends[-1], none) == ends[-1]
-    assert reader.skippable_until(0, some) == 0 and reader.skippable_until(ends[0], some) == ends[0]
+    assert [reader.skippable_until(seq, none) for seq in (0, ends[1], ends[-1])] == [ends[-1]] * 3
+    assert [reader.skippable_until(seq, kind) for seq in (0, ends[0]) for kind in (some, None)] == [0, 0] + [
+        ends[0]
+    ] * 2
+
+
+def test_the_backlog_of_a_filtered_subscriber_has_what_it_gets(tmp_path: Path) -> None:
+    build(tmp_path, [["items"], ["orders", "items"], ["items"], ["orders"], ["items"]])
+    reader = StoreReader(tmp_path)
+    orders = TableFilter(r"shop\.orders")
+    entries = np.concatenate(list(reader.all_entries()))
+    assert len(entries) == 5
+    behind = reader.backlog(0, orders)
+    assert (behind.transactions, behind.bytes) == (2, int(entries["length"][1] + entries["length"][3]))
+    assert behind.oldest_commit_time_us == entries["commit_time_us"][1]
+    assert reader.skippable_until(0, orders) == entries["seq"][0]
+    assert reader.skippable_until(int(entries["seq"][1]), orders) == entries["seq"][2]
+    last = int(entries["seq"][3])
+    assert reader.backlog(last, orders).transactions == 0 and reader.backlog(last).transactions == 1
+    assert reader.skippable_until(last, orders) == entries["seq"][4]
 
 
 @pytest.mark.rule("canal-server-12")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.cli import main
 from cdc.decode import decode_range
 from cdc.errors import CdcError, DamagedError, LeaseHeldError, UsageError, VersionError
@@ -246,3 +247,16 @@ def test_every_byte_of_a_segment_in_the_middle(store: Path, transactions: list[T
         lost = sum(len(one.entries) for one in found.losses)
         assert lost == (1 if at >= first else 4), at
     assert len(whole) == COUNT and issubclass(DamagedError, CdcError)
+
+
+def test_an_index_that_readers_refuse_is_not_sound(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One flipped bit in the flags, the table mask or the length of an entry, whose segment is whole."""
+    index = index_path(list_segments(store)[0])
+    whole = index.read_bytes()
+    for at in range(HEADER_SIZE, HEADER_SIZE + 2 * ENTRY_SIZE, 7):
+        index.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        assert main(["inspect", str(store), "--json"]) == 2, at
+        report = json.loads(capsys.readouterr().out)
+        assert not report["sound"] and "fails its checksum" in report["damage"] and index.name in report["damage"]
+    index.write_bytes(whole)
+    assert main(["inspect", str(store), "--json"]) == 0

@@ -15,3 +15,9 @@ def test_keys_are_configured_or_primary() -> None:
         require_keys("t", ("z",), (), ("a",))
     with pytest.raises(ConfigError, match="no primary key"):
         require_keys("t", None, (), ("a",))
+
+
+def test_a_table_whose_key_comes_later_is_told_to_take_a_snapshot() -> None:
+    """As dumps of phpMyAdmin write it: CREATE TABLE without a key, rows, then ALTER TABLE … ADD PRIMARY KEY."""
+    with pytest.raises(ConfigError, match=r"has no primary key.* if it got a primary key later, .*`cdc snapshot`"):
+        require_keys("shop.orders", None, (), ("id", "v"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cdc.errors
-from cdc.errors import CdcError, MergeFailedError, TargetError
+from cdc.errors import CdcError, MergeFailedError, PermanentError, TargetError
 from spark_jobs.runtime.failures import again_if_concurrent, explain, find_error, is_concurrent, marked_errors
 
 
@@ -28,6 +28,13 @@ def test_errors_cross_from_workers_to_the_driver() -> None:
         ("[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION] Cannot create table", TargetError),
         ("java.lang.OutOfMemoryError: Java heap space\n\tat org.x", MergeFailedError),
         ("Answer from Java side is empty", MergeFailedError),
+        ("org.apache.spark.sql.AnalysisException: [DATATYPE_MISMATCH] Cannot resolve it", PermanentError),
+        ("org.apache.spark.sql.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table", MergeFailedError),
+        ("org.apache.spark.SparkArithmeticException: [NUMERIC_VALUE_OUT_OF_RANGE] The value", PermanentError),
+        ("[DELTA_VIOLATE_CONSTRAINT] CHECK constraint low (n < 10) violated by row with values:", TargetError),
+        ("Check or Invariant (n < 10) violated by value in row: [1, 11]", TargetError),
+        ("[DELTA_CANNOT_MODIFY_APPEND_ONLY] This table is configured to only allow appends.", TargetError),
+        ("[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: n.", TargetError),
     ],
 )
 def test_foreign_errors_become_a_sentence(text: str, kind: type[CdcError]) -> None:
@@ -37,6 +44,11 @@ def test_foreign_errors_become_a_sentence(text: str, kind: type[CdcError]) -> No
     assert "\n" not in str(error)
     assert is_concurrent(RuntimeError("io.delta.exceptions.ConcurrentTransactionException: x"))
     assert not is_concurrent(RuntimeError(text))
+
+
+def test_a_conflict_passes_whatever_spark_says_besides() -> None:
+    text = "io.delta.exceptions.MetadataChangedException: org.apache.spark.sql.AnalysisException: [DELTA] x"
+    assert type(explain(RuntimeError(text), "shop.t")) is MergeFailedError
 
 
 CONFLICT = "io.delta.exceptions.ConcurrentAppendException: x"
