@@ -115,7 +115,9 @@ def fields(
 @pytest.mark.parametrize(
     ("server", "name"),
     [
-        pytest.param(server, name, marks=[] if server == case.servers[0] and number % 3 == 0 else [pytest.mark.long])
+        pytest.param(
+            server, name, marks=[] if server == case.servers[0] == "mysql9" and number % 4 == 0 else [pytest.mark.long]
+        )
         for server in SERVERS
         for number, (name, case) in enumerate(CASES.items())
         if server in case.servers

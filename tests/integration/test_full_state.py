@@ -100,6 +100,7 @@ def test_soft_delete(table: Callable[[str], Table]) -> None:
     assert one.position() == 60
 
 
+@pytest.mark.long
 def test_scd2(table: Callable[[str], Table]) -> None:
     one = table("scd2")
     columns = "`a key`, w, _valid_from, _valid_to, _current, _seq"

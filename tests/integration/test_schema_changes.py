@@ -61,7 +61,8 @@ def require_equal(loop: Loop, table: str, where: str = "true") -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("metadata", ["FULL", pytest.param("MINIMAL", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
 def test_a_generated_key_stays_first(loop: Loop, metadata: str) -> None:
     """MySQL puts columns that are to be FIRST behind the key that it generated, until the key is made visible."""
     needs(loop.server, "invisible keys")

@@ -101,7 +101,8 @@ def shown(rows: DataFrame) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
 def test_the_plan_and_the_window_give_the_same_rows(
     kind: str,
     request: pytest.FixtureRequest,
