@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,6 +30,10 @@ VERSIONED = "is system-versioned: its row events do not tell old rows, which SEL
 def versioned_remedy(table: str) -> str:
     """Returns the way out for a system-versioned table."""
     return f"Exclude the table ({exclusion(table)}), or end it at the source by ALTER TABLE … DROP SYSTEM VERSIONING."
+
+
+Offsets: TypeAlias = tuple[tuple[int, int], ...]
+"""A time zone over some years: seconds since 1970, and the offset from UTC in seconds from then on."""
 
 
 class ColumnSchema(BaseModel):
@@ -152,10 +156,8 @@ class Schemas(BaseModel):
     foreign_keys: dict[str, tuple[ForeignKey, ...]] | None = None
     """By the ``db.table`` that has them, the keys whose actions change its rows without row events; None in files of
     Towpath 0.1, and where no server was asked."""
-
-    system_zone: tuple[tuple[int, int], ...] | None = None
-    """The server's own time zone over some years: seconds since 1970, and the offset from UTC in seconds from then on.
-    None in files of Towpath 0.1, and where no server was asked."""
+    system_zone: Offsets | None = None
+    """The server's own time zone; None in files of Towpath 0.1, and where no server was asked."""
 
     def comments_of(self, table: str) -> TableComments | None:
         """Returns the comments of a table; None if they are not known, or there is no such table."""

@@ -52,9 +52,9 @@ def mark_second_servers(items: list[pytest.Item]) -> None:
         if len(kinds) == 1 and item.get_closest_marker("long") is None and item.get_closest_marker("field") is None:
             rest = sorted(f"{name}={value!r}" for name, value in given.items() if name != kinds[0])
             pairs.setdefault((item.nodeid.partition("[")[0], *rest), {})[str(given[kinds[0]])] = item
-    for key, found in pairs.items():
-        if len(found) == len(_PAIR):
-            found[_PAIR[zlib.crc32(key[0].encode()) % 2]].add_marker(pytest.mark.long)
+    for key, by_kind in pairs.items():
+        if len(by_kind) == len(_PAIR):
+            by_kind[_PAIR[zlib.crc32(key[0].encode()) % 2]].add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(tryfirst=True)

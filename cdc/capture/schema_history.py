@@ -41,7 +41,7 @@ from cdc.errors import RetryableError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.log import get_logger
 from cdc.patterns import exclusion
 from cdc.positions import BinlogPosition, make_seq, split_seq
-from cdc.schemas import ForeignKey, Schemas, TableComments, TableSchema
+from cdc.schemas import ForeignKey, Offsets, Schemas, TableComments, TableSchema
 from cdc.source.schemas import check_members, read_schema, read_schemas, with_members
 from cdc.source.server import current_position
 from cdc.store.formats.index import read_entries
@@ -105,7 +105,7 @@ class SchemaHistory:
         self._comments: dict[str, TableComments] | None = None
         self._engines: dict[str, str] | None = None
         self._foreign_keys: ForeignKeys = None
-        self._system_zone: tuple[tuple[int, int], ...] | None = None
+        self._system_zone: Offsets | None = None
         self._earlier_keys: set[str] = set()
         """The tables on either end of foreign keys that the source has dropped, by a statement that was not read yet.
         Their names are in lower case."""

@@ -119,14 +119,16 @@ class StatementFilter:
         self._require_harmless([table for table in found.tables if table not in temporary], query, where)
         return Decision(False), False
 
-    def _require_no_merge_table(self, found: Statement, query: QueryEvent, where: str) -> None:
+    def _require_no_merge_table(self, statement: Statement, query: QueryEvent, where: str) -> None:
         """Raises UnsupportedEventError for a statement that makes a captured table a MERGE table, or a part of one: the
         binlog has rows of the one as rows of the other."""
-        is_merge = found.verb == "ALTER TABLE" or _MERGE.search(query.sql) is not None
-        if not is_merge or found.verb not in ("CREATE TABLE", "ALTER TABLE") or "union" not in query.sql.lower():
+        is_merge = statement.verb == "ALTER TABLE" or _MERGE.search(query.sql) is not None
+        if not is_merge or statement.verb not in ("CREATE TABLE", "ALTER TABLE") or "union" not in query.sql.lower():
             return
         below = union_of(query.sql, query.db)
-        captured = [f"{db}.{name}" for db, name in (*found.tables, *below) if below and self._tables.includes(db, name)]
+        captured = [
+            f"{db}.{name}" for db, name in (*statement.tables, *below) if below and self._tables.includes(db, name)
+        ]
         if captured:
             raise _stop(
                 f"the rows of {', '.join(captured)} change through a MERGE table, and the binlog has them as rows of "

@@ -119,8 +119,9 @@ def init(
             chosen = TablesConfig(include=tuple(patterns), lower_case_table_names=names)
             found = list_tables(conn, chosen)
             keys = silent_keys(conn, chosen, found)
-            everything = TablesConfig(include=(r".*\..*",), lower_case_table_names=names)
-            others = [] if found else list_tables(conn, everything)
+            others = (
+                [] if found else list_tables(conn, TablesConfig(include=(r".*\..*",), lower_case_table_names=names))
+            )
         finally:
             conn.close()
     name = name or _default_name(found, info)

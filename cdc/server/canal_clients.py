@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ class Clients:
         self._zone = zone_of(self.config.time_zone)
         self._clients: dict[tuple[str, int], Client] = {}
         self._left: dict[tuple[str, str], float] = {}
-        """When the last connection of a subscriber went, by destination and subscriber."""
+        """When the last connection of a subscriber went, by destination and subscriber; infinite while it has one."""
         self._began = time.monotonic()
         self.logged_in = 0
         """Connections that have logged in."""
@@ -123,6 +124,7 @@ class Clients:
     def enter(self, client: Client) -> None:
         """Notes that the connection of this task uses a client id."""
         client.connections += 1
+        self._left[client.destination, client.cursor.subscriber] = math.inf
         task = asyncio.current_task()
         assert task is not None
         client.users.add(task)
@@ -130,7 +132,9 @@ class Clients:
     def leave(self, client: Client) -> None:
         """Notes that the connection of this task does not use a client id any more."""
         client.connections -= 1
-        client.left = self._left[client.destination, client.cursor.subscriber] = time.monotonic()
+        client.left = time.monotonic()
+        if not client.connections:
+            self._left[client.destination, client.cursor.subscriber] = client.left
         task = asyncio.current_task()
         assert task is not None
         client.users.discard(task)
@@ -154,15 +158,15 @@ class Clients:
         """Refuses a new subscription if there are as many as clients may have: each holds back retention. One that was
         never used gives way, once its client is gone for a while: anybody can make many. Raises UsageError."""
         served = self._served(destination)
-        known = served.meta.read().subscriptions
-        if client.cursor.subscriber in known:
+        subscriptions = served.meta.read().subscriptions
+        if client.cursor.subscriber in subscriptions:
             return
-        of_canal = [name for name in known if name.startswith(subscriber_of(0)[:-1])]
+        of_canal = [name for name in subscriptions if name.startswith(subscriber_of(0)[:-1])]
         if len(of_canal) < self.config.max_clients:
             return
         for name in of_canal:
             gone_s = time.monotonic() - self._left.get((destination, name), self._began)
-            if not known[name].was_used and not self._is_connected(destination, name) and gone_s > _PARK_S:
+            if not subscriptions[name].was_used and gone_s > _PARK_S:
                 served.batches.unsubscribe(name)
                 _log.warning("a subscription that was never used gives way", destination=destination, subscriber=name)
                 return
@@ -170,10 +174,6 @@ class Clients:
             f"destination:{destination} has {self.config.max_clients} subscriptions of Canal's clients already",
             remedy="Unsubscribe the client ids that are not used any more, or raise server.canal.max_clients.",
         )
-
-    def _is_connected(self, destination: str, subscriber: str) -> bool:
-        ours = [one for one in list(self._clients.values()) if one.destination == destination and one.connections]
-        return any(one.cursor.subscriber == subscriber for one in ours)
 
     def count(self, destination: str, operation: str, outcome: str) -> None:
         """Counts a request; those of unknown destinations together."""

@@ -279,9 +279,13 @@ class EmbeddedServer:
         assert self._settings is not None
         self._settings = self._settings.model_copy(update={"canal": config.server.canal})
         canal = await asyncio.to_thread(CanalListener, self._settings, self.live, self._counters, self._canal_port)
-        self._canal = canal
         if self._is_accepting:
-            await canal.start()
+            try:
+                await canal.start()
+            except BaseException:
+                canal.close()
+                raise
+        self._canal = canal
 
     async def _close_canal(self) -> None:
         if self._canal is not None:

@@ -23,6 +23,7 @@ from cdc.patterns import exclusion
 from cdc.schemas import (
     ColumnSchema,
     ForeignKey,
+    Offsets,
     Schemas,
     TableComments,
     TableSchema,
@@ -165,14 +166,13 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
     return with_members(tables, schemas)
 
 
-def system_zone(conn: pymysql.connections.Connection[Any]) -> tuple[tuple[int, int], ...]:
-    """Returns the server's own time zone from two years before this one to the end of the next: seconds since 1970, and
-    the offset from UTC in seconds from then on. ``conn`` is in UTC."""
+def system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
+    """Returns the server's own time zone from two years before this one to the end of the next. ``conn`` is in UTC."""
     year = datetime.now(UTC).year
     begin, end = (int(datetime(one, 1, 1, tzinfo=UTC).timestamp()) for one in (year - 2, year + 2))
     times = list(range(begin, end, _WEEK_S))
     offsets = _system_offsets(conn, times)
-    found = [(begin, offsets[0])]
+    changes = [(begin, offsets[0])]
     for (early, before), (late, after) in pairwise(zip(times, offsets, strict=True)):
         if before == after:
             continue
@@ -180,8 +180,8 @@ def system_zone(conn: pymysql.connections.Connection[Any]) -> tuple[tuple[int, i
             points = [*range(early, late, max(1, (late - early) // _PARTS)), late]
             changed = next(i for i, offset in enumerate(_system_offsets(conn, points)) if offset != before)
             early, late = points[changed - 1], points[changed]
-        found.append((late, after))
-    return tuple(found)
+        changes.append((late, after))
+    return tuple(changes)
 
 
 def _system_offsets(conn: pymysql.connections.Connection[Any], times: Sequence[int]) -> list[int]:

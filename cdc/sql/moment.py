@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import Protocol, TypeAlias
+from typing import Protocol
 from zoneinfo import ZoneInfo
+
+from cdc.schemas import Offsets
 
 _OFFSET = re.compile(r"([+-])(\d{1,2}):(\d{2})")
 _SYSTEM = "SYSTEM"
-Offsets: TypeAlias = tuple[tuple[int, int], ...]
-"""A time zone over some years: seconds since 1970, and the offset from UTC in seconds from then on."""
 
 
 class SupportsMoment(Protocol):

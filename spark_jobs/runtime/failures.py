@@ -28,7 +28,7 @@ _CONCURRENT = (
 _TARGET = ("ALREADY_EXISTS", "NON_EMPTY_LOCATION", "DELTA_CREATE_TABLE", "Mkdirs failed", "Permission denied")
 _RULES = (
     (
-        re.compile(r"CHECK constraint (?P<name>\S+) (?P<rule>\(.*?\)) violated|Invariant (?P<rule2>\(.*?\)) violated"),
+        re.compile(r"(?:CHECK constraint (?P<name>\S+)|Invariant) (?P<rule>\(.*?\)) violated"),
         "its CHECK constraint {rule} refuses a row of the source",
         "DROP CONSTRAINT {name}",
     ),
@@ -168,7 +168,7 @@ def broken_rule(error: BaseException, table: str, properties: Iterable[str] = ()
         match = pattern.search(text)
         if match is None:
             continue
-        words = {key.rstrip("2"): value for key, value in match.groupdict().items() if value is not None}
+        words = {key: value for key, value in match.groupdict().items() if value is not None}
         constraints = [key.removeprefix(_CONSTRAINT) for key in properties if key.startswith(_CONSTRAINT)]
         words.setdefault("name", " or ".join(constraints) or "NAME")
         return TargetError(

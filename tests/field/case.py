@@ -52,9 +52,9 @@ _TRACKERS = {"FLINK": "https://issues.apache.org/jira/browse", "DBZ": "https://i
 
 def all_cases() -> dict[str, Case]:
     """Returns every case by the name of its file."""
-    found: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for module in pkgutil.iter_modules(tests.field.__path__):
         case = getattr(importlib.import_module(f"tests.field.{module.name}"), "CASE", None)
         if case is not None:
-            found[module.name] = case
-    return dict(sorted(found.items()))
+            cases[module.name] = case
+    return dict(sorted(cases.items()))

@@ -93,21 +93,21 @@ def fields(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Field]]:
     """The chosen cases of a server, applied when the first of them is asked for."""
-    made: dict[str, Field] = {}
+    runs: dict[str, Field] = {}
 
     def of(server: str) -> Field:
-        if server not in made:
+        if server not in runs:
             items: list[Any] = [item for item in request.session.items if item.path == request.path]
             chosen = {one.callspec.params["name"] for one in items if one.callspec.params["server"] == server}
             cases = {name: case for name, case in CASES.items() if name in chosen}
-            made[server] = Field(tmp_path_factory.mktemp("field"), request.getfixturevalue(server), cases)
-            made[server].run()
-        return made[server]
+            runs[server] = Field(tmp_path_factory.mktemp("field"), request.getfixturevalue(server), cases)
+            runs[server].run()
+        return runs[server]
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
         yield of
-        for one in made.values():
+        for one in runs.values():
             one.close()
 
 

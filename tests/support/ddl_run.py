@@ -20,7 +20,7 @@ from cdc.binlog.constants import EventType
 from cdc.binlog.events import QueryEvent, parse_format_description, parse_header, parse_query
 from cdc.config import SourceConfig, TablesConfig
 from cdc.errors import UnsupportedDdlError
-from cdc.schemas import ColumnSchema, TableSchema, quoted_members
+from cdc.schemas import ColumnSchema, Offsets, TableSchema, quoted_members
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.sql.changes import (
@@ -38,7 +38,7 @@ from cdc.sql.changes import (
     table_of,
 )
 from cdc.sql.conversions import Same, value_effect
-from cdc.sql.moment import Moment, Offsets
+from cdc.sql.moment import Moment
 from cdc.sql.server import Server as SqlServer
 from cdc.sql.statements import classify
 from cdc.sql.track import Plan, apply_changes, plan_columns, with_database_charset

@@ -89,8 +89,8 @@ def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> 
     source's: it would not equal SELECT."""
     there = {column.name.lower(): column for column in columns_of(state)}
     if target.apply.schema_changes == "evolve" and target.apply.mode == "upsert":
-        known = {field.name.lower() for field in columns.fields}
-        strange = [column.name for name, column in there.items() if name not in known]
+        source_names = {field.name.lower() for field in columns.fields}
+        strange = [column.name for name, column in there.items() if name not in source_names]
         missing = [field.name for field in columns.fields if field.name.lower() not in there]
         if strange and missing:
             raise TargetError(
@@ -101,14 +101,13 @@ def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> 
                 f"anew with `cdc snapshot {target.destination} {target.table}`. For another name in Delta, set "
                 f"tables.overrides: {{{target.table}: {{columns: {{{missing[0]}: {{rename: {strange[0]}}}}}}}}}.",
             )
-        for name, column in there.items():
-            if name not in known:
-                raise UnsupportedDdlError(
-                    f"the Delta table has a column {column.name} that the source's rows lack",
-                    place=f"table {target.table} at {target.path}",
-                    remedy="Drop the column, or load the table anew with "
-                    f"`cdc snapshot {target.destination} {target.table}`.",
-                )
+        if strange:
+            raise UnsupportedDdlError(
+                f"the Delta table has a column {strange[0]} that the source's rows lack",
+                place=f"table {target.table} at {target.path}",
+                remedy="Drop the column, or load the table anew with "
+                f"`cdc snapshot {target.destination} {target.table}`.",
+            )
     kept: list[str] = []
     for field in columns.fields:
         found = there.get(field.name.lower())

@@ -15,6 +15,7 @@ from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
 from cdc.decode.transactions import Transactions, open_range
 from cdc.errors import DamagedError
+from cdc.schemas import Offsets
 from cdc.sql.changes import (
     Change,
     CreateTable,
@@ -26,7 +27,7 @@ from cdc.sql.changes import (
     Unsupported,
     table_of,
 )
-from cdc.sql.moment import Moment, Offsets
+from cdc.sql.moment import Moment
 from cdc.sql.server import Server
 from cdc.sql.statements import Statement, classify
 

@@ -29,7 +29,7 @@ def old_rows(definition: str, moment: Moment, server: Server | None = MYSQL) -> 
         ("TIMESTAMP(1) NULL DEFAULT CURRENT_TIMESTAMP(1)", "SYSTEM", "2026-07-15 00:00:00.0"),
         ("TIMESTAMP NULL DEFAULT '2026-07-01 12:00:00'", "Europe/Berlin", "2026-07-01 10:00:00"),
         ("DATETIME DEFAULT NOW()", "SYSTEM", "2026-07-15 05:00:00"),
-        # What the event does not tell, or what servers do not agree on.
+        # The event does not tell these, or servers differ.
         ("DATETIME DEFAULT NOW()", None, None),
         ("DATETIME DEFAULT NOW()", "Nowhere/Else", None),
         ("DATETIME(3) DEFAULT NOW()", "+00:00", None),
