@@ -17,11 +17,6 @@ from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 States = dict[str, str | None]
-SPARK = (
-    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
-    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
-    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
-)
 
 
 @pytest.fixture
@@ -29,7 +24,7 @@ def loop(
     tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Loop]:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-    loop = Loop(tmp_path, mysql9, database(mysql9), spark=SPARK)
+    loop = Loop(tmp_path, mysql9, database(mysql9))
     text = loop.config.file.read_text(encoding="utf-8")
     loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")
     loop.sql(

@@ -15,16 +15,15 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
-OWN_DRIVERS = (
-    "test_apply_command", "test_apply_connect", "test_bad_files", "test_catalog", "test_object_store",
-    "test_types_in_delta",
-)  # fmt: skip
-"""Modules that start drivers of their own. They run last, so that one warm session serves the others."""
+COMPILED = ("test_apply", "test_apply_reduce")
+"""Modules whose driver compiles queries. They run first, so that one warm session serves them."""
+OWN_DRIVERS = ("test_apply_command", "test_apply_connect", "test_bad_files", "test_catalog", "test_object_store")
+"""Modules that start drivers of their own. They run last, so that one warm session serves all others."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.stem in OWN_DRIVERS)
+    items.sort(key=lambda item: (item.path.stem in OWN_DRIVERS, item.path.stem not in COMPILED))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -32,7 +32,7 @@ from cdc.targets import application_id
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.runtime import driver, session
-from tests.support.apply import LOCAL_CONF, OWNER, Loop
+from tests.support.apply import COMPILED, COMPILED_CONF, OWNER, Loop
 from tests.support.orphans import merge_overtaken
 
 Database = Callable[[Server], str]
@@ -46,7 +46,7 @@ def db(mysql9: Server, database: Database) -> str:
 @pytest.fixture
 def loop(tmp_path: Path, mysql9: Server, db: str) -> Loop:
     """``mirror`` in mode upsert and ``log`` in mode append; the Delta tables do not exist yet."""
-    return Loop(tmp_path, mysql9, db, overrides="DB.log: {mode: append}")
+    return Loop(tmp_path, mysql9, db, overrides="DB.log: {mode: append}", spark=COMPILED)
 
 
 TABLES = (
@@ -72,7 +72,8 @@ def expected_log(count: int) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_tables_equal_select(kind: str, tmp_path: Path, request: pytest.FixtureRequest, database: Database) -> None:
     server: Server = request.getfixturevalue(kind)
-    loop = Loop(tmp_path, server, database(server), overrides="DB.log: {mode: append}, DB.pairs: {keys: [a, b]}")
+    overrides = "DB.log: {mode: append}, DB.pairs: {keys: [a, b]}"
+    loop = Loop(tmp_path, server, database(server), overrides=overrides, spark=COMPILED)
     loop.sql(
         "CREATE TABLE customers (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, name VARCHAR(40) NOT NULL,"
         " balance DECIMAL(12,2), born DATE, seen TIMESTAMP(3) NULL, at DATETIME(6), k ENUM('a','b'), raw VARBINARY(9))",
@@ -168,7 +169,7 @@ def test_the_same_batch_again_changes_nothing(loop: Loop) -> None:
 def test_the_same_batch_again_from_a_server_that_names_no_columns(
     tmp_path: Path, mysql56: Server, database: Database
 ) -> None:
-    loop = Loop(tmp_path, mysql56, database(mysql56))
+    loop = Loop(tmp_path, mysql56, database(mysql56), spark=COMPILED)
     file = loop.config.file
     file.write_text(re.sub(r"start: \{[^}]*\}", "start: now", file.read_text(encoding="utf-8")), encoding="utf-8")
     loop.config = load(file)
@@ -242,7 +243,7 @@ def test_a_dead_driver_fails_the_batch_and_the_next_run_has_a_new_one(
 
 @pytest.mark.long
 def test_ddl_that_passes(tmp_path: Path, mysql9: Server, db: str) -> None:
-    loop = Loop(tmp_path, mysql9, db, overrides="DB.log: {mode: append}, DB.made: {mode: append}")
+    loop = Loop(tmp_path, mysql9, db, overrides="DB.log: {mode: append}, DB.made: {mode: append}", spark=COMPILED)
     loop.sql(
         *TABLES,
         "INSERT INTO mirror VALUES (1, 'a')",
@@ -271,7 +272,7 @@ def test_ddl_that_passes(tmp_path: Path, mysql9: Server, db: str) -> None:
 
 
 def test_create_table_select_brings_its_rows(tmp_path: Path, mysql9: Server, db: str) -> None:
-    loop = Loop(tmp_path, mysql9, db, overrides="DB.made: {keys: [id]}")
+    loop = Loop(tmp_path, mysql9, db, overrides="DB.made: {keys: [id]}", spark=COMPILED)
     loop.sql(
         TABLES[0],
         "INSERT INTO mirror VALUES (1, 'a'), (2, 'b')",
@@ -306,7 +307,7 @@ def test_tables_of_others_are_refused(loop: Loop, tmp_path: Path, mysql9: Server
     loop.sql(*TABLES, *changes(0, 1))
     loop.capture()
     loop.apply_all()
-    second = Loop(tmp_path, mysql9, loop.db, name="second")
+    second = Loop(tmp_path, mysql9, loop.db, name="second", spark=COMPILED)
     loop.sql("INSERT INTO mirror VALUES (50, 'x')")
     second.capture()
     with pytest.raises(TargetError, match="belongs to the destination 'shop'"):
@@ -385,7 +386,7 @@ def test_under_spark_submit(loop: Loop) -> None:
     secret = "hunter-0815"
     more = {
         "spark.hadoop.fs.s3a.secret.key": secret,
-        "spark.driver.extraJavaOptions": f"{LOCAL_CONF['spark.driver.extraJavaOptions']} -Dpassword={secret}",
+        "spark.driver.extraJavaOptions": f"{COMPILED_CONF['spark.driver.extraJavaOptions']} -Dpassword={secret}",
     }
     submitted = loop.config.spark.model_copy(update={"conf": loop.config.spark.conf | more})
     with command_lines() as lines:

@@ -15,18 +15,18 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.testing.servers import Server
-from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.apply import COMPILED_CONF, Loop
 
 SECRET = "hunter-4711"
 SECRETS = {
     "spark.hadoop.fs.s3a.secret.key": SECRET,
-    "spark.driver.extraJavaOptions": f"{LOCAL_CONF['spark.driver.extraJavaOptions']} -Dpassword={SECRET}",
+    "spark.driver.extraJavaOptions": f"{COMPILED_CONF['spark.driver.extraJavaOptions']} -Dpassword={SECRET}",
 }
 
 
 @pytest.fixture
 def loop(tmp_path: Path, mysql9: Server, database: Callable[[Server], str]) -> Loop:
-    loop = Loop(tmp_path, mysql9, database(mysql9), spark=f"{{master: 'local[2]', conf: {LOCAL_CONF | SECRETS}}}")
+    loop = Loop(tmp_path, mysql9, database(mysql9), spark=f"{{master: 'local[2]', conf: {COMPILED_CONF | SECRETS}}}")
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     loop.capture()
     return loop

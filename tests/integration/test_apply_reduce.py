@@ -13,14 +13,14 @@ from cdc.config import SparkConfig
 from spark_jobs.apply.rows import DELETE, INSERT, UPDATE, latest, with_moved_rows
 from spark_jobs.apply.statements import key_ranges
 from spark_jobs.runtime import session
-from tests.support.apply import LOCAL_CONF
+from tests.support.apply import COMPILED_CONF
 
 OWN = "_op TINYINT, _seq BIGINT, _row BIGINT, _commit_time TIMESTAMP, _gtid STRING"
 
 
 @pytest.fixture
 def spark() -> SparkSession:
-    return session.acquire(SparkConfig(master="local[2]", conf=LOCAL_CONF)).spark
+    return session.acquire(SparkConfig(master="local[2]", conf=COMPILED_CONF)).spark
 
 
 def frame(spark: SparkSession, rows: list[tuple[Any, ...]], columns: str) -> DataFrame:

@@ -26,7 +26,7 @@ from spark_jobs.delta.row_replacement import Replaced, replace_rows
 from spark_jobs.runtime import class_archive, connect_server, session
 from spark_jobs.runtime.driver_jvm import JvmError
 from tests.fault.support import wait_for
-from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.apply import COMPILED_CONF, Loop
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_server_is_started_used_killed_and_stopped(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spark = f"{{remote: 'sc://localhost:{port}', conf: {LOCAL_CONF}}}"
+    spark = f"{{remote: 'sc://localhost:{port}', conf: {COMPILED_CONF}}}"
     loop = Loop(tmp_path, mysql9, database(mysql9), spark=spark)
     conf = ["--conf-dir", str(loop.config.file.parent), "spark"]
 

@@ -22,7 +22,7 @@ from spark_jobs.delta.sql import text_literal
 from spark_jobs.delta.tables import ddl_type
 from spark_jobs.runtime import session
 from spark_jobs.source.columns import TablePolicies, columns_of_schema
-from tests.support.apply import Loop
+from tests.support.apply import LOCAL_CONF, Loop
 from tests.support.capturing import capturing
 from tests.support.ddl_conversions import LENIENT, STRICT, Claim, Conversions, Outcome
 
@@ -96,7 +96,7 @@ def test_old_rows_are_as_select_shows_them(conversions: Conversions, seed: int) 
         else:
             compared.append((one, comparison(one, found, have)))
     assert len(compared) > 100
-    spark = session.acquire(SparkConfig()).spark
+    spark = session.acquire(SparkConfig(master="local[2]", conf=LOCAL_CONF)).spark
     for at in range(0, len(compared), PER_QUERY):
         part = compared[at : at + PER_QUERY]
         wrong += [

@@ -335,7 +335,6 @@ def test_statements_while_the_first_snapshot_is_taken(
         start="snapshot",
         apply=f"on_error: park, mode: {mode}, small_batches: {{engine: {engine}}}",
         tables="lower_case_table_names: 1" if any_letters else "",
-        spark="{master: 'local[2]', conf: {spark.driver.memory: 1g}}",
     )
     source = Source(loop, seed, any_letters)
     chance = random.Random(seed + 1000)

@@ -15,6 +15,7 @@ from cdc.snapshot.files import SnapshotFiles
 from cdc.testing.servers import PASSWORD, Server
 from spark_jobs import read_snapshot
 from spark_jobs.runtime import session
+from tests.support.apply import LOCAL_CONF
 from tests.support.snapshot_load import rows_of
 from tests.support.snapshots import identity, select, write_config
 
@@ -39,7 +40,7 @@ def test_spark_reads_many_tables_and_names_the_one_that_fails(mariadb11: Server,
         f"{db}\\..*",
         apply={"mode": "upsert", "zero_dates": "fail"},
         snapshot={"chunk_rows": 300, "parallel": 2},
-        spark={"master": "local[2]", "conf": {"spark.driver.memory": "1g"}},
+        spark={"master": "local[2]", "conf": LOCAL_CONF},
     )
     Capture(config).run(until_current=True)
     spark = session.acquire(config.spark).spark

@@ -35,12 +35,6 @@ from tests.support.type_matrix.special import LARGE
 
 Database = Callable[[Server], str]
 DELTA_RS = "small_batches: {engine: deltalake, max_rows: 100000}"
-PLAIN_SPARK = (
-    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
-    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
-    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
-)
-"""Each table is read and written a few times: compiling code for hundreds of columns takes longer than its rows."""
 TABLE = "CREATE TABLE t (Id INT PRIMARY KEY, v VARCHAR(20), `order` DECIMAL(20,4), at DATETIME(6))"
 
 QUICK = [
@@ -286,7 +280,7 @@ def test_every_type_is_the_same_by_either_engine(mysql9: Server, tmp_path: Path)
             folders = {engine: tmp_path / engine for engine in ("spark", "deltalake")}
             for folder in folders.values():
                 folder.mkdir()
-            loops = {engine: Loop(folder, mysql9, name, spark=PLAIN_SPARK) for engine, folder in folders.items()}
+            loops = {engine: Loop(folder, mysql9, name) for engine, folder in folders.items()}
             workload.create(connection, name, tables)
             for loop in loops.values():
                 loop.capture()

@@ -20,7 +20,7 @@ import yaml
 
 from cdc.config import load
 from cdc.testing.servers import Server
-from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.apply import COMPILED_CONF, Loop
 from tests.support.compare import delta_rows, select_rows
 from tests.support.machines import Machine, Site
 from tests.support.s3 import S3Server, serve
@@ -133,7 +133,7 @@ def of_stage(s3: S3Server) -> dict[str, str]:
 
 def make_loop(folder: Path, server: Server, db: str, s3: S3Server, cluster: Cluster) -> Loop:
     conf = {
-        **LOCAL_CONF,
+        **COMPILED_CONF,
         "spark.executor.memory": "1g",
         "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
         "spark.authenticate": "true",

@@ -21,10 +21,10 @@ from cdc.snapshot.progress import Progress
 from cdc.table_jobs.replay import BESIDE
 from cdc.testing.servers import Server
 from spark_jobs.catch_up import CatchUp
-from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.apply import COMPILED_CONF, Loop
 from tests.support.capturing import capturing
 
-CLUSTER = f"{{master: 'local-cluster[1,2,1024]', conf: {LOCAL_CONF}}}"
+CLUSTER = f"{{master: 'local-cluster[1,2,1024]', conf: {COMPILED_CONF}}}"
 SNAPSHOT = "import sys; from pathlib import Path; from cdc import pipeline; from cdc.config import load\n"
 SNAPSHOT += "pipeline.snapshot(load(Path(sys.argv[1])), sys.argv[2:], progress=lambda now: print(now.rows, flush=True))"
 

@@ -30,11 +30,6 @@ from tests.support.apply import Loop
 Database = Callable[[Server], str]
 
 pytestmark = pytest.mark.timeout(900)
-SPARK = (
-    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
-    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
-    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
-)
 
 TABLES = (
     "CREATE TABLE mirror (id INT PRIMARY KEY, v VARCHAR(20), d DOUBLE, at DATETIME(3))",
@@ -72,7 +67,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def loop(tmp_path: Path, server: Server, database: Database) -> Loop:
     """Tables in every mode, captured and applied."""
-    made = Loop(tmp_path, server, database(server), overrides=OVERRIDES, spark=SPARK)
+    made = Loop(tmp_path, server, database(server), overrides=OVERRIDES)
     made.sql(*TABLES, *ROWS)
     made.capture()
     made.apply_all()
@@ -311,7 +306,7 @@ def test_a_statement_of_a_table_that_shares_the_bit_leaves_the_others_proved(
     tmp_path: Path, server: Server, database: Database
 ) -> None:
     """A table shares its bit in the store's index with the 64th table after it."""
-    loop = Loop(tmp_path, server, database(server), spark=SPARK)
+    loop = Loop(tmp_path, server, database(server))
     loop.sql("CREATE TABLE first (id INT PRIMARY KEY, v INT)", "INSERT INTO first VALUES (1, 1), (2, 2)")
     loop.capture()
     loop.apply_all()

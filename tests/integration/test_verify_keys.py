@@ -4,7 +4,6 @@ equal tables are proved, and a planted difference is found under its key."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,17 +53,6 @@ MARIADB_KEYS = {
     "inet4": ("INET4", "CONCAT('10.', n DIV 40000, '.', n DIV 200 % 200, '.', n % 200)"),
     "inet6": ("INET6", "CONCAT('fe80::', n DIV 9000, ':', n % 9000)"),
 }
-SPARK = (
-    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
-    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
-    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
-)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    session.discard()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +62,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         *[pytest.param(kind, (1, 100_000), marks=pytest.mark.long) for kind in ("mysql9", "mariadb11", "mysql56")],
     ],
 )
-def test_each_type_of_key(kind: str, sizes: tuple[int, ...], folder: Path, request: pytest.FixtureRequest) -> None:
+def test_each_type_of_key(kind: str, sizes: tuple[int, ...], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(kind)
     db = f"keys_{secrets.token_hex(4)}"
     server.execute(f"CREATE DATABASE `{db}`")
@@ -82,7 +70,7 @@ def test_each_type_of_key(kind: str, sizes: tuple[int, ...], folder: Path, reque
     if sizes == (40,):
         keys = {name: keys[name] for name in SOME_KEYS}
     try:
-        loop = Loop(folder, server, db, spark=SPARK)
+        loop = Loop(tmp_path, server, db)
         loop.sql(
             "SET sql_mode = ''",
             "CREATE TABLE nr (n INT PRIMARY KEY)",
@@ -125,12 +113,12 @@ def test_each_type_of_key(kind: str, sizes: tuple[int, ...], folder: Path, reque
     ("kind", "width"),
     [pytest.param(kind, width, marks=pytest.mark.long) for kind, width in (("mysql9", 1000), ("mariadb11", 1000))],
 )
-def test_a_very_wide_table(kind: str, width: int, folder: Path, request: pytest.FixtureRequest) -> None:
+def test_a_very_wide_table(kind: str, width: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(kind)
     db = f"wide_{secrets.token_hex(4)}"
     server.execute(f"CREATE DATABASE `{db}`")
     try:
-        loop = Loop(folder, server, db, spark=SPARK)
+        loop = Loop(tmp_path, server, db)
         numbers = ", ".join(f"c{at} SMALLINT" for at in range(width))
         values = ", ".join(str(at % 300) for at in range(width))
         loop.sql(

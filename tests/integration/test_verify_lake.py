@@ -22,11 +22,6 @@ from tests.support.apply import Loop
 Database = Callable[[Server], str]
 
 pytestmark = pytest.mark.timeout(900)
-SPARK = (
-    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
-    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
-    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
-)
 
 
 @pytest.fixture(params=["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
@@ -67,7 +62,7 @@ def test_hashed_columns_are_compared_by_what_a_client_reads(
 ) -> None:
     monkeypatch.setenv("TOWPATH_TEST_HASH_KEY", "a key of the tests that nobody else has")
     loop = Loop(
-        tmp_path, server, database(server), apply="hash_key_env: TOWPATH_TEST_HASH_KEY", spark=SPARK,
+        tmp_path, server, database(server), apply="hash_key_env: TOWPATH_TEST_HASH_KEY",
         overrides="DB.people: {columns: {email: hash, born: hash}}, DB.visits: {mode: append, columns: {who: hash}}",
     )  # fmt: skip
     loop.sql(
@@ -109,7 +104,7 @@ def test_hashed_columns_are_compared_by_what_a_client_reads(
 def test_values_that_are_close_exchanged_or_impossible_at_the_source(
     tmp_path: Path, server: Server, database: Database
 ) -> None:
-    loop = Loop(tmp_path, server, database(server), spark=SPARK)
+    loop = Loop(tmp_path, server, database(server))
     loop.sql(
         "CREATE TABLE numbers (id BIGINT PRIMARY KEY, u INT UNSIGNED, b BIGINT, n DECIMAL(20,2), at DATETIME(3), d DATE)",
         *(
@@ -153,7 +148,7 @@ def test_values_that_are_close_exchanged_or_impossible_at_the_source(
 
 
 def test_what_people_do_to_a_lake_a_store_or_a_source(tmp_path: Path, server: Server, database: Database) -> None:
-    loop = Loop(tmp_path, server, database(server), spark=SPARK)
+    loop = Loop(tmp_path, server, database(server))
     tables = ("restored", "wider", "renamed", "gone", "altered", "pending")
     loop.sql(*(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))" for table in tables))
     loop.sql(*(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')" for table in tables))

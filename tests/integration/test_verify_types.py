@@ -11,18 +11,11 @@ import pytest
 
 from cdc import pipeline
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.special import LARGE
 
 Database = Callable[[Server], str]
-
-SPARK = (
-    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
-    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
-    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
-)
 
 
 @pytest.mark.timeout(900)
@@ -38,7 +31,7 @@ def test_no_false_alarm_for_any_type(
         with server.connect() as connection:
             found = catalog.read_catalog(connection, name)
             tables = [table for table in plan.tables(connection, found) if table.group != LARGE]
-            loop = Loop(tmp_path, server, name, spark=SPARK)
+            loop = Loop(tmp_path, server, name)
             workload.create(connection, name, tables)
             workload.fill(connection, name, tables)
         loop.capture()
@@ -59,4 +52,3 @@ def test_no_false_alarm_for_any_type(
         assert report.state == "proved", {t.table: t.checksums.left_out for t in report.tables}
     finally:
         server.execute(f"DROP DATABASE `{name}`")
-        session.discard()
