@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,16 @@ STEPS = (
 Rows = list[tuple[Any, ...]]
 
 
+def create(loop: Loop, *names: str) -> Loop:
+    for name in names:
+        key = "NOT NULL" if name == "plain" else "PRIMARY KEY"
+        loop.sql(f"CREATE TABLE `{name}` (id INT {key}, v VARCHAR(20))")
+    return loop
+
+
 @pytest.fixture
 def loop(mysql9: Server, tmp_path: Path, database: Callable[[Server], str]) -> Loop:
-    made = Loop(tmp_path, mysql9, database(mysql9), overrides=OVERRIDES)
-    for name in NAMES:
-        key = "NOT NULL" if name == "plain" else "PRIMARY KEY"
-        made.sql(f"CREATE TABLE `{name}` (id INT {key}, v VARCHAR(20))")
+    made = create(Loop(tmp_path, mysql9, database(mysql9), overrides=OVERRIDES), *NAMES)
     made.sql("CREATE TABLE idle (id INT PRIMARY KEY)", "INSERT INTO idle VALUES (5)")
     return made
 
@@ -50,9 +54,9 @@ def spark_of(loop: Loop) -> SparkSession:
     return session.acquire(loop.config.spark).spark
 
 
-def step(loop: Loop, number: int) -> tuple[int, Rows]:
+def step(loop: Loop, number: int, names: Sequence[str] = NAMES) -> tuple[int, Rows]:
     """Runs a step on each table and returns the seq after it, and the rows that each table has then."""
-    loop.sql(*(text.format(t=f"`{name}`") for text in STEPS[number] for name in NAMES))
+    loop.sql(*(text.format(t=f"`{name}`") for text in STEPS[number] for name in names))
     loop.capture()
     last = TableBatches(loop.config).reader.last_seq()
     assert last is not None
@@ -87,10 +91,12 @@ def require(loop: Loop, found: dict[str, DataFrame], expected: Rows, seq: int) -
     assert open_ones.count() == 0
 
 
-def test_a_table_as_of_a_transaction(loop: Loop) -> None:
-    points = [step(loop, 0)]
+def test_a_table_as_of_a_transaction(mysql9: Server, tmp_path: Path, database: Callable[[Server], str]) -> None:
+    names = ("upsert",)
+    loop = create(Loop(tmp_path, mysql9, database(mysql9)), *names)
+    points = [step(loop, 0, names)]
     loop.apply_all()
-    points += [step(loop, number) for number in (1, 2)]
+    points += [step(loop, number, names) for number in (1, 2)]
     loop.apply_all()
     table = f"{loop.db}.upsert"
     for seq, expected in points:

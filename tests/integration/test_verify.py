@@ -74,6 +74,16 @@ def loop(tmp_path: Path, server: Server, database: Database) -> Loop:
     return made
 
 
+@pytest.fixture
+def mirror(tmp_path: Path, server: Server, database: Database) -> Loop:
+    """Only the table ``mirror``, captured and applied."""
+    made = Loop(tmp_path, server, database(server))
+    made.sql(TABLES[0], *ROWS[:7])
+    made.capture()
+    made.apply_all()
+    return made
+
+
 def verify(loop: Loop, *tables: str, limit: int = 20) -> Report:
     return pipeline.verify(loop.config, [f"{loop.db}.{table}" for table in tables] or None, limit=limit, wait_s=10)
 
@@ -165,46 +175,46 @@ def test_rows_that_the_binlog_never_had_are_found_even_under_changes_that_are_no
     assert one(report, "soft").ok
 
 
-def test_a_lost_batch_a_lost_entry_and_a_lost_commit_are_found(loop: Loop) -> None:
+def test_a_lost_batch_a_lost_entry_and_a_lost_commit_are_found(mirror: Loop) -> None:
     # The cursor moves on, and nobody got the transactions between.
-    loop.sql("INSERT INTO mirror VALUES (50, 'lost', 1, NULL)")
-    loop.capture()
-    meta = open_meta(loop.config)
+    mirror.sql("INSERT INTO mirror VALUES (50, 'lost', 1, NULL)")
+    mirror.capture()
+    meta = open_meta(mirror.config)
     with meta.change() as state:
         known = state.subscription("apply")
-        last = list_segments(loop.config.store.path)[-1]
+        last = list_segments(mirror.config.store.path)[-1]
         entries = np.fromfile(index_path(last), dtype=ENTRY, offset=HEADER_SIZE)
         known.acked_seq = int(entries["seq"][-1])
-    report = verify(loop, "mirror")
+    report = verify(mirror, "mirror")
     assert report.exit_code == 2
     assert any("the cursor has passed them" in fault for fault in report.history.faults)
 
     # The next batch begins behind them.
-    loop.sql("INSERT INTO mirror VALUES (51, 'next', 1, NULL)")
-    loop.capture()
-    loop.apply_all()
-    report = verify(loop, "mirror")
+    mirror.sql("INSERT INTO mirror VALUES (51, 'next', 1, NULL)")
+    mirror.capture()
+    mirror.apply_all()
+    report = verify(mirror, "mirror")
     found = one(report, "mirror")
     assert found.ledger.gaps and not found.ledger.ok
     assert faults(report, "mirror") == [({"id": "50"}, True, False)]
 
     # An entry of the index is gone, and with it a transaction for every reader.
-    index = index_path(list_segments(loop.config.store.path)[-1])
+    index = index_path(list_segments(mirror.config.store.path)[-1])
     entries = np.fromfile(index, dtype=ENTRY, offset=HEADER_SIZE)
     there = np.flatnonzero(entries["length"])
     kept = np.delete(entries, there[len(there) // 2])
     index.write_bytes(index.read_bytes()[:HEADER_SIZE] + kept.tobytes())
     assert len(kept) * ENTRY_SIZE + HEADER_SIZE == index.stat().st_size
-    report = verify(loop, "mirror")
+    report = verify(mirror, "mirror")
     assert any("lacks the transactions before" in fault for fault in report.history.faults), report.history
     assert any("GTID" in fault or "the source executed" in fault for fault in report.history.faults), report.history
 
 
-def test_a_commit_without_its_entry_is_a_gap(loop: Loop) -> None:
-    loop.sql("INSERT INTO mirror VALUES (60, 'a', 1, NULL)")
-    loop.capture()
-    loop.apply_all()
-    log = loop.path("mirror") / "_delta_log"
+def test_a_commit_without_its_entry_is_a_gap(mirror: Loop) -> None:
+    mirror.sql("INSERT INTO mirror VALUES (60, 'a', 1, NULL)")
+    mirror.capture()
+    mirror.apply_all()
+    log = mirror.path("mirror") / "_delta_log"
     newest = max(log.glob("*.json"))
     lines = []
     for line in newest.read_text().splitlines():
@@ -213,10 +223,10 @@ def test_a_commit_without_its_entry_is_a_gap(loop: Loop) -> None:
         lines.append(json.dumps(action))
     newest.write_text("\n".join(lines) + "\n")
     (log / f".{newest.name}.crc").unlink(missing_ok=True)
-    report = verify(loop, "mirror")
+    report = verify(mirror, "mirror")
     assert one(report, "mirror").ledger.gaps
     assert report.exit_code == 2
-    assert DeltaTable(str(loop.path("mirror"))).version() == int(newest.stem)
+    assert DeltaTable(str(mirror.path("mirror"))).version() == int(newest.stem)
 
 
 @contextmanager
