@@ -82,8 +82,9 @@ _FAMILIES: dict[str, _Family] = {
 """Columns for each data type. Those of texts are in ``texts.BY_CHARSET``."""
 
 
-def tables(connection: Connection, catalog: Catalog) -> list[Table]:
-    """Returns all tables for a server. Raises UsageError for a type of the server that has no edge values here."""
+def tables(connection: Connection, catalog: Catalog, *, text_step: int = 1) -> list[Table]:
+    """Returns all tables for a server; ``text_step``: with each so manieth column of text only. Raises UsageError for a
+    type of the server that has no edge values here."""
     without = [name for name in catalog.types if name not in _FAMILIES and name not in texts.BY_CHARSET]
     if without:
         raise UsageError(
@@ -94,7 +95,7 @@ def tables(connection: Connection, catalog: Catalog) -> list[Table]:
     columns = [column for name in catalog.types if name in _FAMILIES for column in _FAMILIES[name](server)]
     if "JSON" in catalog.types.get("longtext", ()):
         columns += special.json_texts()
-    columns += _of_texts(connection, catalog)
+    columns += _of_texts(connection, catalog)[::text_step]
     columns += _of_features(connection, catalog)
     return _packed([_with_null(column) for column in columns])
 

@@ -39,9 +39,9 @@ class Run:
     result: Result
 
 
-def decoded(server: Server) -> Run:
+def decoded(server: Server, *, text_step: int = 1) -> Run:
     """Writes the matrix and decodes the server's own binlog files, without capture and Spark."""
-    with _database(server) as (found, tables, database), server.connect() as connection:
+    with _database(server, text_step) as (found, tables, database), server.connect() as connection:
         schemas = read_schemas(connection, TablesConfig(include=[f"{database}\\..*"]))
         result = Result()
         with tempfile.TemporaryDirectory(prefix="towpath-matrix-") as folder:
@@ -64,12 +64,12 @@ def decoded(server: Server) -> Run:
         return Run(server.kind.name, found, tuple(tables), result)
 
 
-def applied(server: Server, folder: Path, spark: dict[str, object]) -> Run:
+def applied(server: Server, folder: Path, spark: dict[str, object], *, text_step: int = 1) -> Run:
     """Writes the matrix, captures it, applies it in mode ``append``, and reads the Delta tables with ``deltalake``.
 
     ``folder`` holds configuration, store and lake. ``spark`` is the configuration's key ``spark``.
     """
-    with _database(server) as (found, tables, database), server.connect() as connection:
+    with _database(server, text_step) as (found, tables, database), server.connect() as connection:
         config = _configured(server, folder, database, spark)
         Capture(config).run(until_current=True)  # start: now, after the tables were created
         observed = workload.run(connection, database, tables, selector(server, database, folder / "snapshot"))
@@ -84,14 +84,14 @@ def applied(server: Server, folder: Path, spark: dict[str, object]) -> Run:
 
 
 @contextmanager
-def _database(server: Server) -> Iterator[tuple[catalog.Catalog, Sequence[Table], str]]:
+def _database(server: Server, text_step: int) -> Iterator[tuple[catalog.Catalog, Sequence[Table], str]]:
     """Creates a database with the tables of the matrix, and drops it at the end."""
     database = f"matrix_{secrets.token_hex(4)}"
     server.execute(f"CREATE DATABASE `{database}`")
     try:
         with server.connect() as connection:
             found = catalog.read_catalog(connection, database)
-            tables = plan.tables(connection, found)
+            tables = plan.tables(connection, found, text_step=text_step)
             workload.create(connection, database, tables)
         yield found, tables, database
     finally:
