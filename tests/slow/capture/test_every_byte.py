@@ -79,7 +79,7 @@ def test_an_error_packet_and_a_duplicate_after_every_event(
 def test_a_kill_after_every_piece(config: DestinationConfig, source: FakeSource) -> None:
     store = config.store.path
     killed = store.with_name("killed")
-    for at in range(0, BYTES, 1 if EVERY else 13):
+    for at in range(0, BYTES, 1 if EVERY else 39):
         shutil.rmtree(store, ignore_errors=True)
         shutil.rmtree(killed, ignore_errors=True)
         harness = SessionHarness(config, source)
