@@ -28,7 +28,7 @@ def test_keys_by_the_hundred(
     server: Server = request.getfixturevalue(kind)
     rng = random.Random(f"{seed} {kind}")
     loop = Loop(tmp_path, server, database(server))
-    tables = make_tables(rng, kind[:5] if kind.startswith("mysql") else "mariadb", 1 if MANY else 6)
+    tables = make_tables(rng, kind[:5] if kind.startswith("mysql") else "mariadb", 1 if MANY else 9)
     loop.sql(*(table.create() for table in tables))
     random_changes = RandomChanges(server, loop.db, rng)
     # A large batch, and then small ones, in which most keys are the least or the greatest of their batch.

@@ -72,7 +72,7 @@ def test_every_way_equals_select(
         monkeypatch.setattr(merge, "make_plan", lambda *_arguments, **_options: None)
     rng = random.Random(f"{seed} {way}")
     loop = Loop(tmp_path, mariadb11, database(mariadb11))
-    tables = make_tables(rng, "mariadb", 9)
+    tables = make_tables(rng, "mariadb", 12)
     loop.sql(*(table.create() for table in tables))
     random_changes = RandomChanges(mariadb11, loop.db, rng)
     for count in (30, 5):
