@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.binlog.kernel_cache import cache_root
 from cdc.store.formats.layout import index_path
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.servers_bad_input import Site, bundle, refused, rows, succeeded
@@ -240,7 +241,12 @@ def test_a_folder_of_another_user(server: Server, template: Site) -> None:
         site.configure(server.url, DB)
         prefix: list[str] = []
         if os.geteuid() == 0:
-            prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            # The other user cannot write to this one's cache of compiled kernels, and would compile them anew.
+            shutil.copytree(cache_root(), folder / "cache" / "kernels")
+            for path in (folder / "cache").rglob("*"):
+                os.chown(path, 65534, 65534)
+            prefix = ["env", f"NUMBA_CACHE_DIR={folder / 'cache'}"]
+            prefix += ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
             folder.chmod(0o755)
         else:
             site.folder.chmod(0o555)
