@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,7 +25,7 @@ from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.delta.log import read_state
 from spark_jobs.runtime import session
-from tests.support.apply import Loop
+from tests.support.apply import LOCAL_CONF, Loop
 from tests.support.compare import mirror_faults
 from tests.support.orphans import merge_overtaken
 from tests.support.random_keys import RandomChanges, make_tables
@@ -233,30 +232,38 @@ def test_spark_skips_a_position_that_delta_rs_has_committed(
     assert (newest["operation"], newest["readVersion"]) == ("MERGE", newest["version"] - 1)
 
 
-@pytest.mark.parametrize(
-    ("statement", "settings"),
-    [
-        ("ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')", {}),
-        ("ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')", {}),
-        ("ALTER TABLE {} ADD CONSTRAINT few CHECK (Id < 1000)", {}),
-        (None, {"max_rows": 1}),
-    ],
-)
-def test_other_tables_are_left_to_spark(
-    statement: str | None, settings: dict[str, Any], mysql9: Server, tmp_path: Path, database: Database
-) -> None:
+OF_SPARK = {
+    "vectors": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+    "feed": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+    "checked": "ALTER TABLE {} ADD CONSTRAINT few CHECK (Id < 1000)",
+}
+"""Tables that delta-rs does not write, and what makes them so."""
+
+
+def test_other_tables_are_left_to_spark(mysql9: Server, tmp_path: Path, database: Database) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS)
-    loop.sql(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1, 'a', 1.5, NULL)")
-    loop.sql("INSERT INTO u VALUES (1)")
+    for table in (*OF_SPARK, "plain"):
+        loop.sql(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
     loop.capture()
     loop.apply_all()
-    if statement is not None:
-        session.acquire(loop.config.spark).spark.sql(statement.format(f"delta.`{loop.path('t')}`"))
-    if settings:
-        small = loop.config.apply.small_batches.model_copy(update=settings)
-        loop.config = loop.config.model_copy(
-            update={"apply": loop.config.apply.model_copy(update={"small_batches": small})}
-        )
+    spark = session.acquire(loop.config.spark).spark
+    for table, statement in OF_SPARK.items():
+        assert engine_of(loop, table) == "delta-rs"
+        spark.sql(statement.format(f"delta.`{loop.path(table)}`"))
+    loop.sql(*(f"INSERT INTO {table} VALUES (2), (3)" for table in (*OF_SPARK, "plain")))
+    loop.capture()
+    loop.apply_all()
+    for table in OF_SPARK:
+        assert engine_of(loop, table).startswith("Apache-Spark"), table
+        assert [row["id"] for row in loop.delta(table)] == [1, 2, 3]
+    assert engine_of(loop, "plain") == "delta-rs"
+
+
+def test_batches_above_the_limit_are_left_to_spark(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply="small_batches: {engine: deltalake, max_rows: 1}")
+    loop.sql(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1, 'a', 1.5, NULL)")
+    loop.capture()
+    loop.apply_all()
     loop.sql("INSERT INTO t VALUES (2, 'b', 1, NULL), (3, 'b', 1, NULL)", "INSERT INTO u VALUES (2)")
     loop.capture()
     loop.apply_all()
@@ -395,8 +402,9 @@ def test_many_tables_that_need_spark_share_one_driver(
     """A column whose name Parquet refuses takes a table to Spark. The batch counts once, not once for each table, by
     which the driver would be replaced while others merge."""
     session.discard()
-    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS, spark="{master: 'local[2]'}")
-    tables = [f"t{number}" for number in range(4)]
+    conf = {key: value for key, value in LOCAL_CONF.items() if "Java" not in key}  # which would name a compiler
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS, spark=f"{{master: 'local[2]', conf: {conf}}}")
+    tables = [f"t{number}" for number in range(3)]
     loop.sql(*[f"CREATE TABLE {table} (id INT PRIMARY KEY, `a 1` LONGTEXT)" for table in tables])
     loop.capture()
     lease = loop.fetch()
