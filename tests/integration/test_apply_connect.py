@@ -19,7 +19,7 @@ from cdc import pipeline
 from cdc.testing.servers import Server, free_port
 from spark_jobs.runtime import session
 from spark_jobs.runtime.jars import delta_jars, spark_home
-from tests.support.apply import COMPILED_CONF, Loop
+from tests.support.apply import Loop
 
 OF_A_TEAM = {
     "spark.sql.ansi.enabled": "false",
@@ -48,7 +48,6 @@ def connect_server(tmp_path: Path) -> Iterator[str]:
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     command += ["--jars", ",".join(str(jar) for jar in delta_jars())]
     settings = {
-        "spark.driver.extraJavaOptions": COMPILED_CONF["spark.driver.extraJavaOptions"],
         "spark.connect.grpc.binding.port": str(port),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
