@@ -20,6 +20,7 @@ from cdc.sql.changes import (
     Change,
     CreateTable,
     DropDatabase,
+    DropPartitions,
     DropTable,
     NoEffect,
     RenameTable,
@@ -128,6 +129,11 @@ class TableEffect:
     @property
     def truncates(self) -> bool:
         return any(isinstance(change, TruncateTable) for change in self.changes)
+
+    @property
+    def drops_partitions(self) -> DropPartitions | None:
+        """The partitions whose rows go by the statement, which does nothing else then."""
+        return next((change for change in self.changes if isinstance(change, DropPartitions)), None)
 
 
 def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
