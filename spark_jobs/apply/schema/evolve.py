@@ -8,9 +8,10 @@ rows, is replaced by one statement instead, which begins a new generation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
@@ -19,6 +20,7 @@ from cdc.sql.partitions import read_partitions
 from cdc.targets import (
     BEGINS_PROPERTY,
     GENERATION_PROPERTY,
+    KEPT_PROPERTY,
     MODE_COLUMNS,
     NEEDS_MAPPING,
     SOURCE_COLUMN,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.session import TableSession
 
 _MOST_STEPS = 20_000
+_KEPT_STATEMENTS = 20
 _OWN_PROPERTIES = ("towpath.", "delta.columnMapping.", "delta.minReader", "delta.minWriter", "delta.enableTypeWidening")
 """Beginnings of the properties that a new generation does not take over."""
 
@@ -320,6 +323,8 @@ class Evolution:
                 raise not_understood(target, by, change.clause)
             if isinstance(change, UnknownEffect) and (not change.keeps_empty or has_rows(state.path, target.table)):
                 raise unknown(target, by, change.reason)
+            if isinstance(change, DropPartitions) and has_rows(state.path, target.table):
+                raise unknown(target, by, "it drops partitions and does something else")
         try:
             return follow(before, effect.changes, by.sql_mode)
         except UnsupportedDdlError as error:
@@ -425,6 +430,10 @@ class Evolution:
         if policy == "snapshot":
             raise unknown(target, by, "the rows of its partitions go, and on_drop_partition is snapshot")
         if policy == "keep":
+            kept = [*kept_statements(state), {"seq": by.seq, "statement": by.shown}]
+            listed = {one["seq"]: one for one in kept[-_KEPT_STATEMENTS:]}
+            property_ = {KEPT_PROPERTY: json.dumps(list(listed.values()), ensure_ascii=False)}
+            self._sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(property_)})")
             self._commit(position_statement(target))
             return
         try:
@@ -618,11 +627,19 @@ def properties_after(
     for name, value in ({} if state is None else state.properties).items():
         if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
             properties.setdefault(name, value)
+    if source is not None and KEPT_PROPERTY in source.properties:
+        properties[KEPT_PROPERTY] = source.properties[KEPT_PROPERTY]
     for one in (state, source):
         for name in (LARGE_PROPERTY, COMMENTS_PROPERTY):
             if one is not None and name in one.properties:
                 properties[name] = one.properties[name]
     return properties
+
+
+def kept_statements(state: DeltaState) -> list[dict[str, Any]]:
+    """Returns the last statements whose partitions' rows the table has kept, each with ``seq`` and ``statement``."""
+    found: list[dict[str, Any]] = json.loads(state.properties.get(KEPT_PROPERTY, "[]"))
+    return found
 
 
 def is_shadow(origin: str, table: str) -> bool:

@@ -132,8 +132,9 @@ class TableEffect:
 
     @property
     def drops_partitions(self) -> DropPartitions | None:
-        """The partitions whose rows go by the statement, which does nothing else then."""
-        return next((change for change in self.changes if isinstance(change, DropPartitions)), None)
+        """The partitions whose rows go, if the statement does nothing else."""
+        (change, *others) = self.changes or (None,)
+        return change if isinstance(change, DropPartitions) and not others else None
 
 
 def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
