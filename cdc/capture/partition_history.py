@@ -135,7 +135,7 @@ class PartitionHistory:
             return
         self.known[name] = KnownPartitions(clause=after.to_text())
         fresh, until = self._read([name])
-        if until > seq or after.is_same(read_partitions(fresh[name]) if name in fresh else None):
+        if until != seq or after.is_same(read_partitions(fresh[name]) if name in fresh else None):
             return
         log.warning("the source shows other partitions than its statements lead to", table=name)
         self.dropped.get(seq, {}).pop(name, None)

@@ -227,7 +227,7 @@ class _Work:
         return " AND ".join(parts)
 
     def _hashed(self, method: str, expression: Expression, count: int, at: int) -> str:
-        value = f"coalesce({self._integer(expression)}, 0L)"
+        value = f"coalesce({self._integer(expression)}, {-1 << 63}L)"  # so servers hash NULL
         if method == "HASH":
             return f"abs({value} % {count}L) = {at}L"
         mask = (1 << (count - 1).bit_length()) - 1
