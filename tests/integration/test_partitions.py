@@ -266,3 +266,92 @@ def test_what_is_not_certain_waits_for_a_snapshot(tmp_path: Path, mysql9: Server
     loop.capture()
     loop.apply_all()
     require_equal(loop, "zeros", "upsert")
+
+
+# --- random maintenance ----------------------------------------------------------------------------------------------
+
+
+class _Maintenance:
+    """A table by RANGE whose partitions come, go, move, and get names again that others had."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.bounds = [("a", 0), ("b", 10), ("c", 20)]
+        self.rows: dict[int, int] = {}
+        self.free = ["d", "e", "f"]
+        self.next_id = 0
+
+    def create(self, table: str) -> str:
+        return f"CREATE TABLE {table} (id INT, y INT, v INT, PRIMARY KEY (id, y)) PARTITION BY RANGE (y) ({self._listed()})"
+
+    def _listed(self) -> str:
+        return ", ".join(f"PARTITION {name} VALUES LESS THAN ({bound})" for name, bound in self.bounds)
+
+    def steps(self) -> list[str]:
+        """Returns some statements, with ``{}`` in place of the table."""
+        rng, found = self.rng, []
+        for _ in range(rng.randint(3, 9)):
+            self.next_id += 1
+            y = rng.randint(self.bounds[0][1] - 8, self.bounds[-1][1] - 1)
+            found.append(f"INSERT INTO {{}} VALUES ({self.next_id}, {y}, 0)")
+        found.append(
+            f"UPDATE {{}} SET y = {rng.randint(-5, self.bounds[-1][1] - 1)} WHERE id = {rng.randint(1, self.next_id)}"
+        )
+        found.append(f"UPDATE {{}} SET v = v + 1 WHERE id > {rng.randint(0, self.next_id)}")
+        found.append(f"DELETE FROM {{}} WHERE id = {rng.randint(1, self.next_id)}")
+        at = rng.randrange(len(self.bounds))
+        name, bound = self.bounds[at]
+        kind = rng.choice(["drop", "drop", "truncate", "add", "split"])
+        if kind == "add" or (kind in ("drop", "split") and len(self.bounds) < 3):
+            new, self.free = self.free[0], self.free[1:]
+            self.bounds.append((new, self.bounds[-1][1] + rng.randint(3, 12)))
+            found.append(f"ALTER TABLE {{}} ADD PARTITION (PARTITION {new} VALUES LESS THAN ({self.bounds[-1][1]}))")
+        elif kind == "drop":
+            del self.bounds[at]
+            self.free.append(name)
+            found.append(f"ALTER TABLE {{}} DROP PARTITION {name}")
+        elif kind == "truncate":
+            found.append(f"ALTER TABLE {{}} TRUNCATE PARTITION {name.upper()}")
+        else:  # the name stays and means other rows
+            new, self.free = self.free[0], self.free[1:]
+            middle = bound - 2
+            if at and middle <= self.bounds[at - 1][1]:
+                return found
+            self.bounds[at : at + 1] = [(new, middle), (name, bound)]
+            found.append(
+                f"ALTER TABLE {{}} REORGANIZE PARTITION {name} INTO (PARTITION {new} VALUES LESS THAN ({middle}), "
+                f"PARTITION {name} VALUES LESS THAN ({bound}))"
+            )
+        if len(self.free) < 2:
+            self.free += [f"g{self.next_id}", f"h{self.next_id}"]
+        return found
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [("mysql9", 4), ("mariadb11", 4), *(
+        pytest.param(kind, 15, marks=pytest.mark.long) for kind in ("mysql9", "mariadb11", "mariadb10", "mysql56")
+    )],
+)  # fmt: skip
+def test_random_maintenance(
+    kind: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path, database: Database, seed: int
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    rng = random.Random(seed)
+    db = database(server)
+    tables = {mode: _Maintenance(random.Random(f"{seed} {mode}")) for mode in MODES}
+    for mode, table in tables.items():
+        server.execute(table.create(f"`{db}`.{mode}"))
+    overrides = ", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in MODES)
+    loop = Loop(tmp_path, server, db, overrides=overrides, start="now")
+    loop.capture()
+    for _ in range(rounds):
+        for mode, table in tables.items():
+            loop.sql(*(sql.format(mode) for sql in table.steps()))
+            if rng.random() < 0.2:
+                loop.capture()  # else it stays behind, and the source shows later partitions
+    loop.capture()
+    loop.apply_all()
+    for mode in MODES:
+        require_equal(loop, mode, mode)
