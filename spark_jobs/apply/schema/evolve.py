@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
 from cdc.sql.changes import CreateTable, DropPartitions, UnknownEffect, Unsupported
-from cdc.sql.partitions import read_partitions
 from cdc.targets import (
     BEGINS_PROPERTY,
     GENERATION_PROPERTY,
@@ -37,16 +36,15 @@ from spark_jobs.apply.schema.columns import (
 )
 from spark_jobs.apply.schema.content import (
     delete_statement,
-    deleted_rows_statement,
     fill_statement,
     planned_layout,
     position_statement,
-    removal_statement,
     rewrite_statement,
     truncate_statement,
 )
 from spark_jobs.apply.schema.lineage import Followed, differences, follow
-from spark_jobs.apply.schema.partitions import Condition, Unclear, condition_of
+from spark_jobs.apply.schema.partition_removal import Dropped, removal
+from spark_jobs.apply.schema.partitions import Unclear
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
 from spark_jobs.apply.schema.shared_tables import create
@@ -436,46 +434,12 @@ class Evolution:
             self._sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(property_)})")
             self._commit(position_statement(target))
             return
+        clause = self._around.dropped_partitions.get(by.seq, {}).get(target.table)
         try:
-            statement = self._removal(by, change, state, schema)
+            statement = removal(self._around.session, target, state, Dropped(by, change, schema, clause))
         except Unclear as reason:
             raise unknown(target, by, str(reason)) from None
         self._commit(statement)
-
-    def _removal(self, by: DdlStatement, change: DropPartitions, state: DeltaState, schema: TableSchema) -> str:
-        """Returns the statement that removes the rows of partitions. Raises Unclear if it is not certain which rows
-        these are."""
-        target = self._target
-        if not change.names:
-            return truncate_statement(target, by, state.applied_seq)
-        clause = self._around.dropped_partitions.get(by.seq, {}).get(target.table)
-        partitions = None if clause is None else read_partitions(clause)
-        if partitions is None:
-            raise Unclear("the table's partitions at this position of the binlog are not known")
-        there = [name for name in change.names if partitions.has(name)] if change.if_exists else change.names
-        if not there:
-            return position_statement(target)
-        condition = condition_of(partitions, there, target, schema, columns_of(state))
-        self._require_clear(condition, state)
-        if target.apply.mode != "append":
-            return removal_statement(target, by, condition.where)
-        names = target.apply.keys or schema.primary_key
-        keys = [name for key in names if (name := target.policies.lake_name(key)) is not None]
-        if not keys or len(keys) < len(names) or any(target.policies.column(key).kind == "null" for key in names):
-            raise Unclear("without a key, mode append does not tell which of its rows are still at the source")
-        loaded = [int(m["last_seq"]) for _, m in state.ledger if (m.get("rebuild") or {}).get("kind") == "snapshot"]
-        columns = [column.name for column in columns_of(state)]
-        return deleted_rows_statement(target, by, columns, keys, max(loaded, default=0), condition.where)
-
-    def _require_clear(self, condition: Condition, state: DeltaState) -> None:
-        """Raises Unclear if the table has rows for which the condition is not certain."""
-        own = "" if self._target.own_rows is None else f" AND {self._target.own_rows}"
-        for doubt, reason in condition.doubts.items():
-            found = self._around.session.spark.sql(
-                f"SELECT 1 FROM {self._target.sql} VERSION AS OF {state.version} WHERE ({doubt}){own} LIMIT 1"  # noqa: S608
-            )
-            if found.collect():
-                raise Unclear(reason)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
