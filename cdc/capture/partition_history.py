@@ -97,10 +97,10 @@ class PartitionHistory:
                 self.known.pop(to, None)
                 if not self._tables.includes_name(to):
                     return
-                if moved is not None:
+                if moved is not None and moved.until < seq:
                     self.known[to] = moved
-                elif not self._tables.includes_name(name):
-                    self._ask(seq, to)
+                else:
+                    self._ask(seq, to)  # what was read ahead may be of the table that has the name later
             case _ if not self._tables.includes_name(name):
                 return
             case DropTable():

@@ -81,6 +81,15 @@ def test_a_definition_that_was_read_ahead_counts_only_behind_that_position() -> 
     assert found.dropped == {seq(300): {"s.t": read_text(AB, "a")}}
 
 
+def test_what_was_read_ahead_of_a_rename_is_of_the_later_table() -> None:
+    source = Source({"s.t": LATER, "s.old": AB}, seq(250))  # as it is after the exchange
+    found = history(source)
+    run(found, 200, "RENAME TABLE t TO old, new TO t")
+    assert found.known["s.old"] == KnownPartitions(clause=AB, until=seq(250))
+    run(found, 300, "ALTER TABLE old DROP PARTITION a")
+    assert found.dropped == {seq(300): {"s.old": read_text(AB, "a")}}
+
+
 def read_text(clause: str, name: str) -> str:
     found = read_partitions(clause)
     assert found is not None
