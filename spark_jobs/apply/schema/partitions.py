@@ -108,6 +108,9 @@ class _Columns:
             return column.nullable
         if self.target.policies.values.zero_dates == "fail":
             return column.nullable
+        keys = () if self.target.apply.mode == "append" else self.target.apply.keys or self.schema.primary_key
+        if column.name.lower() in {key.lower() for key in keys}:
+            return False  # no key in Delta is null
         self.doubts[f"{sql} IS NULL"] = f"rows have no date in {column.name}, which may be an impossible date"
         return False
 
