@@ -63,7 +63,7 @@ def present(loop: Loop, table: str, mode: str, columns: list[str]) -> Counter[tu
 
 
 def selected(loop: Loop, table: str) -> tuple[list[str], Counter[tuple[Any, ...]]]:
-    """Returns the columns and rows of a table at the source."""
+    """Returns the columns and rows of a table at the source; none of a table that is not there."""
     db, _, name = table.rpartition(".")
     with loop.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
@@ -73,6 +73,8 @@ def selected(loop: Loop, table: str) -> tuple[list[str], Counter[tuple[Any, ...]
             (db or loop.db, name),
         )
         found = [(str(column), str(kind).lower()) for column, kind in cursor.fetchall()]
+        if not found:
+            return [], Counter()
         asked = ", ".join(ASKED.get(kind, "{}").format(quoted(column)) for column, kind in found)
         cursor.execute(f"SELECT {asked} FROM {quoted(db or loop.db)}.{quoted(name)}")
         return [column for column, _ in found], Counter(tuple(map(plain, row)) for row in cursor.fetchall())
