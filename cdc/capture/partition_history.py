@@ -36,6 +36,8 @@ _KEPT_STATEMENTS = 16
 """The partitions before a statement are kept in the files of so many further ones. A batch ends with the statement, and
 a file behind it may begin before its batch does."""
 
+NEVER = (1 << 63) - 1
+"""A seq behind every position of a source: what was read then is never exact."""
 Read = Callable[[Sequence[str] | None], tuple[Mapping[str, str], int]]
 """Reads the clauses of partitioned tables, by ``db.table``: of these, or of all. Returns them, and the seq of the
 source's position afterwards."""

@@ -36,7 +36,7 @@ from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.optional_columns import Columns
 from cdc.binlog.table_map import names_columns
 from cdc.capture.alter_search import AlterSearch
-from cdc.capture.partition_history import PartitionHistory
+from cdc.capture.partition_history import NEVER, PartitionHistory
 from cdc.config import DestinationConfig
 from cdc.errors import RetryableError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.log import get_logger
@@ -312,7 +312,8 @@ class SchemaHistory:
 
     def _read_partitions(self, wanted: Sequence[str] | None) -> tuple[dict[str, str], int]:
         found = read_partitions(self._control, self._config, wanted)
-        return found, self._source_seq()
+        # A source without partitions is not asked for a position that says when they were read.
+        return found, self._source_seq() if found or wanted is not None else NEVER
 
     def _source_seq(self) -> int:
         self._read_at = position = current_position(self._control)

@@ -20,7 +20,7 @@ from cdc.binlog.events import QueryEvent, parse_header
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.optional_columns import Columns
 from cdc.binlog.table_map import parse_table_map
-from cdc.capture.partition_history import PartitionHistory
+from cdc.capture.partition_history import NEVER, PartitionHistory
 from cdc.config import DestinationConfig
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.patterns import exclusion
@@ -34,7 +34,6 @@ from cdc.sql.track import apply_changes
 from cdc.store.formats.layout import schemas_folder
 from cdc.store.writer.log import RelayLog
 
-_NEVER = (1 << 63) - 1
 _WITH_CHARSET = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
 
@@ -62,7 +61,7 @@ class TrackedSchemas:
         self._changes: tuple[Change, ...] = ()
         """The changes of that statement."""
         # Nobody can be asked: what no statement tells stays unknown.
-        self._partitions = PartitionHistory(config.tables, lambda _: ({}, _NEVER))
+        self._partitions = PartitionHistory(config.tables, lambda _: ({}, NEVER))
         self._pending: deque[_Altered] = deque()
         self.ready = 0
         """How many of the rows last passed to :meth:`before` have their schemas written."""
