@@ -136,6 +136,18 @@ CHANGES_ROWS = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
 """The actions of foreign keys that change rows of the table with the key."""
 
 
+class KnownPartitions(BaseModel):
+    """The partitions of a table."""
+
+    model_config = ConfigDict(frozen=True)
+
+    clause: str
+    """The clause behind PARTITION BY, as :mod:`cdc.sql.partitions` writes it."""
+    until: int = 0
+    """The seq of the source when it was read, if that was ahead of the stream: a later statement that lies up to there
+    may be in it already. 0: it is exact."""
+
+
 class Schemas(BaseModel):
     """All included tables at one moment."""
 
@@ -158,6 +170,14 @@ class Schemas(BaseModel):
     Towpath 0.1, and where no server was asked."""
     system_zone: Offsets | None = None
     """The server's own time zone; None in files of Towpath 0.1, and where no server was asked."""
+
+    partitions: dict[str, KnownPartitions] | None = None
+    """By ``db.table``, of partitioned tables whose partitions are known; None in files of Towpath 0.1, and where no
+    capture has written them."""
+    dropped_partitions: dict[int, dict[str, str]] = {}
+    """By the seq of a statement that drops or truncates partitions, and by ``db.table``: the clause of the partitions
+    right before it, as far as it tells which rows went. Of the last few such statements; a table whose partitions were
+    not certain is missing."""
 
     def comments_of(self, table: str) -> TableComments | None:
         """Returns the comments of a table; None if they are not known, or there is no such table."""

@@ -31,8 +31,13 @@ SHARED_PROPERTY = "towpath.shared"
 SOURCE_COLUMN = "_source"
 """The column of a shared table that names the destination whose row it is."""
 _OURS, _MEMBER = "towpath.", "towpath.member."
-_OF_MEMBERS = frozenset({"generation", "since_seq", "begins_seq", "server_uuid", "epoch", "columns", "rebuild"})
+_OF_MEMBERS = frozenset(
+    {"generation", "since_seq", "begins_seq", "server_uuid", "epoch", "columns", "rebuild", "kept_partitions"}
+)
 _RECORDS = "source_schema"
+KEPT_PROPERTY = "towpath.kept_partitions"
+"""Delta table property: the last statements that dropped partitions whose rows were kept (``on_drop_partition: keep``),
+as a JSON list of their ``seq`` and ``statement``."""
 REBUILD_PROPERTY = "towpath.rebuild"
 """Delta table property of a shared table: the id of the snapshot or replay that began the generation."""
 

@@ -26,7 +26,7 @@ from pyspark.sql import types as t
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.errors import NeedsSnapshotError, TargetError
+from cdc.errors import NeedsSnapshotError, TargetError, UnsupportedError
 from cdc.schemas import Schemas
 from cdc.targets import (
     BEGINS_PROPERTY,
@@ -42,6 +42,7 @@ from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
+from spark_jobs.apply.schema.evolve import kept_statements
 from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.schema.shared_tables import create_or_join, ensure_columns, require_mode
 from spark_jobs.apply.statements import empty_statement
@@ -336,6 +337,7 @@ def replace_by(
         raise TargetError("the store has no rows of the table to build it from", place=f"table {table}")
     if state is not None:
         require_owner(state, target)
+        require_no_archive(state, target)
     generation = 0 if state is None else state.generation + 1
     schema = tracked_schema(found)
     kept = {
@@ -369,6 +371,20 @@ def kept_properties(state: DeltaState | None) -> dict[str, str]:
     """Returns the properties that somebody else gave a table, and that a new generation keeps."""
     found = {} if state is None else state.properties
     return {key: value for key, value in found.items() if not key.startswith("towpath.") and key != _MAX_COLUMN_ID}
+
+
+def require_no_archive(state: DeltaState, target: Target) -> None:
+    """Raises UnsupportedError for a table in mode ``upsert`` that keeps rows of partitions which the source has
+    dropped: a new generation would not have them."""
+    kept = kept_statements(state)
+    if kept and target.apply.on_drop_partition == "keep" and target.apply.mode == "upsert":
+        raise UnsupportedError(
+            "the Delta table keeps rows of partitions that the source has dropped (on_drop_partition: keep), the last "
+            f"ones by {kept[-1]['statement']}, and writing it anew would remove them",
+            place=f"table {target.table} at {target.path}",
+            remedy="Copy the table (CREATE TABLE … AS SELECT), set on_drop_partition for it to another value "
+            "(tables.overrides), and run the command again.",
+        )
 
 
 def require_same_columns(found: SourceColumns, snapshot: SourceColumns, table: str) -> None:
@@ -428,6 +444,7 @@ def load_snapshot(
     state = target.state()
     if state is not None:
         require_owner(state, target)
+        require_no_archive(state, target)
     schema = files.info.definition
     columns = columns_of_schema(schema, target.policies)
     target.policies.require_there(schema.column_names)

@@ -29,6 +29,7 @@ from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, T
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
 from cdc.verify.run import LakeFacts
 from spark_jobs.apply.merge import TableMerge, read_changes
+from spark_jobs.apply.schema.evolve import kept_statements
 from spark_jobs.delta.log import open_delta
 from spark_jobs.delta.proof import position_of
 from spark_jobs.delta.sql import quote
@@ -74,6 +75,7 @@ class SparkLake:
             mode=mode,
             columns=tuple(name for name in columns if name.lower() not in ours),
             later_columns=_later_columns(state, table) if mode == "append" else (),
+            kept=next((str(one["statement"]) for one in reversed(kept_statements(state))), ""),
             handle=(target, state),
         )
 

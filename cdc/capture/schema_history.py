@@ -23,7 +23,7 @@ table is unsure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,19 +31,22 @@ import numpy as np
 import pymysql
 
 from cdc.binlog import frame_state as k
-from cdc.binlog.events import parse_table_name
+from cdc.binlog.events import QueryEvent, parse_table_name
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.optional_columns import Columns
 from cdc.binlog.table_map import names_columns
 from cdc.capture.alter_search import AlterSearch
+from cdc.capture.partition_history import NEVER, PartitionHistory
 from cdc.config import DestinationConfig
 from cdc.errors import RetryableError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.log import get_logger
 from cdc.patterns import exclusion
 from cdc.positions import BinlogPosition, make_seq, split_seq
 from cdc.schemas import ForeignKey, Offsets, Schemas, TableComments, TableSchema
-from cdc.source.schemas import check_members, read_schema, read_schemas, with_members
+from cdc.source.schemas import check_members, read_partitions, read_schema, read_schemas, with_members
 from cdc.source.server import current_position
+from cdc.sql.changes import Change
+from cdc.sql.statements import classify
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.writer.log import RelayLog
@@ -84,6 +87,7 @@ class _Altered:
     begins: int | None
     named: frozenset[str] = frozenset()
     """All captured tables that the DDL names."""
+    changes: tuple[Change, ...] = ()
 
 
 class SchemaHistory:
@@ -117,6 +121,11 @@ class SchemaHistory:
         """The source's position after definitions were read last."""
         self._look: tuple[dict[str, TableSchema], int] | None = None
         """The definitions that were read for the rows last passed to :meth:`before`, and the source's seq then."""
+        self._seen: tuple[Schemas, int] | None = None
+        """The same if table maps name the columns."""
+        self._partitions = PartitionHistory(config.tables, self._read_partitions)
+        self._changes: tuple[Change, ...] = ()
+        """The changes of the statement that :meth:`statement` notes next."""
         self.ready = 0
         """How many of the rows last passed to :meth:`before` have their schemas written."""
 
@@ -126,6 +135,7 @@ class SchemaHistory:
         files = self._files()
         known = [n for n in files if n <= seq]
         stored = Schemas.load(self._folder / f"{known[-1]}.json") if known else None
+        self._partitions.begin(seq, stored)
         if self._named and (stored is None or stored.named is not False):
             self._save_as_they_are(seq, stored if known == files else None)
             return
@@ -139,6 +149,7 @@ class SchemaHistory:
             completed = completed or base.engines != self._engines
             completed = completed or base.foreign_keys != self._foreign_keys
             completed = completed or base.system_zone != self._system_zone
+            completed = completed or base.partitions != self._partitions.into(base).partitions
             completed = completed or len(self._current) < len(base.tables)
             # After a failover, positions of the former server say nothing about this one's binlog.
             until_here = {name: until if self._is_unread(end, seq) else end for name, end in base.unsure.items()}
@@ -193,14 +204,20 @@ class SchemaHistory:
             )
         self._nameless.setdefault(f"{db}.{table}", seq)
 
+    def follow(self, query: QueryEvent) -> None:
+        """Reads a DDL statement that was kept. Call :meth:`statement` behind it."""
+        ignores_case = self._config.ignores_case
+        self._changes = classify(query.sql, query.db, query.sql_mode, ignores_case=ignores_case).changes
+
     def statement(self, altered: frozenset[str], begins: int | None, named: frozenset[str] = frozenset()) -> None:
         """Notes the tables of a DDL statement that was kept: those whose columns it may change, and all that it names.
         ``begins``: see :class:`_Altered`."""
+        changes, self._changes = self._changes, ()
         last = self._pending[-1] if self._pending else None
         if begins is not None and last is not None and last.begins == begins:
-            self._pending[-1] = _Altered(last.names | altered, begins, last.named | named)
+            self._pending[-1] = _Altered(last.names | altered, begins, last.named | named, (*last.changes, *changes))
         else:
-            self._pending.append(_Altered(altered, begins, named))
+            self._pending.append(_Altered(altered, begins, named, changes))
 
     def abandon(self, begins: int) -> None:
         """Discards the notes of the unfinished transaction that begins at this offset."""
@@ -214,16 +231,17 @@ class SchemaHistory:
         is_saved = False
         # One look has all statements of these rows: the source had executed them before they came. A look takes a
         # second with 5,000 tables, and a migration has thousands of statements.
-        self._look = None
+        self._look = self._seen = None
         statements = np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL)
         for at in statements:
             self._pass(rows[begin:at])
             self.ready = int(at)
             seq = int(rows[at, k.R_SEQ])
             altered = self._pending.popleft()
+            has_partitions = self._partitions.follow(seq, altered.changes)
             if not self._named:
                 self._alter(seq, altered)
-            elif not is_saved or self._awaits_statement(altered.named):
+            elif not is_saved or has_partitions or self._awaits_statement(altered.named):
                 later = list(self._pending)[: len(statements) - 1]
                 files = self._files()
                 before = Schemas.load(self._folder / f"{files[-1]}.json") if files and files[-1] <= seq else None
@@ -292,6 +310,11 @@ class SchemaHistory:
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         return tables, self._source_seq()
 
+    def _read_partitions(self, wanted: Sequence[str] | None) -> tuple[dict[str, str], int]:
+        found = read_partitions(self._control, self._config, wanted)
+        # A source without partitions is not asked for a position that says when they were read.
+        return found, self._source_seq() if found or wanted is not None else NEVER
+
     def _source_seq(self) -> int:
         self._read_at = position = current_position(self._control)
         return make_seq(self._epoch, position.file_number, position.pos)
@@ -314,6 +337,7 @@ class SchemaHistory:
             system_zone=self._system_zone,
             named=False,
         )
+        schemas = self._partitions.into(schemas)
         if before == schemas:
             return
         schemas.save(self._folder / f"{seq}.json")
@@ -346,11 +370,14 @@ class SchemaHistory:
         names allow for. Tables that have another definition than in the file ``before``, or were ``altered`` by
         statements from ``seq`` on, are unsure up to the source's position. ``named``: the tables that the statement at
         ``seq`` names."""
-        schemas = read_schemas(self._control, self._config).model_copy(update={"named": True})
+        if self._seen is None:
+            found = read_schemas(self._control, self._config).model_copy(update={"named": True})
+            self._seen = found, self._source_seq()
+        schemas, until = self._seen
         schemas = schemas.model_copy(
             update={"foreign_keys": self._with_earlier_keys(schemas.foreign_keys, before, named, schemas.tables)}
         )
-        until = self._source_seq()
+        schemas = self._partitions.into(schemas)
         self._latest, self._engines = schemas.tables, schemas.engines
         earlier, unsure = (before.tables, before.unsure) if before is not None else ({}, {})
         changed = {name for name, table in schemas.tables.items() if earlier.get(name) != table}

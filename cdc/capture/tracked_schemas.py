@@ -20,6 +20,7 @@ from cdc.binlog.events import QueryEvent, parse_header
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.optional_columns import Columns
 from cdc.binlog.table_map import parse_table_map
+from cdc.capture.partition_history import NEVER, PartitionHistory
 from cdc.config import DestinationConfig
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedDdlError, UnsupportedTypeError
 from cdc.patterns import exclusion
@@ -44,6 +45,7 @@ class _Altered:
     before: dict[str, TableSchema]
     after: dict[str, TableSchema]
     begins: int | None
+    changes: tuple[Change, ...] = ()
 
 
 class TrackedSchemas:
@@ -56,6 +58,10 @@ class TrackedSchemas:
         self._current: dict[str, TableSchema] = {}
         self._followed: dict[str, TableSchema] | None = None
         """The definitions before a statement that was followed, until :meth:`statement` notes it."""
+        self._changes: tuple[Change, ...] = ()
+        """The changes of that statement."""
+        # Nobody can be asked: what no statement tells stays unknown.
+        self._partitions = PartitionHistory(config.tables, lambda _: ({}, NEVER))
         self._pending: deque[_Altered] = deque()
         self.ready = 0
         """How many of the rows last passed to :meth:`before` have their schemas written."""
@@ -64,6 +70,7 @@ class TrackedSchemas:
         """Reads the definitions that hold after ``seq``, where capture begins to read. Tables that the store does not
         know are taken from ``source.schemas``. Raises ConfigError, DamagedError, StorageError."""
         stored = self._stored(seq)
+        self._partitions.begin(seq, stored)
         known = {} if stored is None else stored.tables
         # Nobody follows the statements on a table that is left out. Included again, it is an unknown one.
         self._current = {name: table for name, table in known.items() if self._config.tables.includes_name(name)}
@@ -81,6 +88,7 @@ class TrackedSchemas:
         self._followed = dict(self._current)
         included = self._config.tables
         statement = classify(query.sql, query.db, query.sql_mode, self._server, ignores_case=included.ignores_case)
+        self._changes = statement.changes
         self._current = followed(self._current, statement.changes)
         self._current = {n: table for n, table in self._current.items() if included.includes_name(n)}
 
@@ -88,11 +96,12 @@ class TrackedSchemas:
         """Notes a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
         before = self._current if self._followed is None else self._followed
         self._followed = None
+        changes, self._changes = self._changes, ()
         last = self._pending[-1] if self._pending else None
         if begins is not None and last is not None and last.begins == begins:
-            before = last.before
+            before, changes = last.before, (*last.changes, *changes)
             self._pending.pop()
-        self._pending.append(_Altered(before, dict(self._current), begins))
+        self._pending.append(_Altered(before, dict(self._current), begins, changes))
 
     def abandon(self, begins: int) -> None:
         """Takes back the notes of the unfinished transaction that begins at this offset."""
@@ -102,7 +111,9 @@ class TrackedSchemas:
     def before(self, rows: Numbers) -> None:
         """Writes the schemas that transactions need. Call it before they become visible."""
         for at in np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL):
-            self._save(int(rows[at, k.R_SEQ]), self._pending.popleft().after)
+            seq, altered = int(rows[at, k.R_SEQ]), self._pending.popleft()
+            self._partitions.follow(seq, altered.changes)
+            self._save(seq, altered.after)
         self.ready = len(rows)
 
     def table_map(self, event: bytes, has_checksum: bool, _seq: int, where: str) -> None:
@@ -149,9 +160,10 @@ class TrackedSchemas:
 
     def _save(self, seq: int, tables: dict[str, TableSchema]) -> None:
         stored = self._stored(seq)
-        if stored is None or stored.tables != tables:
-            comments = None if stored is None else stored.comments
-            Schemas(tables=dict(sorted(tables.items())), comments=comments).save(self._folder / f"{seq}.json")
+        comments = None if stored is None else stored.comments
+        found = self._partitions.into(Schemas(tables=dict(sorted(tables.items())), comments=comments))
+        if stored is None or found != stored:
+            found.save(self._folder / f"{seq}.json")
 
 
 def given_schemas(config: DestinationConfig) -> Schemas:

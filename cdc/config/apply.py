@@ -27,6 +27,7 @@ SchemaChanges = Literal["evolve", "additive", "ignore", "fail"]
 OnTruncate = Literal["apply", "ignore", "fail"]
 Engine = Literal["spark", "deltalake"]
 OnDrop = Literal["keep", "drop", "fail"]
+OnDropPartition = Literal["apply", "keep", "snapshot"]
 OnUnknownEffect = Literal["snapshot", "fail"]
 ForeignKeys = Literal["park", "ignore"]
 
@@ -131,6 +132,17 @@ class ApplyConfig(Section):
         ),
     ] = "keep"
     """Treatment of DROP TABLE and DROP DATABASE."""
+    on_drop_partition: Annotated[
+        OnDropPartition,
+        Doc(
+            choices={
+                "apply": "their rows go, or are marked, as by deletes; a changelog gets a row for each of them",
+                "keep": "their rows stay: the Delta table is the archive of what the source drops",
+                "snapshot": "the table is left out until `cdc snapshot` has read it again",
+            }
+        ),
+    ] = "apply"
+    """Treatment of ALTER TABLE … DROP PARTITION and TRUNCATE PARTITION."""
     on_unknown_effect: Annotated[
         OnUnknownEffect,
         Doc(

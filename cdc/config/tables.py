@@ -7,7 +7,16 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.apply import ForeignKeys, Mode, OnDrop, OnError, OnTruncate, OnUnknownEffect, SchemaChanges
+from cdc.config.apply import (
+    ForeignKeys,
+    Mode,
+    OnDrop,
+    OnDropPartition,
+    OnError,
+    OnTruncate,
+    OnUnknownEffect,
+    SchemaChanges,
+)
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.delta import Properties
 from cdc.config.values import Doc, Section
@@ -34,6 +43,8 @@ class ApplyOverrides(Section):
     """As `apply.on_truncate`."""
     on_drop: OnDrop | None = None
     """As `apply.on_drop`."""
+    on_drop_partition: OnDropPartition | None = None
+    """As `apply.on_drop_partition`."""
     on_unknown_effect: OnUnknownEffect | None = None
     """As `apply.on_unknown_effect`."""
     foreign_keys: ForeignKeys | None = None

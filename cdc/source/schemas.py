@@ -34,6 +34,7 @@ from cdc.schemas import (
 from cdc.source.connection import query, quoted
 from cdc.source.findings import Finding, error
 from cdc.source.server import variables
+from cdc.sql.partitions import shown_partitions
 from cdc.sql.table_options import union_of
 
 _WEEK_S = 7 * 24 * 3600
@@ -49,6 +50,9 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN (
 _KIND = """
 SELECT TABLE_COLLATION AS coll, TABLE_TYPE AS kind FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+_PARTITIONED = """
+SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES WHERE CREATE_OPTIONS LIKE '%partitioned%'
 """
 _VERSIONED = "SYSTEM VERSIONED"
 _COLUMNS = """
@@ -166,6 +170,39 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
     return with_members(tables, schemas)
 
 
+def read_partitions(
+    conn: pymysql.connections.Connection[Any], tables: TablesConfig, wanted: Collection[str] | None = None
+) -> dict[str, str]:
+    """Returns the clauses behind PARTITION BY of partitioned tables, by ``db.table``, as :mod:`cdc.sql.partitions`
+    writes them: of these tables, or of all that are included. Those that are not understood are missing."""
+    if wanted is None:
+        rows = query(conn, _PARTITIONED)
+        names = [name for name in (_table(row, tables) for row in rows) if tables.includes(*name)]
+    else:
+        names = [(db, table) for db, _, table in (name.partition(".") for name in wanted)]
+    found = {}
+    for db, table in names:
+        created = _created(conn, db, table, (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.TABLEACCESS_DENIED_ERROR))
+        clause = None if created is None else shown_partitions(created)
+        if clause is not None:
+            found[f"{db}.{table}"] = clause
+    return found
+
+
+def _created(
+    conn: pymysql.connections.Connection[Any], db: str, table: str, missing: Collection[int] = (ER.NO_SUCH_TABLE,)
+) -> str | None:
+    """Returns what SHOW CREATE TABLE shows; None after one of these errors of the server: the table was dropped or
+    renamed meanwhile, or may not be read."""
+    try:
+        rows = query(conn, f"SHOW CREATE TABLE {quoted(db)}.{quoted(table)}")
+    except SourceRefusedError as refused:
+        if isinstance(refused.__cause__, pymysql.MySQLError) and refused.__cause__.args[0] in missing:
+            return None
+        raise
+    return _text(rows[0]["Create Table"]) if rows and "Create Table" in rows[0] else None
+
+
 def system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
     """Returns the server's own time zone from two years before this one to the end of the next. ``conn`` is in UTC."""
     year = datetime.now(UTC).year
@@ -244,14 +281,8 @@ _SHOWN_KEY = re.compile(
 
 def _shown_rules(conn: pymysql.connections.Connection[Any], db: str, table: str) -> dict[str, tuple[str, str]]:
     """Returns the actions ON DELETE and ON UPDATE of a table's foreign keys, by their names, from SHOW CREATE TABLE."""
-    try:
-        text = _text(query(conn, f"SHOW CREATE TABLE {quoted(db)}.{quoted(table)}")[0]["Create Table"])
-    except SourceRefusedError as refused:
-        if isinstance(refused.__cause__, pymysql.MySQLError) and refused.__cause__.args[0] == ER.NO_SUCH_TABLE:
-            return {}  # it was dropped or renamed meanwhile
-        raise
     found = {}
-    for name, actions in _SHOWN_KEY.findall(text):
+    for name, actions in _SHOWN_KEY.findall(_created(conn, db, table) or ""):
         rules = dict(re.findall(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT|RESTRICT|NO ACTION)", actions))
         found[name.replace("``", "`")] = rules.get("DELETE", "RESTRICT"), rules.get("UPDATE", "RESTRICT")
     return found

@@ -8,8 +8,10 @@ from cdc.sql.changes import (
     AddColumn,
     Change,
     ChangeColumn,
+    ChangePartitions,
     ConvertCharset,
     DropColumn,
+    DropPartitions,
     DropPrimaryKey,
     NoEffect,
     RenameColumn,
@@ -23,12 +25,16 @@ from cdc.sql.changes import (
 )
 from cdc.sql.columns import Definition, Dialect, default_text, take_default, take_definition
 from cdc.sql.create_table import is_constraint, take_constraint
+from cdc.sql.partitions import take_listed, take_partitions
 from cdc.sql.table_options import VERSIONING, merged, take_option, take_partitioning
 from cdc.sql.tokens import UNREADABLE, Cursor, Token, shown, split_commas
 from cdc.sql.types import take_charset, take_collation
 
-_KEEPS_ROWS = ["ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "COALESCE", "REORGANIZE"]
-"""Commands about partitions that keep every row."""
+_KEEPS_PARTITIONS = ["ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR"]
+"""Commands about partitions that keep every row where it is."""
+_PARTITION_VERBS = [
+    "DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "ADD", "CONVERT", "COALESCE", "REORGANIZE", *_KEEPS_PARTITIONS,
+]  # fmt: skip
 _IGNORE = "IGNORE drops rows and cuts values that do not fit"
 _FOREIGN_PARTITION = "the rows of a partition come from or go to another table"
 
@@ -79,7 +85,7 @@ class _Reader:
         while take_option(c, self._table, self._dialect) == [] and c.take_punct(","):  # ALGORITHM, LOCK
             pass
         start = c.at
-        verb = c.take_any("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "ADD", "CONVERT", *_KEEPS_ROWS)
+        verb = c.take_any(*_PARTITION_VERBS)
         if verb is None:
             return None
         text = shown(c.tokens[start:])
@@ -89,14 +95,36 @@ class _Reader:
             if verb in ("DISCARD", "IMPORT") and c.take_words("TABLESPACE"):
                 return [UnknownEffect(self._table, "the rows come from a file, or go", clause=text)]
             return None
-        if verb == "ADD":
+        if verb in _KEEPS_PARTITIONS:
             return [NoEffect(self._table, clause=text)]
-        if verb in _KEEPS_ROWS:
-            return [NoEffect(self._table, clause=text)]
+        if verb in ("ADD", "COALESCE", "REORGANIZE"):
+            return [self._changed_partitions(c, verb, text)]
         if verb in ("EXCHANGE", "CONVERT"):
             return self._with_other(c, text)
+        if verb in ("DROP", "TRUNCATE"):
+            if_exists, names = c.take_words("IF", "EXISTS"), _take_names(c)
+            is_all = c.take_words("ALL") if not names else False
+            if c.at_end() and (names or is_all):
+                truncates = verb == "TRUNCATE"
+                return [DropPartitions(self._table, names, truncates, if_exists, clause=text)]
         reason = "only the server knows the rows of a partition"
         return [UnknownEffect(self._table, reason, keeps_empty=verb != "IMPORT", clause=text)]
+
+    def _changed_partitions(self, c: Cursor, verb: str, text: str) -> ChangePartitions:
+        """ADD PARTITION, COALESCE PARTITION, REORGANIZE PARTITION. Text that is not understood leaves fields empty."""
+        if_not_exists = c.take_words("IF", "NOT", "EXISTS")
+        c.take_any("NO_WRITE_TO_BINLOG", "LOCAL")
+        if verb == "COALESCE":
+            return ChangePartitions(self._table, "coalesce", count=c.take_number() or 0, clause=text)
+        if verb == "REORGANIZE":
+            names = _take_names(c)
+            listed = take_listed(c) if c.take_words("INTO") else None
+            return ChangePartitions(self._table, "reorganize", names=names, listed=listed or (), clause=text)
+        count = c.take_number() or 0 if c.take_words("PARTITIONS") else 0
+        listed = take_listed(c)
+        return ChangePartitions(
+            self._table, "add", listed=listed or (), count=count, if_not_exists=if_not_exists, clause=text
+        )
 
     def _with_other(self, c: Cursor, text: str) -> list[Change]:
         """EXCHANGE PARTITION p WITH TABLE t, CONVERT PARTITION p TO TABLE t, CONVERT TABLE t TO PARTITION p."""
@@ -270,7 +298,7 @@ class _Reader:
         return [ConvertCharset(self._table, charset, collation, clause=text)] if c.at_end() else None
 
     def _remove(self, c: Cursor, text: str) -> list[Change] | None:
-        return [NoEffect(self._table, clause=text)] if c.take_words("PARTITIONING") and c.at_end() else None
+        return [ChangePartitions(self._table, clause=text)] if c.take_words("PARTITIONING") and c.at_end() else None
 
     def _order(self, c: Cursor, text: str) -> list[Change] | None:
         if not c.take_words("BY"):
@@ -281,17 +309,31 @@ class _Reader:
     def _options(self, c: Cursor) -> list[Change] | None:
         """Options that may follow one another without commas, and PARTITION BY or REMOVE PARTITIONING at their end."""
         changes: list[Change] = []
+        partitioning: list[Change] = []
         text = shown(c.rest)
         while not c.at_end():
-            if take_partitioning(c) or c.take_words("REMOVE", "PARTITIONING"):
+            clause = take_partitioning(c)
+            if clause is not None or c.take_words("REMOVE", "PARTITIONING"):
                 if not c.at_end():
                     return None
+                partitions = None if clause is None else take_partitions(Cursor(clause, c.default_db))
+                partitioning.append(ChangePartitions(self._table, partitions=partitions, clause=text))
                 break
             found = take_option(c, self._table, self._dialect)
             if found is None:
                 return None
             changes += found
-        return merged(changes, self._table) or [NoEffect(self._table, clause=text)]
+        return [*merged(changes, self._table), *partitioning] or [NoEffect(self._table, clause=text)]
+
+
+def _take_names(c: Cursor) -> tuple[str, ...]:
+    """Takes the names of partitions, between commas; none for ALL."""
+    names: list[str] = []
+    while not c.at_words("ALL") and (name := c.take_name()) is not None:
+        names.append(name)
+        if not c.take_punct(","):
+            break
+    return tuple(names)
 
 
 def _is_order(part: list[Token]) -> bool:

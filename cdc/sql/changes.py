@@ -8,8 +8,10 @@ COLUMN a TO b, RENAME COLUMN b TO a`` swaps two names. :mod:`cdc.sql.track` comb
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cdc.schemas import ColumnSchema, TableSchema
+from cdc.sql.partitions import Partition, Partitions
 
 TableName = tuple[str, str]
 """Database and table."""
@@ -74,6 +76,8 @@ class CreateTable(Clause):
     replaces: bool = False
     """OR REPLACE: a table of this name is dropped first."""
     if_not_exists: bool = False
+    partitions: Partitions | None = None
+    """Its partitions; None without any, and if the text does not give them or is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +211,20 @@ class SetTableCharset(Clause):
 
 
 @dataclass(frozen=True, slots=True)
+class DropPartitions(Clause):
+    """DROP PARTITION or TRUNCATE PARTITION: the rows of these partitions go."""
+
+    table: TableName
+    names: tuple[str, ...]
+    """Partitions, and for TRUNCATE perhaps subpartitions; empty for all of them."""
+    truncates: bool = False
+    """Whether the partitions stay, without rows."""
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownEffect(Clause):
-    """Rows change, appear or vanish in a way that only the server knows: DROP PARTITION, ENGINE = BLACKHOLE."""
+    """Rows change, appear or vanish in a way that only the server knows: EXCHANGE PARTITION, ENGINE = BLACKHOLE."""
 
     table: TableName
     reason: str
@@ -231,6 +247,22 @@ class NoEffect(Clause):
     table: TableName | None
 
 
+@dataclass(frozen=True, slots=True)
+class ChangePartitions(NoEffect):
+    """Rows lie in other partitions from here on, and none goes. The fields that ``kind`` does not name are empty."""
+
+    kind: Literal["set", "add", "reorganize", "coalesce"] = "set"
+    partitions: Partitions | None = None
+    """``set``: PARTITION BY; None for REMOVE PARTITIONING, and if the clause is not understood."""
+    names: tuple[str, ...] = ()
+    """``reorganize``: the partitions that others take the place of."""
+    listed: tuple[Partition, ...] = ()
+    """``add``, ``reorganize``: the new partitions; empty if they are not understood."""
+    count: int = 0
+    """``add``, ``coalesce``: how many partitions of HASH or KEY come or go."""
+    if_not_exists: bool = False
+
+
 Change = (
     CreateTable
     | DropTable
@@ -247,6 +279,7 @@ Change = (
     | SetVisible
     | ConvertCharset
     | SetTableCharset
+    | DropPartitions
     | UnknownEffect
     | Unsupported
     | NoEffect

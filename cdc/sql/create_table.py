@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.changes import Change, CreateTable, SetTableCharset, TableName, UnknownEffect, Unsupported
 from cdc.sql.columns import Dialect, take_definition
+from cdc.sql.partitions import Partitions, take_partitions
 from cdc.sql.table_options import merged, take_option, take_partitioning
 from cdc.sql.tokens import Cursor, Token, outer_words, split_commas
 from cdc.sql.types import with_table_charset
@@ -46,7 +47,7 @@ def create_changes(
             )
         ]
     elements = _elements(c, dialect)
-    changes, unknown = _options(c, table, dialect)
+    changes, partitions, unknown = _options(c, table, dialect)
     rows = c.take_words("START", "TRANSACTION")
     schema = None
     effects = [change for change in changes if isinstance(change, UnknownEffect | Unsupported)]
@@ -55,7 +56,15 @@ def create_changes(
         schema = _schema(elements, charset)
     else:
         rows = rows or "TRANSACTION" in words[-1:]
-    create = CreateTable(table, schema, has_rows=rows, replaces=replaces, if_not_exists=if_not_exists, clause=clause)
+    create = CreateTable(
+        table,
+        schema,
+        has_rows=rows,
+        replaces=replaces,
+        if_not_exists=if_not_exists,
+        partitions=partitions,
+        clause=clause,
+    )
     return [create, *effects]
 
 
@@ -95,18 +104,21 @@ def _like(rest: list[Token], default_db: str) -> TableName | None:
     return found if c.at_end() else None
 
 
-def _options(c: Cursor, table: TableName, dialect: Dialect) -> tuple[list[Change], bool]:
-    """The changes of the table's options, and whether they leave the definition open."""
+def _options(c: Cursor, table: TableName, dialect: Dialect) -> tuple[list[Change], Partitions | None, bool]:
+    """The changes of the table's options, its partitions, and whether the options leave the definition open."""
     changes: list[Change] = []
+    partitions: Partitions | None = None
     while not c.at_end() and not c.at_words("START", "TRANSACTION"):
-        if take_partitioning(c):
+        clause = take_partitioning(c)
+        if clause is not None:
+            partitions = take_partitions(Cursor(clause, c.default_db))
             continue
         found = take_option(c, table, dialect)
         if found is None:
-            return merged(changes, table), True
+            return merged(changes, table), None, True
         changes += found
         c.take_punct(",")
-    return merged(changes, table), any(isinstance(change, Unsupported) for change in changes)
+    return merged(changes, table), partitions, any(isinstance(change, Unsupported) for change in changes)
 
 
 def _elements(c: Cursor, dialect: Dialect) -> _Elements | None:

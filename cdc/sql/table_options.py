@@ -8,7 +8,7 @@ from cdc.schemas import charset_of_collation
 from cdc.sql.changes import Change, NoEffect, SetTableCharset, TableName, UnknownEffect, Unsupported
 from cdc.sql.columns import Dialect
 from cdc.sql.literals import take_literal
-from cdc.sql.tokens import Cursor, shown, tokenize, word_set
+from cdc.sql.tokens import Cursor, Token, shown, tokenize, word_set
 from cdc.sql.types import take_charset, take_collation
 
 _ENGINES = word_set("INNODB INNOBASE MYISAM ARIA MARIA ROCKSDB TOKUDB NDB NDBCLUSTER ARCHIVE MEMORY HEAP CSV XTRADB")
@@ -108,14 +108,16 @@ def union_of(sql: str, db: str) -> list[TableName]:
     return []
 
 
-def take_partitioning(c: Cursor) -> bool:
-    """Takes ``PARTITION BY …`` up to the end, or up to a SELECT."""
+def take_partitioning(c: Cursor) -> list[Token] | None:
+    """Takes ``PARTITION BY …`` up to the end, or up to a SELECT. Returns the tokens behind BY; None, without moving, if
+    no such clause comes next."""
     if not c.take_words("PARTITION", "BY") and not c.take_words("PARTITIONED", "BY"):
-        return False
+        return None
+    start = c.at
     while (token := c.peek()) is not None and not token.is_word("SELECT", "AS", "IGNORE", "REPLACE", "WITH", "START"):
         if c.take_group() is None:
             c.at += 1
-    return True
+    return c.tokens[start : c.at]
 
 
 def merged(changes: list[Change], table: TableName) -> list[Change]:

@@ -141,6 +141,7 @@ def take_snapshots(
             files = _loaded_before(jobs[table])
             try:
                 if files is None:
+                    _require_no_archive(jobs[table])
                     left.append(table)
                 else:
                     found.append(_follow(jobs[table], files, 0, time.monotonic()))
@@ -295,6 +296,17 @@ def _read(
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
+
+
+def _require_no_archive(mine: Job) -> None:
+    """Raises UnsupportedError before anything is read, if the load would be refused."""
+    from spark_jobs.delta.tables import target_of
+    from spark_jobs.load import require_no_archive
+
+    target = target_of(mine.config, mine.table)
+    state = target.state()
+    if state is not None:
+        require_no_archive(state, target)
 
 
 def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:

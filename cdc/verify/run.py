@@ -92,6 +92,8 @@ class LakeFacts:
     columns: tuple[str, ...]
     later_columns: tuple[str, ...] = ()
     """Columns that were added after the table was created; a changelog has null in them in older rows."""
+    kept: str = ""
+    """The last statement that dropped partitions whose rows the table has kept; empty without any."""
     handle: Any = None
 
 
@@ -365,6 +367,11 @@ class _Table:
                 f"{len(bad)} of {result.chunks} buckets differ, and no row in them was found to differ"
             )
         result.faults += self.lake.version_faults()
+        if bad and self.facts.kept:
+            result.faults.append(
+                "the Delta table keeps rows of partitions that the source has dropped (on_drop_partition: keep), the "
+                f"last ones by {self.facts.kept}; they are among the rows that only the Delta table has"
+            )
         result.ok = not result.differences and not result.faults
 
     def _span(self) -> Span:

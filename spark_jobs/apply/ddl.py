@@ -172,6 +172,7 @@ def _surroundings(
         stored=batch.schemas.tables if batch.schemas is not None else {},
         other=other,
         commit=commit,
+        dropped_partitions=batch.schemas.dropped_partitions if batch.schemas is not None else {},
         rows_follow=schema_of_layout(layout, batch.schema(target.table)) if layout is not None else None,
     )
 

@@ -322,6 +322,8 @@ _ANSWERS = (
     Answer(r"FROM information_schema\.TABLES .*'rds_configuration'", _nothing),
     Answer(r"FROM information_schema\.TABLES WHERE TABLE_TYPE = 'SEQUENCE'", _nothing),
     Answer(r"FROM information_schema\.TABLES WHERE ENGINE = 'MRG_MyISAM'", _nothing),
+    Answer(r"FROM information_schema\.TABLES WHERE CREATE_OPTIONS LIKE '%partitioned%'", _nothing),
+    Answer(r"SHOW CREATE TABLE `shop`\.`(\w+)`", lambda _, m: [{"Create Table": f"CREATE TABLE `{m[1]}` (`id` int)"}]),
     Answer(r"FROM information_schema\.COLUMNS", _columns),
     Answer(r"SELECT DISTINCT .* FROM information_schema\.COLUMNS\b.*PRIVILEGES", _nothing),
     Answer(r"FROM information_schema\.STATISTICS", _keys),

@@ -45,8 +45,28 @@ def delete_statement(target: Target) -> str:
 def truncate_statement(target: Target, by: DdlStatement, applied_seq: int) -> str:
     """Returns what TRUNCATE TABLE means in the table's mode: no rows, rows marked as deleted, no current version, or
     one more change."""
-    own = "" if target.own_rows is None else f" AND {target.own_rows}"
-    time = f"timestamp_micros({round(by.commit_time.timestamp() * 1_000_000)}L)"
+    if target.apply.mode != "append":
+        return removal_statement(target, by)
+    time, gtid = _time(by), _gtid(by)
+    row = f"'truncate' AS _op, {by.seq}L AS _seq, 0L AS _row, {time} AS _commit_time, {gtid} AS _gtid"
+    names = "_op, _seq, _row, _commit_time, _gtid"
+    own = ""
+    if target.apply.shared:
+        row, names = f"{row}, {literal(target.destination)} AS {SOURCE_COLUMN}", f"{names}, {SOURCE_COLUMN}"
+        own = f" AND t.{target.own_rows}"
+    return (
+        f"MERGE INTO {target.sql} t USING (SELECT {row}) s "  # noqa: S608
+        f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {applied_seq}L{own} "
+        f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES (s.{names.replace(', ', ', s.')})"
+    )
+
+
+def removal_statement(target: Target, by: DdlStatement, where: str | None = None) -> str:
+    """Returns what the removal of rows by a statement means in a mode other than ``append``: they go, are marked as
+    deleted, or are closed. ``where``: the condition of the rows; None for all of them."""
+    conditions = [*([] if where is None else [f"({where})"]), *([] if target.own_rows is None else [target.own_rows])]
+    own = "".join(f" AND {condition}" for condition in conditions)
+    time = _time(by)
     if target.apply.mode == "soft_delete":
         return (
             f"UPDATE {target.sql} SET _deleted = true, _commit_time = {time}, _seq = {by.seq}L "  # noqa: S608
@@ -57,19 +77,62 @@ def truncate_statement(target: Target, by: DdlStatement, applied_seq: int) -> st
             f"UPDATE {target.sql} SET _valid_to = greatest(_valid_from, {time}), _current = false "  # noqa: S608
             f"WHERE _current{own}"
         )
-    if target.apply.mode == "append":
-        gtid = "CAST(NULL AS STRING)" if by.gtid is None else literal(by.gtid)
-        row = f"'truncate' AS _op, {by.seq}L AS _seq, 0L AS _row, {time} AS _commit_time, {gtid} AS _gtid"
-        names = "_op, _seq, _row, _commit_time, _gtid"
-        if target.apply.shared:
-            row, names = f"{row}, {literal(target.destination)} AS {SOURCE_COLUMN}", f"{names}, {SOURCE_COLUMN}"
-            own = f" AND t.{target.own_rows}"
-        return (
-            f"MERGE INTO {target.sql} t USING (SELECT {row}) s "  # noqa: S608
-            f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {applied_seq}L{own} "
-            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES (s.{names.replace(', ', ', s.')})"
-        )
-    return delete_statement(target)
+    chosen = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"DELETE FROM {target.sql}{chosen}"  # noqa: S608
+
+
+def deleted_rows_statement(
+    target: Target, by: DdlStatement, columns: Sequence[str], keys: Sequence[str], base: int, where: str
+) -> str:
+    """Returns the MERGE that adds a row with ``_op`` ``delete`` to a changelog for each row of the source that a
+    statement has removed: the last image of each key that no later change has removed.
+
+    ``columns``, ``keys``: the source's columns in Delta, and those that identify a row. ``base``: the seq of the last
+    snapshot; it and the last ``truncate`` row end what was before. ``where``: the condition of the rows.
+    """
+    own = "" if target.own_rows is None else f" AND {target.own_rows}"
+    marks = f"SELECT coalesce(max(_seq), 0) FROM {target.sql} WHERE _op = "  # noqa: S608
+    truncated, loaded = f"greatest(({marks}'truncate'{own}), {base}L)", f"({marks}'snapshot'{own})"
+    begins = (
+        f"(_seq > greatest({truncated}, {loaded}) OR (_op = 'snapshot' AND _seq = {loaded} AND _seq >= {truncated}))"
+    )
+    image = ", ".join(f"{literal(name)}, {quote(name)}" for name in columns)
+    named = [f"{quote(key)} AS k{number}" for number, key in enumerate(keys)]
+    before = [f"{BEFORE}.{quote(key)} AS k{number}" for number, key in enumerate(keys)]
+    grouped = ", ".join(f"k{number}" for number in range(len(keys)))
+    images = (
+        f"SELECT {', '.join(named)}, _seq, _row, 1 AS there, named_struct({image}) AS image FROM {target.sql} "  # noqa: S608
+        f"WHERE _op IN ('insert', 'update', 'snapshot') AND {begins}{own} UNION ALL "
+        f"SELECT {', '.join(before)}, _seq, _row, 0 AS there, NULL AS image FROM {target.sql} "
+        f"WHERE _op IN ('update', 'delete') AND {begins}{own}"
+    )
+    last = f"SELECT max_by(struct(there, image), struct(_seq, _row, there)) AS found FROM ({images}) GROUP BY {grouped}"  # noqa: S608
+    present = f"SELECT found.image.* FROM ({last}) WHERE found.there = 1"  # noqa: S608
+    order = ", ".join(quote(key) for key in keys)
+    listed = ", ".join(quote(name) for name in columns)
+    rows = (
+        f"SELECT {listed}, named_struct({image}) AS {BEFORE}, row_number() OVER (ORDER BY {order}) - 1L AS _row "  # noqa: S608
+        f"FROM ({present}) WHERE {where}"
+    )
+    values = {
+        **{quote(name): f"s.{quote(name)}" for name in columns},
+        BEFORE: f"s.{BEFORE}", "_op": "'delete'", "_seq": f"{by.seq}L", "_row": "s._row",
+        "_commit_time": _time(by), "_gtid": _gtid(by),
+        **({SOURCE_COLUMN: literal(target.destination)} if target.apply.shared else {}),
+    }  # fmt: skip
+    return (
+        f"MERGE INTO {target.sql} t USING ({rows}) s ON t._seq = {by.seq}L AND t._row = s._row"  # noqa: S608
+        f"{'' if target.own_rows is None else f' AND t.{target.own_rows}'} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+    )
+
+
+def _time(by: DdlStatement) -> str:
+    return f"timestamp_micros({round(by.commit_time.timestamp() * 1_000_000)}L)"
+
+
+def _gtid(by: DdlStatement) -> str:
+    return "CAST(NULL AS STRING)" if by.gtid is None else literal(by.gtid)
 
 
 def rewrite_statement(

@@ -8,16 +8,18 @@ rows, is replaced by one statement instead, which begins a new generation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
-from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
+from cdc.sql.changes import CreateTable, DropPartitions, UnknownEffect, Unsupported
 from cdc.targets import (
     BEGINS_PROPERTY,
     GENERATION_PROPERTY,
+    KEPT_PROPERTY,
     MODE_COLUMNS,
     NEEDS_MAPPING,
     SOURCE_COLUMN,
@@ -41,6 +43,8 @@ from spark_jobs.apply.schema.content import (
     truncate_statement,
 )
 from spark_jobs.apply.schema.lineage import Followed, differences, follow
+from spark_jobs.apply.schema.partition_removal import Dropped, removal
+from spark_jobs.apply.schema.partitions import Unclear
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
 from spark_jobs.apply.schema.shared_tables import create
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.session import TableSession
 
 _MOST_STEPS = 20_000
+_KEPT_STATEMENTS = 20
 _OWN_PROPERTIES = ("towpath.", "delta.columnMapping.", "delta.minReader", "delta.minWriter", "delta.enableTypeWidening")
 """Beginnings of the properties that a new generation does not take over."""
 
@@ -95,6 +100,8 @@ class Surroundings:
     commit: Callable[[DeltaState, int, str], None]
     """Runs the statement of a state (whose properties tell the generation) that carries this seq; ``manifest.last_seq``
     goes into the ledger as well."""
+    dropped_partitions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """The partitions right before statements that dropped some, by the statement's seq and ``db.table``."""
     rows_follow: TableSchema | None = None
     """The schema of the table's rows in the batch (CREATE TABLE … SELECT), which are merged afterwards."""
 
@@ -290,6 +297,9 @@ class Evolution:
         before = self._schema_before(state, by)
         if before is None:
             raise unknown(target, by, "the definition before it is not known")
+        if effect.drops_partitions is not None:
+            self._drop_partitions(by, effect.drops_partitions, state, before)
+            return
         try:
             after, followed = self._follow(effect, before, state)
         except UnsupportedDdlError:
@@ -311,6 +321,8 @@ class Evolution:
                 raise not_understood(target, by, change.clause)
             if isinstance(change, UnknownEffect) and (not change.keeps_empty or has_rows(state.path, target.table)):
                 raise unknown(target, by, change.reason)
+            if isinstance(change, DropPartitions) and has_rows(state.path, target.table):
+                raise unknown(target, by, "it drops partitions and does something else")
         try:
             return follow(before, effect.changes, by.sql_mode)
         except UnsupportedDdlError as error:
@@ -406,6 +418,28 @@ class Evolution:
             self._commit(position_statement(self._target))
         else:
             self._commit(truncate_statement(self._target, by, state.applied_seq))
+
+    def _drop_partitions(
+        self, by: DdlStatement, change: DropPartitions, state: DeltaState, schema: TableSchema
+    ) -> None:
+        target, policy = self._target, self._target.apply.on_drop_partition
+        if not has_rows(state.path, target.table):
+            return
+        if policy == "snapshot":
+            raise unknown(target, by, "the rows of its partitions go, and on_drop_partition is snapshot")
+        if policy == "keep":
+            kept = [*kept_statements(state), {"seq": by.seq, "statement": by.shown}]
+            listed = {one["seq"]: one for one in kept[-_KEPT_STATEMENTS:]}
+            property_ = {KEPT_PROPERTY: json.dumps(list(listed.values()), ensure_ascii=False)}
+            self._sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(property_)})")
+            self._commit(position_statement(target))
+            return
+        clause = self._around.dropped_partitions.get(by.seq, {}).get(target.table)
+        try:
+            statement = removal(self._around.session, target, state, Dropped(by, change, schema, clause))
+        except Unclear as reason:
+            raise unknown(target, by, str(reason)) from None
+        self._commit(statement)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -557,11 +591,19 @@ def properties_after(
     for name, value in ({} if state is None else state.properties).items():
         if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
             properties.setdefault(name, value)
+    if source is not None and KEPT_PROPERTY in source.properties:
+        properties[KEPT_PROPERTY] = source.properties[KEPT_PROPERTY]
     for one in (state, source):
         for name in (LARGE_PROPERTY, COMMENTS_PROPERTY):
             if one is not None and name in one.properties:
                 properties[name] = one.properties[name]
     return properties
+
+
+def kept_statements(state: DeltaState) -> list[dict[str, Any]]:
+    """Returns the last statements whose partitions' rows the table has kept, each with ``seq`` and ``statement``."""
+    found: list[dict[str, Any]] = json.loads(state.properties.get(KEPT_PROPERTY, "[]"))
+    return found
 
 
 def is_shadow(origin: str, table: str) -> bool:

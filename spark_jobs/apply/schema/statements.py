@@ -20,6 +20,7 @@ from cdc.sql.changes import (
     Change,
     CreateTable,
     DropDatabase,
+    DropPartitions,
     DropTable,
     NoEffect,
     RenameTable,
@@ -128,6 +129,12 @@ class TableEffect:
     @property
     def truncates(self) -> bool:
         return any(isinstance(change, TruncateTable) for change in self.changes)
+
+    @property
+    def drops_partitions(self) -> DropPartitions | None:
+        """The partitions whose rows go, if the statement does nothing else."""
+        (change, *others) = self.changes or (None,)
+        return change if isinstance(change, DropPartitions) and not others else None
 
 
 def effect_on(table: str, by: DdlStatement) -> TableEffect | None:

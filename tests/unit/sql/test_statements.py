@@ -8,10 +8,12 @@ from cdc.sql.changes import (
     KEEPS_COLUMNS,
     AddColumn,
     ChangeColumn,
+    ChangePartitions,
     ConvertCharset,
     CreateTable,
     DropColumn,
     DropDatabase,
+    DropPartitions,
     DropPrimaryKey,
     NoEffect,
     Null,
@@ -28,7 +30,7 @@ from cdc.sql.tokens import MODE_NO_BACKSLASH_ESCAPES
 S = "shop"
 
 
-HARMLESS = (*KEEPS_COLUMNS, SetTableCharset)
+HARMLESS = (*KEEPS_COLUMNS, ChangePartitions, SetTableCharset)
 
 
 def kinds_of(sql: str, sql_mode: int = 0) -> list[type]:
@@ -165,6 +167,8 @@ def test_alter_without_effect_on_rows_or_columns(clause: str) -> None:
         ("ADD c INT PRIMARY KEY", [AddColumn, SetPrimaryKey]),
         ("ADD c INT KEY", [AddColumn, SetPrimaryKey]),
         ("ADD (c INT, PRIMARY KEY (c))", [AddColumn, SetPrimaryKey]),
+        ("DROP PARTITION p, q", [DropPartitions]),
+        ("TRUNCATE PARTITION ALL", [DropPartitions]),
     ],
 )
 def test_clauses(clause: str, kinds: list[type]) -> None:
@@ -175,7 +179,7 @@ def test_clauses(clause: str, kinds: list[type]) -> None:
 @pytest.mark.parametrize(
     "clause",
     [
-        "TRUNCATE PARTITION p", "DROP PARTITION p, q", "EXCHANGE PARTITION p WITH TABLE b", "DISCARD TABLESPACE",
+        "DISCARD PARTITION p TABLESPACE", "EXCHANGE PARTITION p WITH TABLE b", "DISCARD TABLESPACE",
         "IMPORT TABLESPACE", "ENGINE=BLACKHOLE", "ENGINE = 'blackhole'", "ENGINE=FEDERATED", "UNION=(a, b)",
         "CONVERT TABLE b TO PARTITION p VALUES LESS THAN (5)", "CONVERT PARTITION p TO TABLE b",
     ],
@@ -184,7 +188,7 @@ def test_what_only_the_server_knows(clause: str) -> None:
     found = [one for one in classify(f"ALTER TABLE t {clause}", S).changes if isinstance(one, UnknownEffect)]
     assert found
     # Only these leave a table without rows as it is; the others may bring rows that no row event has.
-    assert {one.keeps_empty for one in found} == {clause.startswith(("TRUNCATE PARTITION", "DROP PARTITION"))}
+    assert {one.keeps_empty for one in found} == {clause.startswith("DISCARD PARTITION")}
     other = "TABLE b" in clause
     assert classify(f"ALTER TABLE t {clause}", S).tables == (((S, "t"), (S, "b")) if other else ((S, "t"),))
 

@@ -1,0 +1,363 @@
+"""DROP PARTITION and TRUNCATE PARTITION reach Delta: the rows of the partitions go, exactly those, exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc import pipeline
+from cdc.batches.service import BatchService
+from cdc.errors import MergeFailedError, UnsupportedError
+from cdc.testing.servers import Server
+from spark_jobs.apply import commit
+from tests.support.apply import Loop
+from tests.support.capturing import capturing
+from tests.support.ddl_corpus import Case, cases_for
+from tests.support.ddl_loop import ASKED, plain, quoted
+
+Database = Callable[[Server], str]
+MODES = ("upsert", "soft_delete", "scd2", "append")
+SAMPLE = os.environ.get("TOWPATH_PARTITION_CASES") or "3"
+"""Cases of the DDL corpus that run in each mode; ``all``."""
+PARTS = (
+    "PARTITION BY RANGE (y) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), "
+    "PARTITION p2 VALUES LESS THAN MAXVALUE)"
+)
+CREATE = f"CREATE TABLE {{}} (id INT, y INT, v VARCHAR(9), PRIMARY KEY (id, y)) DEFAULT CHARSET = utf8mb4 {PARTS}"
+ROWS = "INSERT INTO {} VALUES (1, 5, 'a'), (2, 15, 'b'), (3, 25, 'c'), (4, 9, 'd')"
+
+
+@pytest.fixture(autouse=True)
+def _hook() -> Iterator[None]:
+    yield
+    commit.before_statement = lambda table: None
+
+
+def parked(loop: Loop) -> dict[str, str]:
+    """Returns the reasons of parked tables, by ``db.table``."""
+    return {name: one.reason for name, one in BatchService(loop.config).subscription("apply").parked.items()}
+
+
+def present(loop: Loop, table: str, mode: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
+    """Returns the rows that the source has, as a Delta table of a mode tells them."""
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for row in loop.delta(table, order="1"):
+        image = tuple(plain(row[name]) for name in columns)
+        if mode == "append":
+            if row["_op"] in ("insert", "update", "snapshot"):
+                rows[image] += 1
+            if row["_op"] in ("update", "delete"):
+                before = row["_before"]
+                rows[tuple(plain(before[name]) for name in columns)] -= 1
+        elif not row.get("_deleted", False) and row.get("_current", True):
+            rows[image] += 1
+    assert all(count >= 0 for count in rows.values()), "a row was removed that was not there"
+    return +rows
+
+
+def selected(loop: Loop, table: str) -> tuple[list[str], Counter[tuple[Any, ...]]]:
+    """Returns the columns and rows of a table at the source; none of a table that is not there."""
+    db, _, name = table.rpartition(".")
+    with loop.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
+            "ORDER BY ordinal_position",
+            (db or loop.db, name),
+        )
+        found = [(str(column), str(kind).lower()) for column, kind in cursor.fetchall()]
+        if not found:
+            return [], Counter()
+        asked = ", ".join(ASKED.get(kind, "{}").format(quoted(column)) for column, kind in found)
+        cursor.execute(f"SELECT {asked} FROM {quoted(db or loop.db)}.{quoted(name)}")
+        return [column for column, _ in found], Counter(tuple(map(plain, row)) for row in cursor.fetchall())
+
+
+def require_equal(loop: Loop, table: str, mode: str) -> None:
+    columns, rows = selected(loop, table)
+    assert present(loop, table, mode, columns) == rows, (table, mode)
+
+
+# --- cases of the corpus in each mode --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InMode:
+    """A case of the corpus whose tables are in one mode."""
+
+    case: Case
+    mode: str
+    number: int
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the case's tables, and of those that its statements make, as they are here."""
+        known = [table.name for table in self.case.tables]
+        return {name: f"{name}_{self.mode}_{self.number}" for name in (*known, "moved", "alike", "old_parts")}
+
+    def here(self, sql: str) -> str:
+        words = sql.replace("(", " ( ").split(" ")
+        return " ".join(self.names.get(word, word) for word in words).replace(" ( ", "(")
+
+
+def _cases(kind: str, seed: int) -> list[Case]:
+    found = [
+        case for case in cases_for(kind)
+        if case.file == "partitions" and any("DROP PARTITION" in s or "TRUNCATE PARTITION" in s for s in case.sql)
+    ]  # fmt: skip
+    return found if SAMPLE == "all" else random.Random(seed).sample(found, int(SAMPLE))
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "kind",
+    ["mysql9", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long), pytest.param("mysql56", marks=pytest.mark.long)],
+)  # fmt: skip
+def test_each_mode_shows_the_rows_that_are_left(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Database, seed: int
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    db = database(server)
+    all_cases = [InMode(case, mode, n) for n, case in enumerate(_cases(kind, seed)) for mode in MODES]
+    overrides = ", ".join(
+        f"DB.{name}: {{mode: {one.mode if table != 'digits' else 'append'}}}"
+        for one in all_cases
+        for table, name in one.names.items()
+    )
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"USE `{db}`")
+        cursor.execute("SET time_zone = '+00:00'")
+        for one in all_cases:
+            for table in one.case.tables:
+                cursor.execute(one.here(table.create))
+    loop = Loop(tmp_path, server, db, overrides=overrides, apply="on_error: park", start="now")
+    loop.capture()
+    for one in all_cases:
+        loop.sql("SET sql_mode = ''", *(
+            f"INSERT INTO {one.names[table.name]} VALUES ({row})" for table in one.case.tables for row in table.rows
+        ))  # fmt: skip
+    for one in all_cases:
+        loop.sql(*(one.here(sql) for sql in one.case.sql))
+    loop.capture()
+    loop.apply_all()
+    left_out = parked(loop)
+    for one in all_cases:
+        uncertain = one.case.tables[0].name == "digits" or any("BY KEY" in sql for sql in one.case.sql)
+        for name in one.names.values():
+            reason = left_out.get(f"{db}.{name}")
+            if reason is None and selected(loop, name)[0]:
+                require_equal(loop, name, one.mode if one.case.tables[0].name != "digits" else "append")
+                assert not uncertain, "the case is followed although only the server knows the rows"
+            elif reason is not None:
+                assert uncertain, reason
+                assert "PARTITION" in reason and "cdc snapshot" in reason
+
+
+# --- kills, archives, doubts -----------------------------------------------------------------------------------------
+
+
+class _KilledError(Exception):
+    """A kill, as the code under test sees it."""
+
+
+@pytest.mark.timeout(1800)
+def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    overrides = ", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in MODES)
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)
+    loop.sql(*(CREATE.format(mode) for mode in MODES))
+    for mode in MODES:
+        loop.sql(ROWS.format(mode), f"UPDATE {mode} SET id = 9 WHERE id = 4")
+    loop.capture()
+    loop.apply_all()
+    for mode in MODES:
+        loop.sql(f"ALTER TABLE {mode} DROP PARTITION p0", f"INSERT INTO {mode} VALUES (5, 7, 'e')")  # now in p1
+    loop.capture()
+
+    def kill(table: str) -> None:
+        raise _KilledError
+
+    for _ in range(8):
+        lease = loop.fetch()
+        commit.before_statement = kill
+        with pytest.raises(MergeFailedError, match="_KilledError"):
+            pipeline.merge(loop.config, lease)
+        commit.before_statement = lambda table: None
+        pipeline.merge(loop.config, lease)  # killed before the ack
+        results = pipeline.merge(loop.config, lease)
+        pipeline.finalize(loop.config, lease, True, results)
+    for mode in MODES:
+        require_equal(loop, mode, mode)
+    removed = [row for row in loop.delta("append", order="_seq, _row") if row["_op"] == "delete"]
+    assert [(row["id"], row["_before"]["v"]) for row in removed] == [(1, "a"), (9, "d")]
+    assert [(row["id"], row["_deleted"]) for row in loop.delta("soft_delete")] == [
+        (1, True), (2, False), (3, False), (4, True), (5, False), (9, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(1800)
+def test_what_is_kept_is_not_lost_by_a_snapshot(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    overrides = "DB.kept: {on_drop_partition: keep}, DB.waits: {on_drop_partition: snapshot}"
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides, apply="on_error: park")
+    for name in ("kept", "waits"):
+        loop.sql(CREATE.format(name), ROWS.format(name))
+    loop.sql(
+        *(f"ALTER TABLE {name} DROP PARTITION p0" for name in ("kept", "waits")), "INSERT INTO kept VALUES (8, 8, 'n')"
+    )
+    loop.capture()
+    loop.apply_all()
+    assert [row["id"] for row in loop.delta("kept")] == [1, 2, 3, 4, 8]
+    assert "on_drop_partition is snapshot" in parked(loop)[f"{loop.db}.waits"]
+    with capturing(loop.config), pytest.raises(UnsupportedError, match="DROP PARTITION p0") as error:
+        pipeline.snapshot(loop.config, [f"{loop.db}.kept"])
+    assert "CREATE TABLE … AS SELECT" in str(error.value)
+    assert [row["id"] for row in loop.delta("kept")] == [1, 2, 3, 4, 8]
+
+
+@pytest.mark.timeout(1800)
+def test_what_is_not_certain_waits_for_a_snapshot(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    db = database(mysql9)
+    loop = Loop(
+        tmp_path,
+        mysql9,
+        db,
+        apply="on_error: park, mode: upsert",
+        start="now",
+        overrides="DB.bare: {mode: append}, DB.zeros: {keys: [id]}",
+    )
+    text = "RANGE COLUMNS (y) (PARTITION p0 VALUES LESS THAN ('k'), PARTITION p1 VALUES LESS THAN (MAXVALUE))"
+    day = "RANGE COLUMNS (y) (PARTITION p0 VALUES LESS THAN ('2024-01-01'), PARTITION p1 VALUES LESS THAN (MAXVALUE))"
+    week = "RANGE (YEARWEEK(y)) (PARTITION p0 VALUES LESS THAN (202401), PARTITION p1 VALUES LESS THAN MAXVALUE)"
+    shapes = {
+        "accents": ("VARCHAR(9)", text, "'ä'", "characters whose order"),
+        "zeros": ("DATE", day, "'0000-00-00'", "may be an impossible date"),
+        "weeks": ("DATE", week, "'2023-01-01'", "YEARWEEK is not computed"),
+        "later": ("INT", PARTS.removeprefix("PARTITION BY "), "5", "are not known"),
+    }
+    for name, (kind, scheme, *_) in shapes.items():
+        key = "KEY (id)" if name == "zeros" else "PRIMARY KEY (id, y)"  # a key of Delta has no null
+        loop.sql(f"CREATE TABLE {name} (id INT, y {kind} NOT NULL, {key}) CHARSET utf8mb4 PARTITION BY {scheme}")
+    loop.sql(f"CREATE TABLE bare (id INT, y INT) {PARTS}")
+    loop.capture()
+    loop.sql(
+        "SET sql_mode = ''", *(f"INSERT INTO {name} VALUES (1, {value})" for name, (_, _, value, _) in shapes.items())
+    )
+    loop.sql("INSERT INTO bare VALUES (1, 1)")
+    loop.capture()
+    # The text does not tell the bounds, and by the time capture asks, another statement has run.
+    bounds = "(PARTITION p0 VALUES LESS THAN (CEILING(9.5)), PARTITION p1 VALUES LESS THAN MAXVALUE)"
+    loop.sql(f"ALTER TABLE later PARTITION BY RANGE (y) {bounds}")
+    loop.sql(*(f"ALTER TABLE {name} DROP PARTITION p0" for name in (*shapes, "bare")))
+    loop.capture()
+    loop.apply_all()
+    reasons = parked(loop)
+    for name, (*_, reason) in shapes.items():
+        assert reason in reasons[f"{db}.{name}"], reasons
+        assert f"ALTER TABLE {name} DROP PARTITION p0" in reasons[f"{db}.{name}"]
+        assert f"cdc snapshot shop {db}.{name}" in reasons[f"{db}.{name}"]
+    assert "without a key" in reasons[f"{db}.bare"]
+    with capturing(loop.config):
+        pipeline.snapshot(loop.config, [f"{db}.zeros"])
+    loop.sql(
+        "ALTER TABLE zeros REORGANIZE PARTITION p1 INTO (PARTITION p1 VALUES LESS THAN ('2025-01-01'), PARTITION p2 VALUES LESS THAN (MAXVALUE))",
+        "INSERT INTO zeros VALUES (2, '2024-05-05'), (3, '2025-05-05')",
+        "ALTER TABLE zeros DROP PARTITION p1",
+    )
+    loop.capture()
+    loop.apply_all()
+    require_equal(loop, "zeros", "upsert")
+
+
+# --- random maintenance ----------------------------------------------------------------------------------------------
+
+
+class _Maintenance:
+    """A table by RANGE whose partitions come, go, move, and get names again that others had."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.bounds = [("a", 0), ("b", 10), ("c", 20)]
+        self.rows: dict[int, int] = {}
+        self.free = ["d", "e", "f"]
+        self.next_id = 0
+
+    def create(self, table: str) -> str:
+        return f"CREATE TABLE {table} (id INT, y INT, v INT, PRIMARY KEY (id, y)) PARTITION BY RANGE (y) ({self._listed()})"
+
+    def _listed(self) -> str:
+        return ", ".join(f"PARTITION {name} VALUES LESS THAN ({bound})" for name, bound in self.bounds)
+
+    def steps(self) -> list[str]:
+        """Returns some statements, with ``{}`` in place of the table."""
+        rng, found = self.rng, []
+        for _ in range(rng.randint(3, 9)):
+            self.next_id += 1
+            y = rng.randint(self.bounds[0][1] - 8, self.bounds[-1][1] - 1)
+            found.append(f"INSERT INTO {{}} VALUES ({self.next_id}, {y}, 0)")
+        found.append(
+            f"UPDATE {{}} SET y = {rng.randint(-5, self.bounds[-1][1] - 1)} WHERE id = {rng.randint(1, self.next_id)}"
+        )
+        found.append(f"UPDATE {{}} SET v = v + 1 WHERE id > {rng.randint(0, self.next_id)}")
+        found.append(f"DELETE FROM {{}} WHERE id = {rng.randint(1, self.next_id)}")
+        at = rng.randrange(len(self.bounds))
+        name, bound = self.bounds[at]
+        kind = rng.choice(["drop", "drop", "truncate", "add", "split"])
+        if kind == "add" or (kind in ("drop", "split") and len(self.bounds) < 3):
+            new, self.free = self.free[0], self.free[1:]
+            self.bounds.append((new, self.bounds[-1][1] + rng.randint(3, 12)))
+            found.append(f"ALTER TABLE {{}} ADD PARTITION (PARTITION {new} VALUES LESS THAN ({self.bounds[-1][1]}))")
+        elif kind == "drop":
+            del self.bounds[at]
+            self.free.append(name)
+            found.append(f"ALTER TABLE {{}} DROP PARTITION {name}")
+        elif kind == "truncate":
+            found.append(f"ALTER TABLE {{}} TRUNCATE PARTITION {name.upper()}")
+        else:  # the name stays and means other rows
+            new, self.free = self.free[0], self.free[1:]
+            middle = bound - 2
+            if at and middle <= self.bounds[at - 1][1]:
+                return found
+            self.bounds[at : at + 1] = [(new, middle), (name, bound)]
+            found.append(
+                f"ALTER TABLE {{}} REORGANIZE PARTITION {name} INTO (PARTITION {new} VALUES LESS THAN ({middle}), "
+                f"PARTITION {name} VALUES LESS THAN ({bound}))"
+            )
+        if len(self.free) < 2:
+            self.free += [f"g{self.next_id}", f"h{self.next_id}"]
+        return found
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [("mysql9", 4), ("mariadb11", 4), *(
+        pytest.param(kind, 15, marks=pytest.mark.long) for kind in ("mysql9", "mariadb11", "mariadb10", "mysql56")
+    )],
+)  # fmt: skip
+def test_random_maintenance(
+    kind: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path, database: Database, seed: int
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    rng = random.Random(seed)
+    db = database(server)
+    tables = {mode: _Maintenance(random.Random(f"{seed} {mode}")) for mode in MODES}
+    for mode, table in tables.items():
+        server.execute(table.create(f"`{db}`.{mode}"))
+    overrides = ", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in MODES)
+    loop = Loop(tmp_path, server, db, overrides=overrides, start="now")
+    loop.capture()
+    for _ in range(rounds):
+        for mode, table in tables.items():
+            loop.sql(*(sql.format(mode) for sql in table.steps()))
+            if rng.random() < 0.2:
+                loop.capture()  # else it stays behind, and the source shows later partitions
+    loop.capture()
+    loop.apply_all()
+    for mode in MODES:
+        require_equal(loop, mode, mode)

@@ -1,0 +1,177 @@
+"""Partitions at each statement of the stream: by the text, from the source where it does not tell, never from later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cdc.capture.partition_history import PartitionHistory
+from cdc.config import TablesConfig
+from cdc.positions import make_seq
+from cdc.schemas import KnownPartitions, Schemas, TableSchema
+from cdc.sql.partitions import read_partitions
+from cdc.sql.statements import classify
+
+EMPTY = TableSchema(columns=(), primary_key=())
+AB = "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10), PARTITION `b` VALUES LESS THAN (20))"
+B = "RANGE (`y`) (PARTITION `b` VALUES LESS THAN (20))"
+LATER = "RANGE (`y`) (PARTITION `b` VALUES LESS THAN (99))"
+
+
+class Source:
+    """A server whose tables and position are set by hand."""
+
+    def __init__(self, tables: Mapping[str, str], seq: int) -> None:
+        self.tables, self.seq, self.asked = dict(tables), seq, 0
+
+    def read(self, wanted: Sequence[str] | None) -> tuple[dict[str, str], int]:
+        self.asked += 1
+        return {n: clause for n, clause in self.tables.items() if wanted is None or n in wanted}, self.seq
+
+
+def seq(number: int, epoch: int = 0) -> int:
+    return make_seq(epoch, 1, number)
+
+
+def history(source: Source, begin: int = 100, stored: Schemas | None = None) -> PartitionHistory:
+    found = PartitionHistory(TablesConfig(include=(r"s\..*",)), source.read)
+    found.begin(seq(begin), stored)
+    return found
+
+
+def run(found: PartitionHistory, at: int, sql: str) -> bool:
+    return found.follow(seq(at), classify(sql, "s").changes)
+
+
+def test_a_drop_is_recorded_with_the_definition_before_it() -> None:
+    source = Source({"s.t": AB}, seq(100))
+    found = history(source)
+    source.tables, source.seq = {"s.t": LATER}, seq(900)  # far ahead
+    assert run(found, 200, "ALTER TABLE t ADD PARTITION (PARTITION c VALUES LESS THAN (30))")
+    assert run(found, 300, "ALTER TABLE t DROP PARTITION B")
+    clause = found.dropped[seq(300)]["s.t"]
+    assert clause == AB
+    assert run(found, 400, "ALTER TABLE t TRUNCATE PARTITION c")
+    assert found.dropped[seq(400)]["s.t"] == (
+        "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10), PARTITION `c` VALUES LESS THAN (30))"
+    )
+    assert found.known["s.t"].until == 0
+    assert not run(found, 500, "ALTER TABLE t ADD COLUMN z INT")
+    saved = found.into(Schemas(tables={"s.t": EMPTY}))
+    assert saved.dropped_partitions == found.dropped
+    assert Schemas.model_validate_json(saved.model_dump_json()) == saved
+
+
+def test_a_definition_that_was_read_ahead_counts_only_behind_that_position() -> None:
+    source = Source({"s.t": AB}, seq(250))
+    found = history(source)
+    assert found.known["s.t"] == KnownPartitions(clause=AB, until=seq(250))
+    source.tables, source.seq = {"s.t": B}, seq(260)
+    assert run(found, 200, "ALTER TABLE t DROP PARTITION a")  # perhaps it was read before, perhaps behind this one
+    assert found.dropped == {}
+    assert found.known["s.t"] == KnownPartitions(clause=B, until=seq(260))
+    run(found, 250, "ALTER TABLE t DROP PARTITION b")
+    assert found.dropped == {}
+    source.tables, source.seq = {"s.t": AB}, seq(250)
+    run(
+        found,
+        250,
+        "ALTER TABLE t PARTITION BY RANGE (y) (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
+    )
+    run(found, 300, "ALTER TABLE t DROP PARTITION a")
+    assert found.dropped == {seq(300): {"s.t": read_text(AB, "a")}}
+
+
+def test_what_was_read_ahead_of_a_rename_is_of_the_later_table() -> None:
+    source = Source({"s.t": LATER, "s.old": AB}, seq(250))  # as it is after the exchange
+    found = history(source)
+    run(found, 200, "RENAME TABLE t TO old, new TO t")
+    assert found.known["s.old"] == KnownPartitions(clause=AB, until=seq(250))
+    run(found, 300, "ALTER TABLE old DROP PARTITION a")
+    assert found.dropped == {seq(300): {"s.old": read_text(AB, "a")}}
+
+
+def read_text(clause: str, name: str) -> str:
+    found = read_partitions(clause)
+    assert found is not None
+    return found.reduced([name]).to_text()
+
+
+def test_a_change_without_a_statement_is_noticed_where_the_source_stands_behind_the_statement() -> None:
+    source = Source({"s.t": AB}, seq(100))
+    found = history(source)
+    source.tables, source.seq = {"s.t": LATER}, seq(200)  # sql_log_bin = 0: b has become larger
+    run(found, 200, "ALTER TABLE t DROP PARTITION a")
+    assert found.dropped == {seq(200): {}}
+    assert found.known["s.t"].clause == LATER
+
+
+def test_statements_whose_text_does_not_tell_ask_the_source() -> None:
+    source = Source({"s.t": AB}, seq(100))
+    found = history(source)
+    source.tables, source.seq = {"s.t": B, "s.u": AB, "s.v": AB}, seq(900)
+    run(
+        found,
+        200,
+        "ALTER TABLE t PARTITION BY RANGE (UNIX_TIMESTAMP(ts)) (PARTITION b VALUES LESS THAN (UNIX_TIMESTAMP('2024-01-01')))",
+    )
+    assert found.known["s.t"] == KnownPartitions(clause=B, until=seq(900))
+    run(found, 300, "CREATE TABLE IF NOT EXISTS u (y INT) PARTITION BY HASH (y)")
+    assert found.known["s.u"] == KnownPartitions(clause=AB, until=seq(900))
+    run(found, 400, "ALTER TABLE u CHANGE y z INT")
+    assert found.known["s.u"].until == seq(900)
+    run(found, 950, "CREATE TABLE w LIKE u")  # what is exact now is copied
+    assert found.known["s.w"].clause == AB
+    run(found, 960, "RENAME TABLE w TO x, u TO other.u")
+    assert "s.w" not in found.known and "s.u" not in found.known and found.known["s.x"].clause == AB
+    run(found, 970, "DROP TABLE x")
+    assert "s.x" not in found.known
+    run(found, 980, "ALTER TABLE t EXCHANGE PARTITION b WITH TABLE y")
+    assert found.known["s.t"].clause == B
+    run(found, 990, "DROP DATABASE s")
+    assert found.known == {}
+
+
+def test_a_new_table_is_known_by_its_text() -> None:
+    source = Source({}, seq(100))
+    found = history(source)
+    source.seq = seq(900)
+    asked = source.asked
+    assert run(
+        found,
+        200,
+        "CREATE TABLE t (y INT) PARTITION BY RANGE (y) (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
+    )
+    assert found.known["s.t"] == KnownPartitions(clause=AB) and source.asked == asked
+    assert not run(found, 300, "CREATE TABLE other.t (y INT) PARTITION BY HASH (y)")
+    run(found, 400, "ALTER TABLE t REMOVE PARTITIONING")
+    assert "s.t" not in found.known
+    run(found, 500, "ALTER TABLE t DROP PARTITION a")  # nobody knows it: no entry
+    assert found.dropped == {}
+
+
+def test_the_next_connection_goes_on_with_the_file() -> None:
+    source = Source({"s.t": AB}, seq(100))
+    found = history(source)
+    source.seq = seq(900)
+    run(found, 200, "ALTER TABLE t DROP PARTITION a")
+    saved = found.into(Schemas(tables={"s.t": EMPTY, "s.x": EMPTY}))
+    source.tables = {"s.t": LATER, "s.n": AB}
+    again = history(source, 250, saved)
+    assert again.known["s.t"] == KnownPartitions(clause=B)
+    assert again.known["s.n"] == KnownPartitions(clause=AB, until=seq(900))
+    assert again.dropped == found.dropped
+    at_rest = history(source, 900, saved)
+    assert at_rest.known["s.t"] == KnownPartitions(clause=LATER)  # the source stands here, and shows this
+    unsure = saved.model_copy(update={"partitions": {"s.t": KnownPartitions(clause=B, until=seq(700))}})
+    failed_over = PartitionHistory(TablesConfig(include=(r"s\..*",)), lambda _: ({}, seq(9, epoch=1)))
+    failed_over.begin(seq(5, epoch=1), unsure)
+    assert failed_over.known["s.t"].until == seq(9, epoch=1)
+
+
+def test_old_statements_are_forgotten() -> None:
+    source = Source({"s.t": AB}, seq(100))
+    found = history(source)
+    source.seq = seq(9000)
+    for at in range(200, 240):
+        run(found, at, "ALTER TABLE t TRUNCATE PARTITION a")
+    assert sorted(found.dropped) == [seq(at) for at in range(224, 240)]
