@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cdc import groups
+from cdc.targets import split_table
 from cdc.units import human_bytes, iso_time, iso_time_us
 
 if TYPE_CHECKING:
@@ -228,7 +229,9 @@ def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> li
                 "outstanding": [batch_document(entry) for entry in known.outstanding],
                 "rolled_back": _rolled_back(known),
                 "parked": [
-                    {"table": table, **one.model_dump(mode="json")} for table, one in sorted(known.parked.items())
+                    {"table": table, **record.model_dump(mode="json")}
+                    for table, record in sorted(known.parked.items())
+                    if config.tables.includes(*split_table(table))
                 ],
             }
         )

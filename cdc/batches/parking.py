@@ -26,11 +26,13 @@ from cdc.targets import encode_name, split_table
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import TableResult
+    from cdc.config import TablesConfig
 
 COMMIT_WAIT_S = 3600.0
 """Longest wait for a commit to a table. An orphan ends at the check of its lease before its next statement, so this is
 the longest time of one statement, which may rewrite a whole table. After it the batch fails, and the next run waits
 again."""
+_EXCLUDED = "tables.include and tables.exclude left the table out, so that it lacks its changes since then."
 QUIET_WAIT_S = 10.0
 """A wait that takes longer is logged, with the process that holds the lock."""
 _log = get_logger(__name__)
@@ -108,6 +110,26 @@ def park_left_out(known: Subscription, results: Iterable[TableResult], now: date
         )
         known.parked[result.table] = found if before is None else _further(before, found)
         _log.warning("table parked", table=result.table, due=found.due, reason=found.reason)
+
+
+def excluded_tables(subscription: Subscription, tables: TablesConfig, among: Iterable[str]) -> list[str]:
+    """Returns those of some tables that the lake has and the configuration leaves out, unless they wait for a snapshot
+    already."""
+    return [
+        table
+        for table in among
+        if table in subscription.tables
+        and not tables.includes(*split_table(table))
+        and (table not in subscription.parked or subscription.parked[table].due != "snapshot")
+    ]
+
+
+def park_excluded(subscription: Subscription, excluded: Iterable[str], now: datetime) -> None:
+    """Parks tables that the configuration leaves out, for a change of the meta. Nobody takes their changes from now on,
+    so a table that is included again has to be read from the source."""
+    for table in excluded:
+        subscription.parked[table] = ParkedTable(due="snapshot", reason=_EXCLUDED, since=now)
+        _log.info("table parked, as the configuration leaves it out", table=table)
 
 
 def _further(before: ParkedTable, now: ParkedTable) -> ParkedTable:

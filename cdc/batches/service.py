@@ -18,7 +18,7 @@ from cdc.batches.lease import Lease, new_token
 from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
-from cdc.batches.parking import park_left_out
+from cdc.batches.parking import excluded_tables, park_excluded, park_left_out
 from cdc.batches.preconditions import (
     are_same_bytes,
     held_error,
@@ -256,6 +256,8 @@ class BatchService:
             try:
                 manifest = self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
                 known.mark = history_mark(manifest) or known.mark
+                skipped = [table for table in manifest.tables if table not in known.parked]
+                park_excluded(known, excluded_tables(known, self._config.tables, skipped), self._clock())
             except DamagedError as error:  # the merge is done: ack the batch although its results are not recorded
                 _log.warning(
                     "batch acked, but its results are not recorded",

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc.archive.background import archiving
+from cdc.batches.parking import excluded_tables, park_excluded
 from cdc.batches.retention import make_cleaner
 from cdc.capture import own_store, replication
 from cdc.capture.config_watch import ConfigWatch, tell_tables
@@ -24,10 +26,10 @@ from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
 from cdc.capture.warm_up import warm_up
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
-from cdc.config import DestinationConfig, StoreConfig
+from cdc.config import DestinationConfig, StoreConfig, TablesConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger, hide_password
-from cdc.meta import State, open_meta
+from cdc.meta import Meta, State, open_meta
 from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.purge import REMEDY, PurgeMargin, PurgeWatch
@@ -243,6 +245,7 @@ class Capture:
         known = meta.read()
         target = clock_and_position(control) if until_current else None
         start = find_start(config, control, meta, store.last_seq, self._servers.take_resume(store.last_seq))
+        _park_excluded(meta, known, config.tables)
         if until_current:
             if self._target is None or start.identity.epoch != self._epoch:
                 self._target = target  # positions of another server's binlog mean nothing in this one's
@@ -423,6 +426,16 @@ def _beginning(start: Start, known: State) -> Beginning:
         time_us=time.time_ns() // 1000,
         reason="started again" if again else "first start",
     )
+
+
+def _park_excluded(meta: Meta, state: State, tables: TablesConfig) -> None:
+    """Parks the lake's tables that are not captured from now on. ``state`` is what the meta has."""
+    if not any(excluded_tables(reader, tables, reader.tables) for reader in state.subscriptions.values()):
+        return
+    now = datetime.now(UTC).replace(microsecond=0)
+    with meta.change() as changed:
+        for reader in changed.subscriptions.values():
+            park_excluded(reader, excluded_tables(reader, tables, reader.tables), now)
 
 
 def _close(connection: Source | None) -> None:

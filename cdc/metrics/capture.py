@@ -15,6 +15,7 @@ from cdc.metrics import catalogue as names
 from cdc.metrics.catalogue import Metric
 from cdc.metrics.families import AlarmCounts, Sample, Values, alarm_values, families
 from cdc.store.retention.disk import disk_usage
+from cdc.targets import split_table
 from cdc.units import human_seconds
 
 if TYPE_CHECKING:
@@ -178,7 +179,8 @@ class CaptureCollector:
             }
             for metric, value in values.items():
                 found.setdefault(metric, []).append(((name,), value))
-            found.setdefault(names.PARKED, []).extend(((name, table), 1) for table in sorted(known.parked))
+            parked = [table for table in sorted(known.parked) if self._config.tables.includes(*split_table(table))]
+            found.setdefault(names.PARKED, []).extend(((name, table), 1) for table in parked)
         return found
 
 

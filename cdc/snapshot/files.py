@@ -302,16 +302,17 @@ class SnapshotFiles:
         :func:`cdc.snapshot.positions.high_seq`."""
         return positions.high_seq(self.info.epoch, [record.high.value() for record in self._all()])
 
-    def low_seq(self, reader: Store) -> int:
+    def low_seq(self, reader: Store, *, is_complete: bool = False) -> int:
         """Returns L; see :func:`cdc.snapshot.positions.low_seq`."""
-        return positions.low_seq(reader, self.info.epoch, [record.low.mark() for record in self._all()])
+        lows = [record.low.mark() for record in self._all()]
+        return positions.low_seq(reader, self.info.epoch, lows, is_complete=is_complete)
 
-    def is_exact(self, reader: Store) -> bool:
+    def is_exact(self, reader: Store, *, is_complete: bool = False) -> bool:
         """Whether the snapshot shows the table at exactly :meth:`high_seq`, which a table without a key needs. Call it
-        when the store is complete up to there."""
+        when the store is complete up to there. ``is_complete``: see :meth:`low_seq`."""
         if all(record.is_exact for record in self._all()) and len({record.high for record in self._all()}) == 1:
             return True
-        low, high = self.low_seq(reader), self.high_seq()
+        low, high = self.low_seq(reader, is_complete=is_complete), self.high_seq()
         return not positions.may_have_changed(reader, self.info.table, low, high)
 
     def _all(self) -> list[ChunkRecord]:

@@ -198,17 +198,20 @@ def _seq(epoch: int, position: BinlogPosition) -> int:
     return make_seq(epoch, position.file_number, min(position.pos, MAX_OFFSET))
 
 
-def low_seq(reader: Store, epoch: int, lows: Sequence[LowMark]) -> int:
+def low_seq(reader: Store, epoch: int, lows: Sequence[LowMark], *, is_complete: bool = False) -> int:
     """Returns L: the largest seq such that every transaction up to it is visible in every chunk.
 
-    Call it when the store is complete up to :func:`high_seq`. Raises StoreIncompleteError before that; IdentityError if
-    the store begins behind L, because transactions before its beginning may then be missing in both; RetryableError
+    Call it when the store is complete up to :func:`high_seq`. ``is_complete``: this is known, although the store's last
+    transaction may lie before it, because events outside of transactions move a position too (MariaDB's
+    BINLOG_CHECKPOINT). Otherwise raises StoreIncompleteError if the store ends before a position. Raises IdentityError
+    if the store begins behind L, because transactions before its beginning may then be missing in both; RetryableError
     (begin the snapshot again) if a transaction that was being committed cannot be found in the store.
     """
     first = min(_seq(epoch, low.position) for low in lows)
     last = reader.last_seq() or 0
     begins = reader.beginning()
-    if begins is None or max(last, begins.seq) < max(_seq(epoch, low.position) for low in lows):
+    ends_before = begins is None or max(last, begins.seq) < max(_seq(epoch, low.position) for low in lows)
+    if begins is None or (ends_before and not is_complete):
         raise StoreIncompleteError(
             "the store does not reach the snapshot's positions yet",
             place=reader.place,

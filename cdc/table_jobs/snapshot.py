@@ -318,7 +318,7 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
     high = files.high_seq()
     _wait_for(mine, reader, high)
     try:
-        low = files.low_seq(reader)
+        low = files.low_seq(reader, is_complete=True)
     except StoreIncompleteError:
         raise
     except (IdentityError, RetryableError) as error:
@@ -341,7 +341,7 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
     reader = mine.batches.reader
     if not is_behind(mine.config, mine.table, high):
         raise _Unusable("the table has later changes than the chunks", place=f"table {mine.table}")
-    if not files.info.key and not files.is_exact(reader):
+    if not files.info.key and not files.is_exact(reader, is_complete=True):
         raise _Unusable(
             "the table has no key, and it changed while it was read, so that its rows cannot be matched to the changes",
             place=f"table {mine.table}",

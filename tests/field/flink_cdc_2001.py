@@ -1,4 +1,5 @@
-"""A multi-valued index of JSON is a hidden column whose type, an array of a type, is in the binlog's table map."""
+"""A multi-valued index of JSON is a hidden column. Early versions of MySQL 8.0 have it in the binlog's table map, with
+a type of its own: an array of a type."""
 
 from tests.field.case import Case
 

@@ -1,4 +1,5 @@
-"""Every case of the field, through the whole loop: all cases of a server share one destination."""
+"""Every case of the field, through the whole loop: the cases of statements on a server share one destination, and each
+scenario has its own."""
 
 from __future__ import annotations
 
@@ -14,18 +15,21 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.testing.servers import PASSWORD, Server
-from tests.field.case import Case, Session, all_cases
+from tests.field.case import Case, Scenario, Session, all_cases
 from tests.support.apply import Loop
 from tests.support.compare import ordered
 from tests.support.ddl_loop import delta_rows, plain, shown_rows
 
-CASES = all_cases()
+CASES = {name: case for name, case in all_cases().items() if isinstance(case, Case)}
+SCENARIOS = {name: case for name, case in all_cases().items() if isinstance(case, Scenario)}
 SERVERS = ("mysql9", "mariadb11")
+IN_EACH_RUN = ("mysql9", "seatunnel_12348")
+"""The scenario that is no long test."""
 pytestmark = pytest.mark.field
 
 
 class Field:
-    """All cases of a server, applied."""
+    """The cases of statements of a server, applied."""
 
     def __init__(self, folder: Path, server: Server, cases: dict[str, Case]) -> None:
         self.server, self.cases = server, cases
@@ -88,6 +92,13 @@ class Field:
         assert not others, [self.parked[one].reason for one in others]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _password() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+        yield
+
+
 @pytest.fixture(scope="module")
 def fields(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -104,11 +115,9 @@ def fields(
             runs[server].run()
         return runs[server]
 
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-        yield of
-        for one in runs.values():
-            one.close()
+    yield of
+    for one in runs.values():
+        one.close()
 
 
 @pytest.mark.timeout(1800)
@@ -125,3 +134,20 @@ def fields(
 )
 def test_a_report_of_the_field(fields: Callable[[str], Field], server: str, name: str) -> None:
     fields(server).require(name)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("server", "name"),
+    [
+        pytest.param(server, name, marks=[] if (server, name) == IN_EACH_RUN else [pytest.mark.long])
+        for server in SERVERS
+        for name, scenario in SCENARIOS.items()
+        if server in scenario.servers
+    ],
+)
+def test_a_scenario_of_the_field(
+    request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Server], str], server: str, name: str
+) -> None:
+    shared: Server = request.getfixturevalue(server)
+    SCENARIOS[name].run(tmp_path, shared, database(shared))

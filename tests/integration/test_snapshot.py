@@ -433,11 +433,11 @@ def test_a_killed_snapshot_keeps_what_its_chunks_need_and_begins_anew_without_it
     with monkeypatch.context() as patched, capturing(loop.config):
         original, calls = SnapshotFiles.low_seq, []
 
-        def low_seq(files: SnapshotFiles, reader: object) -> int:
+        def low_seq(files: SnapshotFiles, reader: object, *, is_complete: bool = False) -> int:
             calls.append(files.id)
             if len(calls) == 1:
                 raise IdentityError("the store begins behind the snapshot's first position")
-            return original(files, reader)  # type: ignore[arg-type]
+            return original(files, reader, is_complete=is_complete)  # type: ignore[arg-type]
 
         patched.setattr(SnapshotFiles, "low_seq", low_seq)
         (found,) = pipeline.snapshot(loop.config, [name])

@@ -91,6 +91,13 @@ class Loop:
     def capture(self) -> None:
         Capture(self.config).run(until_current=True)
 
+    def edit(self, old: str, new: str) -> None:
+        """Replaces a text in the configuration's file, as an operator does, and reads the file again."""
+        text = self.config.file.read_text(encoding="utf-8")
+        assert old in text
+        self.config.file.write_text(text.replace(old, new), encoding="utf-8")
+        self.config = load(self.config.file)
+
     def exclude(self, pattern: str) -> None:
         """Adds an expression to ``tables.exclude``, and drops the overrides of the tables that it matches."""
         content = self.config.tables.model_dump(exclude_unset=True)

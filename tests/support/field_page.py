@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.field.case import Case, all_cases
+from tests.field.case import Case, Scenario, all_cases
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "field-reports.md"
 _HEAD = """# Reports from the field
@@ -29,19 +29,12 @@ def page() -> str:
     return _HEAD + "".join(map(_row, all_cases().values()))
 
 
-def _row(case: Case) -> str:
-    answer = "equal"
-    if case.refused:
-        answer = "refused: " + "; ".join(f"*{_plain(text)}*" for text in case.refused.values())
+def _row(case: Case | Scenario) -> str:
+    answer = case.answer
     servers = {"mysql9": "MySQL", "mariadb11": "MariaDB"}
     if len(case.servers) == 1:
         answer += f" ({servers[case.servers[0]]} only)"
     return f"| [{case.report}]({case.url}) | {case.problem.replace('|', chr(92) + '|')} | {answer} |\n"
-
-
-def _plain(pattern: str) -> str:
-    """Returns a regular expression as the words that it matches."""
-    return pattern.replace(r"\.", ".").replace(".*", "…").replace("\\", "")
 
 
 if __name__ == "__main__":

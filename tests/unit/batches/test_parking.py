@@ -12,9 +12,20 @@ from structlog.testing import capture_logs
 
 from cdc.batches import parking
 from cdc.batches.manifest import Parking, TableResult
-from cdc.batches.parking import TableGate, commit_lock, job_lock, keep_from, park, park_left_out, unpark
+from cdc.batches.parking import (
+    TableGate,
+    commit_lock,
+    excluded_tables,
+    job_lock,
+    keep_from,
+    park,
+    park_excluded,
+    park_left_out,
+    unpark,
+)
 from cdc.batches.retention import holders
 from cdc.config.store import RetainConfig
+from cdc.config.tables import TablesConfig
 from cdc.errors import LeaseHeldError, UsageError
 from cdc.meta import Outstanding, ParkedTable, Subscription
 from cdc.meta.file import FileMeta
@@ -66,6 +77,24 @@ def test_a_table_that_is_parked_again_loses_nothing(
     known = Subscription(parked={T: before})
     park_left_out(known, [TableResult(table=T, parked=now)], LATER)
     assert (known.parked[T].due, known.parked[T].keep_seq, known.parked[T].since) == (due, keep, NOW)
+
+
+def test_a_table_of_the_lake_that_is_left_out_waits_for_a_snapshot() -> None:
+    names = ["shop.kept", "shop.gone", "shop.failed", "shop.waits", "shop.unknown"]
+    subscription = Subscription(
+        tables=dict.fromkeys(names[:-1], "0 1 5 id"),
+        parked={"shop.failed": record("retry", 5), "shop.waits": record("snapshot", None)},
+    )
+    tables = TablesConfig(include=("shop\\.kept",))
+    excluded = excluded_tables(subscription, tables, names)
+    assert excluded == ["shop.gone", "shop.failed"]
+    park_excluded(subscription, excluded, LATER)
+    assert {table: (row.due, row.keep_seq, row.since) for table, row in subscription.parked.items()} == {
+        "shop.gone": ("snapshot", None, LATER),
+        "shop.failed": ("snapshot", None, LATER),
+        "shop.waits": ("snapshot", None, NOW),
+    }
+    assert excluded_tables(subscription, tables, names) == []
 
 
 def test_a_table_comes_back_at_the_end_of_the_last_outstanding_batch(meta: FileMeta) -> None:

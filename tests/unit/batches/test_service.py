@@ -285,6 +285,21 @@ def test_ack_records_results_and_the_versions_of_all_tables(service: BatchServic
         service.ack(3, "t", results=[{"inserted": 1}])
 
 
+def test_an_ack_parks_the_tables_that_the_configuration_left_out_of_the_merge(
+    service: BatchService, config: DestinationConfig, clock: Clock
+) -> None:
+    """Included again, such a table would lack the changes of the batch."""
+    lease = get(service)
+    [table] = lease.manifest.tables
+    loaded = {"table": table, "delta_version": 1, "delta_id": "5a7", "applied_seq": 3}
+    service.ack(lease.batch, lease.token, results=[loaded])
+    tables = config.tables.model_copy(update={"exclude": (table.replace(".", "\\."),)})
+    without = make_service(config.model_copy(update={"tables": tables}), NumberStore(last=10), clock)
+    lease = get(without)
+    without.ack(lease.batch, lease.token)
+    assert {name: record.due for name, record in service.subscription().parked.items()} == {table: "snapshot"}
+
+
 def test_a_lost_or_damaged_manifest_gives_a_new_batch_with_the_same_data(service: BatchService) -> None:
     first = get(service)
     first.manifest_path.unlink()
