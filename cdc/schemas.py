@@ -168,6 +168,12 @@ class Schemas(BaseModel):
     foreign_keys: dict[str, tuple[ForeignKey, ...]] | None = None
     """By the ``db.table`` that has them, the keys whose actions change its rows without row events; None in files of
     Towpath 0.1, and where no server was asked."""
+    read_at: int | None = None
+    """The seq of the source's position after the definitions were read. The foreign keys are those of that moment. None
+    in files of Towpath 0.1."""
+    key_statements: dict[int, tuple[str, ...]] = {}
+    """By the seqs of DDL statements from the file's seq on that capture had received, the tables on either end of
+    :attr:`foreign_keys` that they name."""
     system_zone: Offsets | None = None
     """The server's own time zone; None in files of Towpath 0.1, and where no server was asked."""
 
@@ -178,6 +184,12 @@ class Schemas(BaseModel):
     """By the seq of a statement that drops or truncates partitions, and by ``db.table``: the clause of the partitions
     right before it, as far as it tells which rows went. Of the last few such statements; a table whose partitions were
     not certain is missing."""
+
+    @property
+    def key_ends(self) -> frozenset[str]:
+        """The tables that have one of :attr:`foreign_keys`, and their parents."""
+        keys = self.foreign_keys or {}
+        return frozenset(keys) | {key.parent for child_keys in keys.values() for key in child_keys}
 
     def comments_of(self, table: str) -> TableComments | None:
         """Returns the comments of a table; None if they are not known, or there is no such table."""

@@ -14,8 +14,9 @@ import importlib.util
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from cdc.batches.manifest import Manifest, Parking, TableResult
@@ -36,8 +37,10 @@ from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
+from spark_jobs.apply.foreign_keys.search import CascadeSearch, base_version
 from spark_jobs.apply.merge import TableMerge, merge_table
-from spark_jobs.apply.prepare import PreparedBatch, prepare
+from spark_jobs.apply.prepare import PreparedBatch, note_fault, prepare
+from spark_jobs.apply.schema.agreement import columns_there
 from spark_jobs.apply.small_batches import merge_small
 from spark_jobs.delta.catalog import register, require_catalog, unknown
 from spark_jobs.delta.comments import follow_comments, follows_comments
@@ -47,6 +50,7 @@ from spark_jobs.delta.tables import follow_configuration, follows_configuration,
 from spark_jobs.delta.tracked import tracked_schema
 from spark_jobs.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent, explain, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
+from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.schemas import TableComments
     from spark_jobs.delta.log import DeltaState
+    from spark_jobs.delta.present_rows import LakeVersion
     from spark_jobs.delta.tables import Target
     from spark_jobs.runtime.session import TableSession
 
@@ -91,9 +96,8 @@ def run(
 def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
     """Applies a prepared batch; see :func:`run`. If ``sessions`` is a function, it is called when a table needs Spark:
     with ``apply.small_batches.engine: deltalake`` there may be none."""
-    noted = [*(TableResult(table=table, released=True) for table in batch.released), *batch.idle]
-    if not batch.tables:
-        return noted
+    if not batch.tables and not batch.reached:
+        return _noted(batch)
     is_small = batch.config.apply.small_batches.engine == "deltalake"
     if is_small and importlib.util.find_spec("deltalake") is None:
         raise ConfigError(
@@ -106,6 +110,11 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
     if isinstance(sessions, TableSessions):
         with sessions.one() as session:
             require_catalog(session.spark, batch.config)
+    if batch.reached:
+        batch = with_cascades(batch, sessions)
+    noted = _noted(batch)
+    if not batch.tables:
+        return noted
     failures: dict[str, CdcError] = {}
     causes: dict[str, BaseException] = {}
     results: dict[str, TableResult] = {}
@@ -139,6 +148,40 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
     if failures:
         _raise(failures, causes)
     return noted + [results[table] for table in dict.fromkeys((*batch.tables, *results)) if table in results]
+
+
+def _noted(batch: PreparedBatch) -> list[TableResult]:
+    """Returns the results of tables that need no work."""
+    return [*(TableResult(table=table, released=True) for table in batch.released), *batch.idle]
+
+
+def with_cascades(batch: PreparedBatch, sessions: Sessions) -> PreparedBatch:
+    """Finds the changes that foreign keys make without row events. Returns the batch with them; tables whose changes
+    could not be found are to be parked."""
+    config, manifest, schemas = batch.config, batch.manifest, batch.schemas
+    assert schemas is not None  # it names the keys
+
+    def base(table: str) -> LakeVersion | None:
+        target = target_of(config, table)
+        state = target.state()
+        prove(target, state, manifest, batch.subscription, created_here=False, is_idle=True)
+        return base_version(config, table, manifest.after_seq, state)
+
+    with ExitStack() as stack:
+
+        @cache
+        def session() -> TableSession:
+            opened = sessions if isinstance(sessions, TableSessions) else sessions()
+            return stack.enter_context(opened.one())
+
+        search = CascadeSearch(config, lambda _: [manifest], manifest.last_seq, schemas, session, base)
+        cascaded = search.run(batch.reached)
+    faults = dict(batch.faults)
+    for table, error in search.errors.items():
+        note_fault(config, table, error, faults)
+    tables = tuple(dict.fromkeys((*batch.tables, *sorted(cascaded), *sorted(search.errors))))
+    idle = tuple(one for one in batch.idle if one.table not in tables)
+    return replace(batch, cascaded=cascaded, faults=faults, tables=tables, idle=idle)
 
 
 def _register(batch: PreparedBatch, sessions: TableSessions, without: set[str]) -> dict[str, BaseException]:
@@ -248,7 +291,7 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
     follows = state is None or follows_configuration(state, target)
     comments = None if batch.schemas is None else batch.schemas.comments_of(table)
     # No table with constraints: they and small batches exclude each other.
-    may_be_small = follows and batch.config.apply.small_batches.engine == "deltalake"
+    may_be_small = follows and batch.config.apply.small_batches.engine == "deltalake" and table not in batch.cascaded
     if may_be_small and (state is None or follows_comments(state, target, comments)):
         merged = merge_small(batch, target, state)
         if merged is not None:
@@ -269,12 +312,16 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         if ready.has_position:
             result = result_of(table, ready.state)
         elif changes:
+            cascaded, columns = batch.cascaded.get(table), ready.columns
+            if columns is None and cascaded is not None:
+                columns = columns_there(target, ready.state, columns_of_schema(cascaded.schema, target.policies))
             merge = TableMerge(
                 session=session,
                 target=target,
                 manifest=batch.manifest,
                 layout=ready.layout,
-                columns=ready.columns,
+                columns=columns,
+                cascaded=cascaded,
                 schema=ready.schema,
                 check=batch.check,
                 is_large=batch.is_large(table),

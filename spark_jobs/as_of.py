@@ -21,7 +21,7 @@ from cdc.client import open_table_batches
 from cdc.config import as_config
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
-from cdc.errors import CdcError, TargetError, UnsupportedError, UsageError
+from cdc.errors import CdcError, NeedsSnapshotError, TargetError, UnsupportedError, UsageError
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.positions import format_seq
@@ -29,15 +29,19 @@ from cdc.sql.changes import KEEPS_COLUMNS, SetTableCharset, table_of
 from cdc.store.reader.points import find_point
 from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path
 from spark_jobs.apply.commit import Commit
+from spark_jobs.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
-from spark_jobs.apply.rows import DELETE, append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.schema.statements import read_statements
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, other_keys, same_key, versions
 from spark_jobs.delta.log import DeltaState, open_delta, reader_uri
+from spark_jobs.delta.present_rows import LakeVersion
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import MODE_PROPERTY, Target, schema_of, target_of
+from spark_jobs.delta.tracked import tracked_schema
 from spark_jobs.runtime.session import OLD_VERSIONS, TableSession, setting_of
-from spark_jobs.source.columns import columns_of_layout
+from spark_jobs.source.changes import DELETE
+from spark_jobs.source.columns import columns_of_layout, columns_of_schema
 from spark_jobs.source.row_choice import SEEN
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cdc.config import DestinationConfig
+    from spark_jobs.apply.foreign_keys.changes import CascadedRows
 
 _SAME_CONTENT = {"OPTIMIZE", "VACUUM START", "VACUUM END", "REORG"}
 """Operations that leave a table's rows and columns as they are."""
@@ -167,6 +172,9 @@ class _Table:
                 place=self._place,
                 remedy=error.remedy or "Choose a transaction that Delta's history or the store still reaches.",
             ) from error
+        cascaded = self._cascaded(found, seq)
+        if manifest is None and cascaded is not None:
+            manifest = manifest_without_events(self._batches, self._target.table, found.seq, seq)
         if manifest is None:
             return base
         if parked is not None:
@@ -175,7 +183,7 @@ class _Table:
                 place=self._place,
                 remedy="Bring it back (`cdc status` says how), or choose an earlier transaction.",
             )
-        return self._overlaid(base, found, manifest)
+        return self._overlaid(base, found, manifest, cascaded)
 
     # --- the version of the Delta table
 
@@ -333,18 +341,44 @@ class _Table:
                         remedy=f"Run `cdc apply {self._target.destination}`, or choose an earlier transaction.",
                     )
 
-    def _overlaid(self, base: DataFrame, found: _Version, manifest: Manifest) -> DataFrame:
+    def _cascaded(self, found: _Version, seq: int) -> CascadedRows | None:
+        """Returns the changes by foreign keys that the version lacks. Raises TargetError if they cannot be found."""
+        state = self._state(found.version)
+        assert state is not None  # its files were looked at
+        schema = tracked_schema(replace(state, applied_seq=found.seq))
+        if schema is None or not schema.primary_key:
+            return None
+        keys = columns_of_schema(schema, self._target.policies).keys(schema.primary_key)
+        version = LakeVersion(self._target, found.version, found.seq, keys)
+        try:
+            return cascades_of_table(
+                self._config, self._target.table, self._batches, version, found.seq, seq, lambda: self._session
+            )
+        except NeedsSnapshotError as error:
+            raise TargetError(
+                f"as of seq {format_seq(seq)}, the changes by foreign keys after version {found.version} are needed: "
+                f"{error.message}",
+                place=self._place,
+                remedy="Choose a transaction at which a batch of the table ended.",
+            ) from error
+
+    def _overlaid(
+        self, base: DataFrame, found: _Version, manifest: Manifest, cascaded: CascadedRows | None
+    ) -> DataFrame:
         """Returns the version with the changes over it."""
         table, policies = self._target.table, value_policies(self._target.apply)
         schemas = schemas_of(manifest)
         mask = manifest.table_mask(table)
         masks = {} if mask is None else {"table_mask": mask}
         layout = survey(manifest.ranges, [table], schemas, lambda _: policies, **masks).layouts.get(table)
-        if layout is None:
-            return base
-        columns = columns_of_layout(layout, self._target.policies)
         state = self._state(found.version)
         assert state is not None  # its files were looked at
+        if layout is not None:
+            columns = columns_of_layout(layout, self._target.policies)
+        elif cascaded is not None:
+            columns = columns_of_schema(cascaded.schema, self._target.policies)
+        else:
+            return base
         there = {field.name.lower() for field in schema_of(state).fields}
         lacking = [field.name for field in columns.fields if field.name.lower() not in there]
         if lacking:
@@ -357,15 +391,16 @@ class _Table:
         schema = schemas.tables.get(table) if schemas is not None else None
         state = replace(state, applied_seq=found.seq)
         mode = self._target.apply.mode
+        merge = TableMerge(
+            self._session, self._target, manifest, layout, columns, schema, lambda: None, cascaded=cascaded
+        )
         if mode == "append":
-            merge = TableMerge(self._session, self._target, manifest, layout, columns, schema, lambda: None)
             rows = with_variants(read_changes(merge, columns, found.seq, "both"), columns.variants)
             return base.unionByName(append_rows(rows, schema_of(state)))
-        names = [column.name for column in layout.columns]
-        sources = require_keys(table, self._target.apply.keys, layout.primary_key, names)
-        keys = Keys(columns.keys(sources), is_primary={*sources} == {*layout.primary_key})
+        names, primary = merge.definition
+        sources = require_keys(table, self._target.apply.keys, primary, names)
+        keys = Keys(columns.keys(sources), is_primary={*sources} == {*primary})
         columns = columns.exact(sources)
-        merge = TableMerge(self._session, self._target, manifest, layout, columns, schema, lambda: None)
         changes = read_changes(merge, columns, found.seq, "after" if keys.is_primary else "both")
         if not keys.is_primary:
             changes = with_moved_rows(changes, keys.names)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cdc.batches.manifest import TableResult
 from cdc.errors import NeedsSnapshotError
 from cdc.log import get_logger
-from spark_jobs.apply.foreign_keys import require_no_unlogged_changes
+from spark_jobs.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
+from spark_jobs.apply.foreign_keys.search import base_version
 from spark_jobs.apply.prepare import prepare
 from spark_jobs.apply_batch import merge_tables
 from spark_jobs.delta.proof import position_of
@@ -20,9 +23,19 @@ if TYPE_CHECKING:
     from cdc.batches.table_batches import TableChanges
     from cdc.config import DestinationConfig
     from cdc.meta import Subscription
-    from spark_jobs.runtime.session import TableSessions
+    from spark_jobs.apply.foreign_keys.changes import CascadedRows
+    from spark_jobs.runtime.session import TableSession, TableSessions
 
 _log = get_logger(__name__)
+
+
+class Span(NamedTuple):
+    """A range of transactions."""
+
+    after_seq: int
+    """Exclusive: the table is complete up to there."""
+    until_seq: int
+    """Inclusive."""
 
 
 @dataclass
@@ -63,37 +76,80 @@ def catch_up(
     batches: TableChanges,
     subscription: Subscription,
     sessions: TableSessions,
+    span: Span,
     *,
-    after_seq: int,
-    until_seq: int,
     progress: Callable[[CatchUp], None] = lambda _: None,
+    lake: DestinationConfig | None = None,
 ) -> CatchUp:
-    """Applies the changes of a table after ``after_seq``, or after its own position if that lies behind it, up to
-    ``until_seq``.
+    """Applies the changes of a table in a span, or those after its own position if that lies in it.
 
-    ``config`` names the Delta table, which may be another one than the destination's. Raises what stopped the table:
+    ``config`` names the Delta table, which may be another one than the destination's; ``lake`` then names those of the
+    other tables, by which foreign keys may change its rows. Raises what stopped the table:
     NeedsSnapshotError, UnsupportedError, TargetError, MergeFailedError.
     """
-    alone = one_table(config, table)
-    state = target_of(alone, table).state()
-    position = max(after_seq, position_of(state) if state is not None else 0)
+    alone, until_seq = one_table(config, table), span.until_seq
+    target = target_of(alone, table)
+    state = target.state()
+    position = max(span.after_seq, position_of(state) if state is not None else 0)
     done = CatchUp(table, position)
-    require_no_unlogged_changes(alone, table, batches, position, until_seq)
     while position < until_seq:
         with batches.next(table, position, until_seq) as manifest:
+            is_ddl = manifest is not None and manifest.ddl
+            # Foreign keys may change rows between the table's own changes, which a statement ends.
+            end = until_seq if manifest is None else manifest.first_seq - 1 if is_ddl else manifest.last_seq
+            cascaded = _cascades(lake or config, alone, table, batches, sessions, position, end)
+            if cascaded is not None and (manifest is None or is_ddl):
+                manifest = manifest_without_events(batches, table, position, end)
             if manifest is None:
                 break
-            found = prepare(manifest, alone, lambda: None, subscription)
-            results = merge_tables(found, sessions) if found.tables else []
-        for one in results:
-            if one.parked is not None:
-                raise NeedsSnapshotError(one.parked.reason)
-        position = manifest.last_seq
-        done.level_seq = position
-        done.add(results, manifest.row_events, manifest.bytes)
-        progress(done)
+            batch = prepare(manifest, alone, lambda: None, subscription, follows_keys=False)
+            if cascaded is not None:
+                batch = replace(batch, cascaded={table: cascaded}, tables=(table,))
+            results = merge_tables(batch, sessions) if batch.tables else []
+        position = _note(done, results, manifest.last_seq, manifest.row_events, manifest.bytes, progress)
     done.level_seq = max(position, until_seq)
     return done
+
+
+def _note(
+    done: CatchUp,
+    results: list[TableResult],
+    seq: int,
+    row_events: int,
+    size_bytes: int,
+    progress: Callable[[CatchUp], None],
+) -> int:
+    """Adds what a merge did. Returns the position behind it. Raises NeedsSnapshotError if the table was parked."""
+    for one in results:
+        if one.parked is not None:
+            raise NeedsSnapshotError(one.parked.reason)
+    done.level_seq = seq
+    done.add(results, row_events, size_bytes)
+    progress(done)
+    return seq
+
+
+def _cascades(
+    config: DestinationConfig,
+    alone: DestinationConfig,
+    table: str,
+    batches: TableChanges,
+    sessions: TableSessions,
+    after_seq: int,
+    until_seq: int,
+) -> CascadedRows | None:
+    """Returns the changes of the table by foreign keys in (``after_seq``, ``until_seq``]."""
+    if until_seq <= after_seq:
+        return None
+    version = base_version(alone, table, after_seq, target_of(alone, table).state())
+    base = None if version is None else replace(version, position=after_seq)
+    with ExitStack() as stack:
+
+        @cache
+        def session() -> TableSession:
+            return stack.enter_context(sessions.one())
+
+        return cascades_of_table(config, table, batches, base, after_seq, until_seq, session)
 
 
 def one_table(config: DestinationConfig, table: str) -> DestinationConfig:

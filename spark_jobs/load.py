@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,10 +38,11 @@ from cdc.targets import (
     begins_of,
 )
 from spark_jobs.apply.commit import Commit
+from spark_jobs.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
-from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
+from spark_jobs.apply.rows import latest, with_moved_rows, with_variants
 from spark_jobs.apply.schema.evolve import kept_statements
 from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.schema.shared_tables import create_or_join, ensure_columns, require_mode
@@ -74,15 +75,18 @@ from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, r
 from spark_jobs.runtime.driver import ignore_errors
 from spark_jobs.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent
 from spark_jobs.runtime.session import transaction, view_of
+from spark_jobs.source.changes import DELETE
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cdc.batches.manifest import Manifest
+    from cdc.batches.table_batches import TableChanges
     from cdc.config import DestinationConfig
     from cdc.schemas import TableComments, TableSchema
     from cdc.snapshot.files import SnapshotFiles
+    from spark_jobs.apply.foreign_keys.changes import CascadedRows
     from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
@@ -422,22 +426,51 @@ def is_behind(config: DestinationConfig, table: str, seq: int) -> bool:
     return state is None or state.applied_seq <= seq
 
 
+@dataclass(frozen=True)
+class ChangesMeanwhile:
+    """The changes in the store from the position of which a snapshot's chunks have everything."""
+
+    lake: DestinationConfig
+    """Names the Delta tables of other tables."""
+    batches: TableChanges
+    """The changes of all tables, by which foreign keys may have changed rows of the snapshot's."""
+    manifest: Manifest | None
+    """The table's own changes after :attr:`low_seq`; None if there are none."""
+    low_seq: int
+
+
+@dataclass(frozen=True)
+class _ChunkRows:
+    """The rows of a snapshot's chunks, which were read at different moments after the position."""
+
+    paths: Sequence[str]
+    columns: SourceColumns
+    position: int
+
+    def choose(
+        self, session: TableSession, columns: Sequence[str], matches: Callable[[DataFrame], DataFrame]
+    ) -> DataFrame:
+        schema = t.StructType(self.columns.read_fields)
+        rows = session.spark.read.schema(schema).parquet(*self.paths) if self.paths else None
+        rows = session.spark.createDataFrame([], schema) if rows is None else rows
+        return matches(rows).select(*[f.col(quote(name)) for name in columns])
+
+
 def load_snapshot(
     sessions: TableSessions,
     config: DestinationConfig,
     files: SnapshotFiles,
-    manifest: Manifest | None,
-    low_seq: int,
+    meanwhile: ChangesMeanwhile,
     position: Position,
     statements: Sequence[DdlStatement] = (),
     comments: TableComments | None = None,
 ) -> None:
     """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
 
-    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. ``statements``: the
-    DDL statements between the table's position and that of the snapshot, if the store still has them. ``comments``:
-    those of the source; None if they are not known. Raises
-    NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
+    ``meanwhile``: the changes up to the position. ``statements``: the
+        DDL statements between the table's position and that of the snapshot, if the store still has them. ``comments``:
+        those of the source; None if they are not known. Raises
+        NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
     """
     table = files.info.table
     target = target_of(config, table)
@@ -454,7 +487,7 @@ def load_snapshot(
         columns=columns,
         primary=schema.primary_key,
         position=position,
-        rebuild=Rebuild("snapshot", files.id, low_seq),
+        rebuild=Rebuild("snapshot", files.id, meanwhile.low_seq),
         schema=schema,
         statements=statements,
     )
@@ -462,7 +495,24 @@ def load_snapshot(
     keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
     with sessions.one() as session:
         require_catalog(session.spark, config)
-        changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq)
+        # Executing an action again on a row that was read behind it changes nothing.
+        low_seq, manifest = meanwhile.low_seq, meanwhile.manifest
+        rows_read = _ChunkRows(files.paths(), columns, low_seq)
+        cascaded = None
+        if schema.primary_key and keys.is_primary:
+            cascaded = cascades_of_table(
+                meanwhile.lake,
+                table,
+                meanwhile.batches,
+                rows_read,
+                low_seq,
+                position.seq,
+                lambda: session,
+                is_exact=False,
+            )
+        if manifest is None and cascaded is not None:
+            manifest = manifest_without_events(meanwhile.batches, table, low_seq, position.seq)
+        changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq, cascaded)
         if not _adopt(session.spark, load, files, changes, keys.names):
             rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
             load_state(session, load, rows, keys)
@@ -648,8 +698,16 @@ def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> Delt
     return load.target.state() or state
 
 
-def _changes(session: TableSession, load: Load, manifest: Manifest, keys: Keys, low_seq: int) -> DataFrame | None:
-    """Returns the changes of a manifest after ``low_seq``; None if it has no rows of the table."""
+def _changes(
+    session: TableSession,
+    load: Load,
+    manifest: Manifest,
+    keys: Keys,
+    low_seq: int,
+    cascaded: CascadedRows | None,
+) -> DataFrame | None:
+    """Returns the changes of a manifest after ``low_seq``, and those by foreign keys; None if it has no rows of the
+    table."""
     target, schema = load.target, load.schema
     found = survey(
         manifest.ranges,
@@ -659,10 +717,12 @@ def _changes(session: TableSession, load: Load, manifest: Manifest, keys: Keys, 
         table_mask=manifest.table_mask(target.table) or ALL_TABLES,
     )
     layout = found.layouts.get(target.table)
-    if layout is None:
+    columns = load.columns
+    if layout is not None:
+        columns = columns_of_layout(layout, target.policies)
+        require_same_columns(columns, load.columns, target.table)
+    elif cascaded is None:
         return None
-    columns = columns_of_layout(layout, target.policies)
-    require_same_columns(columns, load.columns, target.table)
     merge = TableMerge(
         session=session,
         target=target,
@@ -672,6 +732,7 @@ def _changes(session: TableSession, load: Load, manifest: Manifest, keys: Keys, 
         schema=schema,
         check=lambda: None,
         is_large=found.largest_event_bytes.get(target.table, 0) > LARGE_BYTES,
+        cascaded=cascaded,
     )
     rows = read_changes(merge, columns, low_seq, "after" if keys.is_primary else "both")
     return rows if keys.is_primary else with_moved_rows(rows, keys.names)

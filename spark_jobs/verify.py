@@ -19,6 +19,7 @@ from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
 from cdc.batches.manifest import Manifest, schemas_of
+from cdc.client import open_table_batches
 from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
@@ -28,12 +29,14 @@ from cdc.verify.buckets import Buckets
 from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, TableColumns, Weights, joined_in_pairs
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
 from cdc.verify.run import LakeFacts
+from spark_jobs.apply.foreign_keys.jobs import is_reached
 from spark_jobs.apply.merge import TableMerge, read_changes
 from spark_jobs.apply.schema.evolve import kept_statements
 from spark_jobs.delta.log import open_delta
+from spark_jobs.delta.present_rows import since_base
 from spark_jobs.delta.proof import position_of
 from spark_jobs.delta.sql import quote
-from spark_jobs.delta.tables import BEFORE, MODE_PROPERTY, Target, schema_of, target_of
+from spark_jobs.delta.tables import BEFORE, GONE, MODE_PROPERTY, PRESENT, Target, schema_of, target_of
 from spark_jobs.source.columns import columns_of_layout
 
 if TYPE_CHECKING:
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
 
-_DELETES = ("update", "delete")
-_INSERTS = ("insert", "update", "snapshot")
 _DAYS_TO_1970 = 719_528
 """Days from the year 0 on, as the server's TO_DAYS counts them."""
 _MOST_SECONDS = 1 << 39
@@ -84,7 +85,7 @@ class SparkLake:
         """Yields the rows of a table. ``base``: the seq at which a changelog was made anew last."""
         target, state = facts.handle
         with self._sessions.one() as session:
-            yield TableRows(session, LakeTable(target, state, facts.mode), columns, buckets, base)
+            yield TableRows(self._config, session, LakeTable(target, state, facts.mode), columns, buckets, base)
 
 
 def _later_columns(state: DeltaState, table: str) -> tuple[str, ...]:
@@ -117,6 +118,7 @@ class TableRows:
 
     def __init__(
         self,
+        config: DestinationConfig,
         session: TableSession,
         table: LakeTable,
         columns: TableColumns,
@@ -124,7 +126,7 @@ class TableRows:
         base: int,
     ) -> None:
         """``base``: the seq of the newest snapshot of a table in mode ``append``; rows before it do not count."""
-        self._session, self._table, self._columns = session, table, columns
+        self._config, self._session, self._table, self._columns = config, session, table, columns
         self._buckets, self._base = buckets, base
 
     # --- sums
@@ -179,6 +181,11 @@ class TableRows:
                 pairs = {name: (str(row[f"p{i}"]), row[f"v{i}"]) for i, name in enumerate(names)}
                 yield ShownRow(str(row["k"]), int(row["c"]), pairs)
 
+    def has_unlogged_changes(self, after_seq: int, until_seq: int) -> bool:
+        """Whether foreign keys may have changed rows in a range, for which the store has no changes."""
+        batches = open_table_batches(self._config)
+        return is_reached(self._config, self._table.target.table, batches, after_seq, until_seq)
+
     def version_faults(self) -> list[str]:
         """Returns the faults of the versions of a table in mode ``scd2``: those of one key must not overlap, and only
         the last one may be current."""
@@ -220,25 +227,13 @@ class TableRows:
     def _of_changelog(self, rows: DataFrame, *, shown: bool) -> DataFrame:
         """Returns the new images of a changelog once and the old ones minus once, from its newest base on: the last
         snapshot, or the last TRUNCATE."""
-        marks = (
-            rows.where(f.col("_op").isin("truncate", "snapshot"))
-            .groupBy("_op")
-            .agg(f.max("_seq").alias("seq"), f.max_by("_row", "_seq").alias("row"))
-            .collect()
-        )
-        seqs = {row["_op"]: int(row["seq"]) for row in marks}
-        emptied = max(seqs.get("truncate", 0), self._base)
-        loaded = seqs.get("snapshot", 0)
-        counts = f.col("_seq") > max(emptied, loaded)
-        if loaded >= emptied and loaded:
-            counts = counts | ((f.col("_op") == "snapshot") & (f.col("_seq") == loaded))
-        rows = rows.where(counts)
+        rows = since_base(rows, self._base)
         new = self._canonical(
-            rows.where(f.col("_op").isin(*_INSERTS)), "", f.lit(1), f.col("_seq"), f.col("_row"), shown=shown
+            rows.where(f.col("_op").isin(*PRESENT)), "", f.lit(1), f.col("_seq"), f.col("_row"), shown=shown
         )
         # The columns of a delete hold the old row, as _before does.
         old = self._canonical(
-            rows.where(f.col("_op").isin(*_DELETES)), f"{BEFORE}.", f.lit(-1), f.col("_seq"), f.col("_row"), shown=shown
+            rows.where(f.col("_op").isin(*GONE)), f"{BEFORE}.", f.lit(-1), f.col("_seq"), f.col("_row"), shown=shown
         )
         return new.unionByName(old)
 

@@ -121,6 +121,8 @@ class SchemaHistory:
         """The source's position after definitions were read last."""
         self._look: tuple[dict[str, TableSchema], int] | None = None
         """The definitions that were read for the rows last passed to :meth:`before`, and the source's seq then."""
+        self._statements: dict[int, frozenset[str]] = {}
+        """All captured tables that the DDL statements name which :meth:`before` has not passed yet, by their seqs."""
         self._seen: tuple[Schemas, int] | None = None
         """The same if table maps name the columns."""
         self._partitions = PartitionHistory(config.tables, self._read_partitions)
@@ -147,7 +149,7 @@ class SchemaHistory:
             self._current = {name: one for name, one in base.tables.items() if self._config.includes_name(name)}
             completed = base != stored or base.comments != self._comments or base.named is not False
             completed = completed or base.engines != self._engines
-            completed = completed or base.foreign_keys != self._foreign_keys
+            completed = completed or base.foreign_keys != self._foreign_keys or base.read_at is None
             completed = completed or base.system_zone != self._system_zone
             completed = completed or base.partitions != self._partitions.into(base).partitions
             completed = completed or len(self._current) < len(base.tables)
@@ -233,6 +235,8 @@ class SchemaHistory:
         # second with 5,000 tables, and a migration has thousands of statements.
         self._look = self._seen = None
         statements = np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL)
+        seqs = rows[statements, k.R_SEQ].tolist()
+        self._statements = {seq: one.named for seq, one in zip(seqs, self._pending, strict=False)}
         for at in statements:
             self._pass(rows[begin:at])
             self.ready = int(at)
@@ -248,6 +252,7 @@ class SchemaHistory:
                 names = altered.names.union(*(one.names for one in later))
                 self._save_as_they_are(seq, before, names, altered.named)
                 is_saved = True
+            self._statements.pop(seq, None)
             begin = int(at)  # the statement's own rows (CREATE TABLE … SELECT) have the new definition
         self._pass(rows[begin:])
         self.ready = len(rows)
@@ -335,10 +340,11 @@ class SchemaHistory:
             engines=self._engines,
             foreign_keys=self._with_earlier_keys(self._foreign_keys, before, named, tables),
             system_zone=self._system_zone,
+            read_at=make_seq(self._epoch, self._read_at.file_number, self._read_at.pos),
             named=False,
         )
-        schemas = self._partitions.into(schemas)
-        if before == schemas:
+        schemas = self._partitions.into(self._with_statements(schemas, before))
+        if before == _as_read_with(before, schemas):
             return
         schemas.save(self._folder / f"{seq}.json")
 
@@ -377,16 +383,23 @@ class SchemaHistory:
         schemas = schemas.model_copy(
             update={"foreign_keys": self._with_earlier_keys(schemas.foreign_keys, before, named, schemas.tables)}
         )
-        schemas = self._partitions.into(schemas)
+        schemas = self._with_statements(self._partitions.into(schemas).model_copy(update={"read_at": until}), before)
         self._latest, self._engines = schemas.tables, schemas.engines
         earlier, unsure = (before.tables, before.unsure) if before is not None else ({}, {})
         changed = {name for name, table in schemas.tables.items() if earlier.get(name) != table}
         changed.update(altered & schemas.tables.keys())
-        if not changed and before is not None and before == schemas.model_copy(update={"unsure": unsure}):
+        if not changed and before == _as_read_with(before, schemas.model_copy(update={"unsure": unsure})):
             return
         ends = {name: end for name, end in unsure.items() if name in schemas.tables} | dict.fromkeys(changed, until)
         unsure = {name: end for name, end in sorted(ends.items()) if end > seq}
         schemas.model_copy(update={"unsure": unsure}).save(self._folder / f"{seq}.json")
+
+    def _with_statements(self, schemas: Schemas, before: Schemas | None) -> Schemas:
+        """Adds the statements that :meth:`before` has not passed yet and that name a table on either end of a foreign
+        key: until each of them, the keys may have been others than those that were read."""
+        ends = schemas.key_ends | (frozenset() if before is None else before.key_ends)
+        named = {seq: tuple(sorted(tables & ends)) for seq, tables in self._statements.items()}
+        return schemas.model_copy(update={"key_statements": {seq: tables for seq, tables in named.items() if tables}})
 
     def _with_earlier_keys(
         self, keys: ForeignKeys, before: Schemas | None, named: frozenset[str], tables: Collection[str]
@@ -413,6 +426,14 @@ class SchemaHistory:
 
     def _files(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
+
+
+def _as_read_with(before: Schemas | None, schemas: Schemas) -> Schemas:
+    """Returns definitions as if they had been read when those of the file before were, if no statement on foreign keys
+    came with them: such definitions need no file of their own."""
+    if before is None or before.read_at is None or schemas.key_statements:
+        return schemas
+    return schemas.model_copy(update={"read_at": before.read_at, "key_statements": before.key_statements})
 
 
 def _unknown_columns(name: str, since: int, seq: int) -> UnsupportedDdlError:

@@ -29,7 +29,7 @@ Engine = Literal["spark", "deltalake"]
 OnDrop = Literal["keep", "drop", "fail"]
 OnDropPartition = Literal["apply", "keep", "snapshot"]
 OnUnknownEffect = Literal["snapshot", "fail"]
-ForeignKeys = Literal["park", "ignore"]
+ForeignKeys = Literal["follow", "park", "ignore"]
 
 
 class SmallBatches(Section):
@@ -157,13 +157,14 @@ class ApplyConfig(Section):
         ForeignKeys,
         Doc(
             choices={
+                "follow": "the actions are executed on the rows of the Delta table, or as `park` if they cannot be",
                 "park": "the table is left out until `cdc snapshot` has read it again; the others go on",
                 "ignore": "such rows stay as they were, and the Delta table differs from the source",
             }
         ),
-    ] = "park"
-    """Treatment of a table whose rows a foreign key (`ON DELETE CASCADE` and its like) may have changed without row
-    events, because rows of its parent were deleted or changed, or the parent is not captured."""
+    ] = "follow"
+    """Treatment of the rows that a foreign key (`ON DELETE CASCADE` and its like) changes without row events when rows
+    of its parent are deleted or changed."""
     small_batches: SmallBatches = SmallBatches()
     """Merges of few changes without Spark."""
     catalog: Annotated[CatalogConfig, BeforeValidator(lambda value: {} if value is None else value)] = CatalogConfig()

@@ -231,31 +231,33 @@ def check_foreign_keys(config: DestinationConfig, schemas: Schemas) -> Iterator[
     """Yields a finding for each foreign key whose actions change captured rows without row events: an error if the
     parent is not captured, else a warning."""
     for name, keys in sorted((schemas.foreign_keys or {}).items()):
-        accepts = config.table_apply(name).foreign_keys == "ignore"
+        setting = config.table_apply(name).foreign_keys
         for key in keys:
             what = f"the foreign key {key.name} to {key.parent} ({key.actions}) changes rows without row events"
             ignore = f"tables.overrides.{name}: {{foreign_keys: ignore}}"
-            if accepts:
+            if setting == "ignore":
                 yield warning(
                     f"table {name}",
                     f"{what}, and foreign_keys: ignore leaves them in the Delta table as they were",
                     "Remove foreign_keys: ignore if the Delta table must equal the source.",
                 )
-            elif config.tables.includes(*split_table(key.parent)):
-                yield warning(
-                    f"table {name}",
-                    f"{what}; apply parks the table when rows of {key.parent} are deleted, or their referenced columns "
-                    "change",
-                    f"Let the application change the rows of {name} itself, or set {ignore} if its Delta table may "
-                    f"differ. `cdc snapshot {config.name} {name}` brings a parked table back.",
-                )
-            else:
+            elif not config.tables.includes(*split_table(key.parent)):
                 yield error(
                     f"table {name}",
                     f"{what}, and {key.parent} is not captured, so that nobody can tell when",
                     f"Capture {key.parent} too (tables.include), exclude the table ({exclusion(name)}), or set "
                     f"{ignore} if its Delta table may differ.",
                 )
+            elif setting == "park":
+                yield warning(
+                    f"table {name}",
+                    f"{what}; apply parks the table when rows of {key.parent} are deleted, or their referenced columns "
+                    "change, because foreign_keys is park",
+                    f"Remove foreign_keys: park, so that apply executes the actions, or set {ignore} if its Delta "
+                    f"table may differ. `cdc snapshot {config.name} {name}` brings a parked table back.",
+                )
+            else:
+                yield ok(f"table {name}", f"{what}; apply executes its actions on the rows of the Delta table")
 
 
 def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:

@@ -118,7 +118,7 @@ def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] =
     table.
     """
     from spark_jobs.apply_batch import result_of
-    from spark_jobs.catch_up import catch_up
+    from spark_jobs.catch_up import Span, catch_up
     from spark_jobs.delta.proof import prove_known
     from spark_jobs.delta.tables import target_of
 
@@ -138,8 +138,7 @@ def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] =
             mine.batches,
             known,
             sessions,
-            after_seq=after_seq,
-            until_seq=wanted,
+            Span(after_seq, wanted),
             progress=progress,
         )
         state = target.state()

@@ -300,24 +300,25 @@ def elsewhere(config: DestinationConfig, target: str, mode: str | None) -> Desti
 
 def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, progress: Progress) -> CatchUp:
     """Builds a table at ``folder/DB/TABLE`` up to a seq."""
-    from spark_jobs.catch_up import catch_up
-    from spark_jobs.load import load_snapshot
+    from spark_jobs.catch_up import Span, catch_up
+    from spark_jobs.load import ChangesMeanwhile, load_snapshot
 
     there = elsewhere(mine.config, folder, mode)
     sessions = table_sessions(mine.config)
     after = base.first_seq()
     if base.snapshot is not None:
         with mine.batches.next(mine.table, base.seq, after, whole=True) as manifest:
-            load_snapshot(sessions, there, base.snapshot, manifest, base.seq, position_of(mine, after))
+            meanwhile = ChangesMeanwhile(mine.config, mine.batches, manifest, base.seq)
+            load_snapshot(sessions, there, base.snapshot, meanwhile, position_of(mine, after))
     return catch_up(
         there,
         mine.table,
         mine.batches,
         Subscription(),
         sessions,
-        after_seq=after,
-        until_seq=upto,
+        Span(after, upto),
         progress=progress,
+        lake=mine.config,
     )
 
 

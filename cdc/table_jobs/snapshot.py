@@ -336,7 +336,7 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
 
 def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
     """Makes the Delta table equal to the source at the last position of the chunks."""
-    from spark_jobs.load import is_behind, load_snapshot
+    from spark_jobs.load import ChangesMeanwhile, is_behind, load_snapshot
 
     reader = mine.batches.reader
     if not is_behind(mine.config, mine.table, high):
@@ -356,7 +356,8 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
                 )
             position = position_of(mine, high)
             sessions = table_sessions(mine.config)
-            load_snapshot(sessions, mine.config, files, manifest, low, position, statements, mine.comments())
+            meanwhile = ChangesMeanwhile(mine.config, mine.batches, manifest, low)
+            load_snapshot(sessions, mine.config, files, meanwhile, position, statements, mine.comments())
     except CutOffError as error:
         raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
 

@@ -77,6 +77,8 @@ class LakeRows(Protocol):
 
     def shown(self, keys: Sequence[str]) -> Iterator[ShownRow]: ...
 
+    def has_unlogged_changes(self, after_seq: int, until_seq: int) -> bool: ...
+
     def version_faults(self) -> list[str]: ...
 
 
@@ -342,6 +344,13 @@ class _Table:
             try:
                 self.store.wait_for(self.snapshot.high_seq, self.snapshot.position.clock_us, self.options.wait_s)
                 span = self._span()
+                if self.lake.has_unlogged_changes(span.after_seq, span.high_seq):
+                    raise UnsureError(
+                        "foreign keys may have changed its rows behind the Delta table's position, for which the "
+                        "store has no changes",
+                        place=f"table {self.report.table}",
+                        remedy="Run `cdc apply`, then verify again.",
+                    )
                 uncertain = self._uncertain_keys(span)
                 delta = self.lake.sums(uncertain)
                 for manifest in self.store.changes(self.report.table, span):

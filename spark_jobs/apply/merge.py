@@ -22,7 +22,7 @@ from cdc.decode.columns import METADATA_COLUMNS
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
-from spark_jobs.apply.rows import DELETE, append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.statements import (
     SourceRows,
     append_statement,
@@ -45,7 +45,7 @@ from spark_jobs.delta.tables import Target, schema_of
 from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
 from spark_jobs.runtime.session import view_of
 from spark_jobs.source import null_dates
-from spark_jobs.source.changes import changes_frame, is_small
+from spark_jobs.source.changes import DELETE, changes_frame, is_small
 from spark_jobs.source.columns import SourceColumns
 from spark_jobs.source.key_plan import FileOutput, KeyPlan, KeyRanges, integer_spans, make_plan, planned_frame
 from spark_jobs.source.row_choice import SEEN
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from cdc.decode import TableLayout
     from cdc.schemas import TableSchema
+    from spark_jobs.apply.foreign_keys.changes import CascadedRows
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.input_splits import InputSplit
@@ -69,15 +70,25 @@ class TableMerge:
     target: Target
     manifest: Manifest
     layout: TableLayout | None
-    """None: the batch has DDL and no rows of the table, so only the position is committed."""
+    """None: the batch has no row events of the table."""
     columns: SourceColumns | None
-    """The layout's columns."""
+    """The columns of the rows; None: only the position is committed."""
     schema: TableSchema | None
     """The table in the stored schemas."""
     check: Callable[[], object]
     """Raises if the batch may not be merged any more."""
     is_large: bool = False
     """Whether there may be values of which an executor cannot hold several copies."""
+    cascaded: CascadedRows | None = None
+    """The changes of the table by foreign keys, which have no row events."""
+
+    @property
+    def definition(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The names of the source's columns, and its primary key."""
+        if self.layout is None:
+            assert self.cascaded is not None
+            return self.cascaded.schema.column_names, self.cascaded.schema.primary_key
+        return [column.name for column in self.layout.columns], self.layout.primary_key
 
     @property
     def changes(self) -> TableChanges:
@@ -90,13 +101,13 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
     manifest, apply = merge.manifest, merge.target.apply
     if state.applied_seq >= manifest.last_seq:
         return _result(merge, state, MergeStats(ran=False), began)
-    if merge.layout is None or merge.columns is None:
+    if merge.columns is None:
         stats = _commit(merge, state).execute(empty_statement(merge.target))
     elif apply.mode == "append":
         state = _mark_if_large(merge, state, ("_seq", "_row"))
         stats = _append(merge, state, merge.columns)
     else:
-        names, primary = [column.name for column in merge.layout.columns], merge.layout.primary_key
+        names, primary = merge.definition
         sources = require_keys(merge.target.table, apply.keys, primary, names)
         found = Keys(merge.columns.keys(sources), is_primary=set(sources) == set(primary))
         state = _mark_if_large(merge, state, (*found.names, *MODE_COLUMNS[apply.mode]))
@@ -151,7 +162,7 @@ def _changes_by_key(
 def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
     """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``: by the key plan, or as Spark finds
     them if the changes cannot be planned. Both give the same rows."""
-    if not keys.is_primary or merge.is_large:
+    if not keys.is_primary or merge.is_large or merge.cascaded is not None:
         return _merge_reduced(merge, state, keys, columns)
     splits = merge.changes.splits(state.applied_seq)
     small = is_small(splits)
@@ -345,7 +356,15 @@ def read_changes(
     """Returns the changes of the table after a seq, with these columns; None: with the metadata columns only.
     ``counts``: also with the number of dates that became null."""
     reader = merge.changes.reader(columns, after_seq, images, counts=counts)
-    return changes_frame(merge.session, reader, merge.changes.splits(after_seq))
+    splits = [] if merge.layout is None else merge.changes.splits(after_seq)
+    rows = changes_frame(merge.session, reader, splits)
+    if merge.cascaded is None:
+        return rows
+    own = replace(merge, cascaded=None)
+    cascaded = merge.cascaded.frame(
+        merge.session, columns, after_seq, images, lambda others: read_changes(own, others, 0, "both"), counts=counts
+    )
+    return rows.unionByName(cascaded)
 
 
 def _result(merge: TableMerge, state: DeltaState, stats: MergeStats, began: float) -> TableResult:

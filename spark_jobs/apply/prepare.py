@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import Manifest, TableResult, schemas_of
+from cdc.client import open_table_batches
 from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
@@ -16,7 +17,9 @@ from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
-from spark_jobs.apply.foreign_keys import tables_with_unlogged_changes
+from spark_jobs.apply.foreign_keys.changes import CascadedRows
+from spark_jobs.apply.foreign_keys.comparison import refusal
+from spark_jobs.apply.foreign_keys.reach import reached_tables
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.delta.comments import follows_comments
 from spark_jobs.delta.proof import prove_idle
@@ -60,6 +63,10 @@ class PreparedBatch:
     """The versions of tables without changes in the batch that others have written to since the last ack."""
     faults: dict[str, CdcError] = field(default_factory=dict)
     """Tables that cannot be merged, and are to be parked; they are among :attr:`tables`."""
+    reached: frozenset[str] = frozenset()
+    """Tables that foreign keys may change without row events."""
+    cascaded: Mapping[str, CascadedRows] = field(default_factory=dict)
+    """The changes by foreign keys, once they were found. Tables that have some are among :attr:`tables`."""
 
     def enter(self, table: str) -> AbstractContextManager[ParkedTable | None]:
         """Holds the table's commit lock while the block runs. Yields the record of a parked table, else None."""
@@ -84,6 +91,8 @@ class PreparedBatch:
     def changes(self, table: str) -> bool:
         """Whether the batch commits to this table, which is one of :attr:`tables`: it has rows of it, or DDL that names
         it."""
+        if table in self.cascaded:
+            return True
         return table in self.manifest.tables and (self.layout(table) is not None or self.manifest.ddl)
 
 
@@ -93,10 +102,13 @@ def prepare(
     check: Callable[[], object],
     subscription: Subscription,
     gate: TableGate | None = None,
+    *,
+    follows_keys: bool = True,
 ) -> PreparedBatch:
     """Reads what the batch holds, and proves the tables that it does not change. Needs no Spark session.
 
-    Tables that are parked are left out; ``gate`` looks again before each commit.
+    Tables that are parked are left out; ``gate`` looks again before each commit. ``follows_keys``: whether to look for
+    changes of rows by foreign keys.
 
     Raises UnsupportedDdlError for a statement that cannot be applied, ConfigError if a configured key is missing,
     TargetError for a table that lies behind what was acked, and whatever ``check`` raises.
@@ -139,15 +151,14 @@ def prepare(
     lost: dict[str, CdcError] = {}
     idle = prove_idle(config, manifest, subscription, {*tables, *subscription.parked}, lost)
     for table, error in lost.items():
-        _note(config, table, error, faults)
+        note_fault(config, table, error, faults)
     tables += sorted(lost)
-    watched = [table for table in _followed_tables(config, manifest, subscription, schemas) if table not in faults]
-    for table, unlogged in tables_with_unlogged_changes(
-        config, manifest, schemas, watched, lambda name: _applied_seq(subscription, name)
-    ).items():
-        _note(config, table, unlogged, faults)
-        if table not in tables:
-            tables.append(table)
+    reached: frozenset[str] = frozenset()
+    if follows_keys:
+        reached, unlogged = _reached(config, manifest, subscription, schemas, faults)
+        for table, error in unlogged.items():
+            note_fault(config, table, error, faults)
+        tables += sorted(unlogged.keys() - set(tables))
     return PreparedBatch(
         config=config,
         manifest=manifest,
@@ -161,6 +172,7 @@ def prepare(
         gate=gate,
         idle=tuple(idle),
         faults=faults,
+        reached=reached,
     )
 
 
@@ -182,15 +194,37 @@ def _released(
             yield table
 
 
-def _followed_tables(
-    config: DestinationConfig, manifest: Manifest, subscription: Subscription, schemas: Schemas | None
-) -> list[str]:
-    """Returns the captured tables that the subscriber wants, and that are not parked."""
-    return [
-        table
-        for table in sorted(() if schemas is None else schemas.tables)
-        if table not in subscription.parked and manifest.wants(table) and config.tables.includes(*split_table(table))
-    ]
+def _reached(
+    config: DestinationConfig,
+    manifest: Manifest,
+    subscription: Subscription,
+    schemas: Schemas | None,
+    faults: Mapping[str, CdcError],
+) -> tuple[frozenset[str], dict[str, CdcError]]:
+    """Returns the tables that foreign keys may change without row events, and the errors of those that they may change
+    in a way that cannot be followed. Tables whose rows are in the lake are looked at: those that the subscriber wants,
+    and that are neither parked nor still to be loaded."""
+    if schemas is None or not schemas.foreign_keys or manifest.ddl:
+        return frozenset(), {}
+    stored = schemas
+
+    def is_followed(table: str) -> bool:
+        if table in subscription.parked or table in faults or not manifest.wants(table):
+            return False
+        if not config.tables.includes(*split_table(table)):
+            return False
+        is_loaded = config.source.start != "snapshot" or subscription.table(table) is not None
+        return is_loaded or target_of(config, table).state() is not None
+
+    return reached_tables(
+        config,
+        manifest,
+        schemas,
+        [table for table in sorted(schemas.tables) if table in schemas.foreign_keys and is_followed(table)],
+        lambda table: _applied_seq(subscription, table),
+        lambda table, key, updates: refusal(config, stored, table, key, updates),
+        lambda: open_table_batches(config).reader,
+    )
 
 
 def _applied_seq(subscription: Subscription, table: str) -> int:
@@ -208,7 +242,7 @@ def _has_new_comments(config: DestinationConfig, table: str, schemas: Schemas | 
     return state is not None and not follows_comments(state, target, comments)
 
 
-def _note(config: DestinationConfig, table: str, error: CdcError, faults: dict[str, CdcError]) -> None:
+def note_fault(config: DestinationConfig, table: str, error: CdcError, faults: dict[str, CdcError]) -> None:
     """Notes the fault of a table that may be parked. Raises the error for any other table."""
     if config.table_apply(table).on_error == "block":
         raise error
@@ -233,7 +267,7 @@ def _survey_each(
         try:
             one = _survey(manifest, config, [table], schemas)
         except CdcError as error:
-            _note(config, table, error, faults)
+            note_fault(config, table, error, faults)
         else:
             found.layouts.update(one.layouts)
             found.largest_event_bytes.update(one.largest_event_bytes)

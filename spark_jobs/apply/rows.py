@@ -12,14 +12,13 @@ from pyspark.sql.window import Window
 from cdc.decode.columns import METADATA_COLUMNS
 from cdc.errors import ConfigError
 from spark_jobs.delta.sql import quote
-from spark_jobs.delta.tables import BEFORE
+from spark_jobs.delta.tables import BEFORE, CASCADED_DELETE, CASCADED_UPDATE
+from spark_jobs.source.changes import CASCADED, DELETE, INSERT, UPDATE
 from spark_jobs.source.row_choice import SEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-DELETE, INSERT, UPDATE = 0, 1, 2
-"""Values of ``_op``."""
 _RANK = "_towpath_rank"
 
 
@@ -82,7 +81,12 @@ def append_rows(changes: DataFrame, schema: t.StructType) -> DataFrame:
     columns = []
     for field in schema.fields:
         if field.name == "_op":
-            word = f.when(f.col("_op") == DELETE, "delete").when(f.col("_op") == INSERT, "insert").otherwise("update")
+            is_cascaded = f.col("_row").bitwiseAND(f.lit(CASCADED)) != 0
+            word = (
+                f.when(f.col("_op") == INSERT, "insert")
+                .when(f.col("_op") == DELETE, f.when(is_cascaded, CASCADED_DELETE).otherwise("delete"))
+                .otherwise(f.when(is_cascaded, CASCADED_UPDATE).otherwise("update"))
+            )
             columns.append(word.alias("_op"))
         elif field.name == BEFORE:
             assert isinstance(field.dataType, t.StructType)

@@ -30,7 +30,7 @@ from cdc.targets import has_percent_sign, local_path
 from spark_jobs.apply import commit, ddl
 from spark_jobs.apply.commit import MergeStats
 from spark_jobs.apply.large_values import has_large_values
-from spark_jobs.apply.rows import DELETE, require_keys
+from spark_jobs.apply.rows import require_keys
 from spark_jobs.apply.schema.agreement import columns_there, disagreement, resolved
 from spark_jobs.apply.schema.columns import is_disturbed
 from spark_jobs.apply.statements import user_metadata
@@ -40,7 +40,7 @@ from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import recorded_policies, require_same_policies, schema_of
 from spark_jobs.delta.tracked import record_in_force
 from spark_jobs.runtime.failures import ConcurrentCommitError, broken_rule, first_line
-from spark_jobs.source.changes import is_small, read_all
+from spark_jobs.source.changes import DELETE, is_small, read_all
 from spark_jobs.source.columns import columns_of_layout
 from spark_jobs.source.key_plan import KeyPlan, make_plan
 from spark_jobs.source.row_choice import SEEN

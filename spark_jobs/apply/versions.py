@@ -17,8 +17,8 @@ from pyspark.sql.window import Window
 
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.large_values import keep_last
-from spark_jobs.apply.rows import DELETE
 from spark_jobs.delta.sql import quote
+from spark_jobs.source.changes import DELETE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -48,6 +48,12 @@ LARGE_PROPERTY = "towpath.large_values"
 rows; see :mod:`spark_jobs.apply.large_values`."""
 
 BEFORE = "_before"
+CASCADED_DELETE, CASCADED_UPDATE = "cascade_delete", "cascade_update"
+"""Words of ``_op`` in mode ``append``."""
+PRESENT = ("insert", "update", CASCADED_UPDATE, "snapshot")
+"""Words of ``_op`` whose rows were in the table after the change."""
+GONE = ("update", "delete", CASCADED_UPDATE, CASCADED_DELETE)
+"""Words of ``_op`` whose old rows were in the table before the change, and not after it."""
 _SOURCE = t.StructField(SOURCE_COLUMN, t.StringType())
 _APPEND = (
     t.StructField("_op", t.StringType()),

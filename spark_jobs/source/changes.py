@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
     from spark_jobs.runtime.session import TableSession
 
+DELETE, INSERT, UPDATE = 0, 1, 2
+"""Values of ``_op``."""
+CASCADED = 1 << 31
+"""The bit of ``_row`` that a change by a foreign key has, and no row of an event: see
+:mod:`spark_jobs.apply.foreign_keys.actions`."""
 SMALL_BYTES = 4 * 1024 * 1024
 """Changes in splits of at most this many bytes together are decoded on the driver."""
 _LEAST_ROW_BYTES = 32
@@ -49,7 +54,8 @@ def local_frame(session: TableSession, rows: pa.Table, fields: t.StructType) -> 
     Spark reads the Arrow batches of a local relation only up to the first one without rows, and drops the others
     silently. So it gets the rows in one piece.
     """
-    whole = rows.combine_chunks()
+    # Spark takes a struct apart by its chunks, of which a column without rows needs one.
+    whole = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     if any(column.num_chunks > 1 for column in whole.columns):
         raise ValueError("the rows of a local relation do not fit into one batch")
     return session.spark.createDataFrame(whole, fields)

@@ -1,4 +1,4 @@
-"""Foreign keys whose actions change rows without row events: the children are parked, and no difference is silent."""
+"""``foreign_keys: park``: children whose rows change without row events are parked, and no difference is silent."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def silent(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -
     with ExitStack() as stack:
         shared = request.param not in ("mysql57", "mysql80")
         server = request.getfixturevalue(request.param) if shared else stack.enter_context(Server(request.param))
-        yield begun(Loop(tmp_path, server, database(server), apply="on_error: park"))
+        yield begun(Loop(tmp_path, server, database(server), apply="on_error: park, foreign_keys: park"))
 
 
 def test_a_change_of_a_parent_parks_the_children_that_it_reaches(silent: Loop) -> None:
@@ -131,7 +131,7 @@ def test_a_parent_that_is_not_captured_parks_its_children_unless_the_user_accept
 
 
 def test_block_refuses_the_batch(tmp_path: Path, mariadb11: Server, database: Database) -> None:
-    loop = begun(Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: block"))
+    loop = begun(Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: block, foreign_keys: park"))
     with pytest.raises(NeedsSnapshotError, match="foreign key c_p"):
         parked_after(loop, "DELETE FROM p WHERE id = 1")
 
@@ -144,7 +144,7 @@ def test_a_server_that_logs_the_actions_parks_nothing(tmp_path: Path, mysql9: Se
 
 
 def test_a_snapshot_brings_the_children_back(tmp_path: Path, mariadb11: Server, database: Database) -> None:
-    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park")
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park, foreign_keys: park")
     loop.sql(*TABLES)
     loop.capture()
     loop.apply_all()
@@ -164,3 +164,81 @@ def test_a_snapshot_brings_the_children_back(tmp_path: Path, mariadb11: Server, 
     for table in ("p", "c", "g", "u"):
         loop.require_equal(table)
     assert BatchService(loop.config).subscription().parked == {}
+
+
+@pytest.fixture
+def follows(tmp_path: Path, mariadb11: Server, database: Database, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """A destination with ``foreign_keys: follow``, the default."""
+    monkeypatch.setenv("TOWPATH_TEST_HASH_KEY", "k" * 32)
+    overrides = "DB.hashed: {columns: {p: hash}}, DB.keyed: {keys: [p, v]}, DB.left: {foreign_keys: ignore}"
+    apply = "on_error: park, hash_key_env: TOWPATH_TEST_HASH_KEY"
+    return begun(Loop(tmp_path, mariadb11, database(mariadb11), overrides=overrides, apply=apply))
+
+
+PARENT_COLUMN = "FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE SET NULL"
+
+
+@pytest.mark.parametrize(
+    ("create", "reason"),
+    [
+        ("CREATE TABLE bare (p INT, {key})", "the table has no primary key"),
+        ("CREATE TABLE keyed (id INT PRIMARY KEY, p INT, v INT, {key})", "keys names other columns"),
+        (
+            "CREATE TABLE hashed (id INT PRIMARY KEY, p INT, {key})",
+            "the column p is left out of the lake, or has other",
+        ),
+        ("CREATE TABLE made (id INT PRIMARY KEY, p INT, v INT AS (id + 1), {key})", None),
+    ],
+)
+def test_tables_whose_rows_cannot_be_found_are_parked(follows: Loop, create: str, reason: str | None) -> None:
+    name = f"{follows.db}.{create.split()[2]}"
+    assert parked_after(follows, create.format(key=PARENT_COLUMN), "INSERT INTO p VALUES (7, 70, 7), (8, 80, 8)") == {}
+    deleted = parked_after(follows, "DELETE FROM p WHERE id = 7")
+    updated = parked_after(follows, "UPDATE p SET id = 9 WHERE id = 8")
+    if reason is None:
+        assert deleted == {}
+        assert "has generated columns" in updated[name]
+    else:
+        assert reason in deleted[name]
+        assert f"they are not followed, because {reason}" in updated[name]
+        assert f"cdc snapshot shop {name}" in updated[name]
+
+
+def test_keys_that_may_have_been_others_are_not_executed(follows: Loop) -> None:
+    """Capture reads the keys when the source has executed later statements already."""
+    db = follows.db
+    add = "ALTER TABLE r ADD CONSTRAINT late FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE"
+    parked = parked_after(
+        follows,
+        "CREATE INDEX i ON r (p)",  # a statement on the table makes capture read
+        "INSERT INTO p VALUES (7, 70, 7), (8, 80, 8)",
+        "DELETE FROM p WHERE id = 7",  # without an effect on r
+        add,
+    )
+    assert list(parked) == [f"{db}.r"]
+    assert "a later statement may have changed the keys before they were read" in parked[f"{db}.r"]
+    assert parked_after(follows, "DELETE FROM p WHERE id = 8") == {}
+
+
+def test_capture_that_is_behind_is_waited_for(follows: Loop) -> None:
+    db = follows.db
+    follows.sql("CREATE INDEX i ON c (p)", "DELETE FROM p WHERE id = 1")
+    follows.capture()
+    service = BatchService(follows.config)
+    stored = Schemas.load(max(follows.config.store.path.glob("schemas/*.json"), key=lambda f: int(f.stem)))
+    newer = stored.model_copy(update={"read_at": (service.last_seq() or 0) + 1})
+    newer.save(max(follows.config.store.path.glob("schemas/*.json"), key=lambda f: int(f.stem)))
+    faults = [batch.faults for batch in batches(follows) if batch.faults]
+    (error,) = [one[f"{db}.c"] for one in faults]
+    assert error.retryable
+    assert "and capture has read up to" in str(error)
+
+
+def test_a_table_between_that_is_not_followed_parks_what_lies_behind(follows: Loop) -> None:
+    db = follows.db
+    left = "CREATE TABLE `left` (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)"
+    behind = "CREATE TABLE behind (id INT PRIMARY KEY, l INT, FOREIGN KEY (l) REFERENCES `left` (id) ON DELETE CASCADE)"
+    assert parked_after(follows, left, behind, "INSERT INTO p VALUES (7, 70, 7)") == {}
+    parked = parked_after(follows, "DELETE FROM p WHERE id = 7")
+    assert list(parked) == [f"{db}.behind"]
+    assert f"for {db}.left" in parked[f"{db}.behind"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,14 @@ def selected(loop: Loop, table: str) -> tuple[list[str], Counter[tuple[Any, ...]
         return [column for column, _ in found], Counter(tuple(map(plain, row)) for row in cursor.fetchall())
 
 
-def require_equal(loop: Loop, table: str, mode: str) -> None:
+def require_equal(loop: Loop, table: str, mode: str, added: Collection[str] = ()) -> None:
+    """``added``: columns that the cases have added; older rows of a changelog have null in them."""
     columns, rows = selected(loop, table)
-    assert present(loop, table, mode, columns) == rows, (table, mode)
+    kept = [place for place, name in enumerate(columns) if mode != "append" or name not in added]
+    shown: Counter[tuple[Any, ...]] = Counter()
+    for row, count in rows.items():
+        shown[tuple(row[place] for place in kept)] += count
+    assert present(loop, table, mode, [columns[place] for place in kept]) == shown, (table, mode)
 
 
 # --- cases of the corpus in each mode --------------------------------------------------------------------------------
@@ -153,7 +159,8 @@ def test_each_mode_shows_the_rows_that_are_left(
         for name in one.names.values():
             reason = left_out.get(f"{db}.{name}")
             if reason is None and selected(loop, name)[0]:
-                require_equal(loop, name, one.mode if one.case.tables[0].name != "digits" else "append")
+                added = re.findall(r"ADD COLUMN (\w+)", " ".join(one.case.sql))
+                require_equal(loop, name, one.mode if one.case.tables[0].name != "digits" else "append", added)
                 assert not uncertain, "the case is followed although only the server knows the rows"
             elif reason is not None:
                 assert uncertain, reason

@@ -11,7 +11,7 @@ from cdc.targets import SOURCE_COLUMN
 from spark_jobs.apply.schema.plan import NOTHING
 from spark_jobs.delta.layout import Layout, layout_of
 from spark_jobs.delta.sql import literal, quote
-from spark_jobs.delta.tables import BEFORE, Target, ddl_type, delta_schema, sql_properties
+from spark_jobs.delta.tables import BEFORE, GONE, PRESENT, Target, ddl_type, delta_schema, sql_properties
 
 if TYPE_CHECKING:
     from spark_jobs.apply.schema.plan import PlannedColumn
@@ -102,9 +102,9 @@ def deleted_rows_statement(
     grouped = ", ".join(f"k{number}" for number in range(len(keys)))
     images = (
         f"SELECT {', '.join(named)}, _seq, _row, 1 AS there, named_struct({image}) AS image FROM {target.sql} "  # noqa: S608
-        f"WHERE _op IN ('insert', 'update', 'snapshot') AND {begins}{own} UNION ALL "
+        f"WHERE _op IN ({_words(PRESENT)}) AND {begins}{own} UNION ALL "
         f"SELECT {', '.join(before)}, _seq, _row, 0 AS there, NULL AS image FROM {target.sql} "
-        f"WHERE _op IN ('update', 'delete') AND {begins}{own}"
+        f"WHERE _op IN ({_words(GONE)}) AND {begins}{own}"
     )
     last = f"SELECT max_by(struct(there, image), struct(_seq, _row, there)) AS found FROM ({images}) GROUP BY {grouped}"  # noqa: S608
     present = f"SELECT found.image.* FROM ({last}) WHERE found.there = 1"  # noqa: S608
@@ -125,6 +125,10 @@ def deleted_rows_statement(
         f"{'' if target.own_rows is None else f' AND t.{target.own_rows}'} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
     )
+
+
+def _words(words: Sequence[str]) -> str:
+    return ", ".join(map(literal, words))
 
 
 def _time(by: DdlStatement) -> str:

@@ -227,4 +227,4 @@ def test_init_names_foreign_keys_that_change_rows_without_events(
     said = " ".join(capsys.readouterr().out.split())
     is_silent = source.kind.name != "mysql9"  # which writes row events of the actions
     assert ("the foreign key of_order to shop.orders (ON DELETE CASCADE) changes rows" in said) == is_silent
-    assert ("Let the application change the rows of shop.items itself" in said) == is_silent
+    assert ("apply executes its actions on the rows of the Delta table" in said) == is_silent

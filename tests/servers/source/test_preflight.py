@@ -121,12 +121,13 @@ def test_foreign_keys_with_actions_are_named(source: Server, tmp_path: Path) -> 
         "CREATE TABLE fk.d (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES fk.p (id) ON DELETE RESTRICT)",
     )
     try:
-        found = problems(check_source(config(source, tmp_path, include=r"fk\..*")))
+        findings = check_source(config(source, tmp_path, include=r"fk\..*"))
+        assert problems(findings) == []
         expected = (
-            "warning table fk.c: the foreign key of_p to fk.p (ON DELETE CASCADE, ON UPDATE SET NULL) changes rows "
-            "without row events; apply parks the table when rows of fk.p are deleted, or their referenced columns change"
+            "the foreign key of_p to fk.p (ON DELETE CASCADE, ON UPDATE SET NULL) changes rows without row events; "
+            "apply executes its actions on the rows of the Delta table"
         )
-        assert found == ([] if has_events else [expected])
+        assert [f.message for f in findings if "foreign key" in f.message] == ([] if has_events else [expected])
     finally:
         source.execute("DROP DATABASE fk")
 

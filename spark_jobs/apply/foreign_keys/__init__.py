@@ -1,0 +1,7 @@
+"""The changes of rows that foreign keys make inside the storage engine, without row events: found from the changes of
+parents and the rows in the lake, and given to the merge of the children.
+
+The way of a batch: :mod:`.reach` finds the tables that its changes may reach, :mod:`.search` the rows, by executing the
+actions (:mod:`.actions`) on the changes of the batch (:mod:`.events`), with values compared as the server does
+(:mod:`.comparison`). :mod:`.changes` are the result.
+"""

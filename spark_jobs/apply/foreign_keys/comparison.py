@@ -1,0 +1,131 @@
+"""Which keys can be followed, and how the values of their columns are compared."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from cdc.errors import CdcError
+from cdc.sql.tokens import word_set
+from spark_jobs.delta.tables import target_of
+from spark_jobs.source.columns import SourceColumns, columns_of_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from cdc.config import DestinationConfig
+    from cdc.schemas import ColumnSchema, ForeignKey, Schemas, TableSchema
+
+_EXACT_TYPES = word_set(
+    "tinyint smallint mediumint int bigint decimal year binary varbinary uuid inet4 inet6 date datetime timestamp"
+)
+"""Types whose values are equal if they are the same."""
+_TEXTS = ("char", "varchar")
+_DATES = ("date", "datetime", "timestamp")
+_SIMPLE_COLLATION = re.compile(
+    r"(\w+_)?(general|unicode|unicode_520|0900_ai|0900_as|uca1400_ai|uca1400_as)(_nopad)?_ci|latin1_swedish(_nopad)?_ci"
+)
+"""Collations in which two printable characters of ASCII are equal if they are the same letter."""
+_PRINTABLE = re.compile(r"[ -~]*", re.DOTALL)
+STRANGE = "[^ -~]"
+
+
+class IncomparableError(Exception):
+    """A text may equal others in its collation, which only the server knows."""
+
+
+# --- which keys can be followed
+
+
+def refusal(config: DestinationConfig, schemas: Schemas, child: str, key: ForeignKey, updates: bool) -> str | None:
+    """Returns why the rows that a key changes cannot be found in the lake, as a clause; None if they can. ``updates``:
+    the action changes rows; else it deletes them."""
+    schema, parent = schemas.tables.get(child), schemas.tables.get(key.parent)
+    if schema is None or parent is None:
+        return "the definition of the table or its parent is not known"
+    if not schema.primary_key:
+        return "the table has no primary key"
+    apply = config.table_apply(child)
+    if apply.keys and {name.lower() for name in apply.keys} != {name.lower() for name in schema.primary_key}:
+        return "keys names other columns than the primary key"
+    if "SET DEFAULT" in (key.on_delete, key.on_update):
+        return "SET DEFAULT is not followed"
+    if updates and any(column.is_generated for column in schema.columns):
+        return "the table has generated columns, which the action may change, too"
+    try:
+        columns = columns_of_schema(schema, target_of(config, child).policies)
+        columns.keys(schema.primary_key)
+    except CdcError as error:
+        return f"its columns cannot be had: {error.message}"
+    for name, referenced in zip(key.columns, key.parent_columns, strict=True):
+        why = _incomparable(columns, column_of(schema, name), column_of(parent, referenced))
+        if why is not None:
+            return f"the column {name} {why}"
+    for name in key.parent_columns:  # the parent may be a child, too, whose rows are in the lake
+        policy = target_of(config, key.parent).policies.column(name).kind
+        if policy not in ("keep", "rename"):
+            return f"the referenced column {name} has the policy {policy}"
+    return None
+
+
+def _incomparable(columns: SourceColumns, column: ColumnSchema | None, referenced: ColumnSchema | None) -> str | None:
+    """Returns why the values of a key's column cannot be compared with those of the referenced one, as a predicate."""
+    if column is None or referenced is None:
+        return "is not in the stored definition"
+    policed = next((one for one in columns.policies.columns if one.source.name == column.name), None)
+    if policed is None or policed.policy.kind not in ("keep", "rename"):
+        return "is left out of the lake, or has other values there"
+    if column.name in columns.lossy or column.data_type not in (*_EXACT_TYPES, *_TEXTS):
+        return f"has the type {column.column_type}"
+    if column.data_type in _DATES and columns.values.zero_dates != "fail":
+        return "is a date, which may be null in the lake without zero_dates: fail"
+    if column.data_type in _TEXTS:
+        if column.collation is None or column.collation != referenced.collation:
+            return "has another collation than the referenced column, or an unknown one"
+        if comparison_of(column) is None:
+            return f"has the collation {column.collation}"
+    return None
+
+
+def column_of(schema: TableSchema, name: str) -> ColumnSchema | None:
+    return next((column for column in schema.columns if column.name.lower() == name.lower()), None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the server compares the texts of a column."""
+
+    pads: bool
+    """Blanks at the end do not count."""
+    ignores_case: bool
+    """Capital and small letters are equal; other texts than printable ASCII are not compared."""
+
+    def apply(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if self.ignores_case:
+            if not _PRINTABLE.fullmatch(value):
+                raise IncomparableError
+            value = value.lower()
+        return value.rstrip(" ") if self.pads else value
+
+    def column(self, column: Column) -> Column:
+        column = f.lower(column) if self.ignores_case else column
+        return f.rtrim(column) if self.pads else column
+
+
+EXACT = Comparison(pads=False, ignores_case=False)
+
+
+def comparison_of(column: ColumnSchema) -> Comparison | None:
+    """Returns how the values of a column are compared; None if that is not known."""
+    if column.data_type not in _TEXTS:
+        return EXACT
+    collation = column.collation or ""
+    pads = "nopad" not in collation and "_0900_" not in collation
+    if collation.endswith("_bin"):
+        return Comparison(pads, ignores_case=False)
+    return Comparison(pads, ignores_case=True) if _SIMPLE_COLLATION.fullmatch(collation) else None

@@ -1,0 +1,103 @@
+"""The rows of a Delta table that the source has at the table's position, whatever mode the table has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window
+
+from spark_jobs.delta.sql import quote
+from spark_jobs.delta.tables import BEFORE, GONE, PRESENT
+from spark_jobs.runtime.session import OLD_VERSIONS, setting_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from spark_jobs.delta.tables import Target
+    from spark_jobs.runtime.session import TableSession
+
+_RANK, _IS_PRESENT = "_towpath_rank", "_towpath_present"
+
+
+class PresentRows(Protocol):
+    """The rows of a table as of a position."""
+
+    @property
+    def position(self) -> int: ...
+
+    def choose(
+        self, session: TableSession, columns: Sequence[str], matches: Callable[[DataFrame], DataFrame]
+    ) -> DataFrame:
+        """Returns the rows that ``matches`` chooses, with these columns in Delta. It gets rows with all columns of the
+        table, must choose by their values alone, and may be called twice."""
+        ...
+
+
+@dataclass(frozen=True)
+class LakeVersion:
+    """The rows of a Delta table at one of its versions."""
+
+    target: Target
+    version: int
+    position: int
+    keys: tuple[str, ...]
+    """The columns in Delta that identify a row."""
+
+    def choose(
+        self, session: TableSession, columns: Sequence[str], matches: Callable[[DataFrame], DataFrame]
+    ) -> DataFrame:
+        with setting_of(session.spark, {OLD_VERSIONS: "false"}):
+            rows = session.spark.read.format("delta").option("versionAsOf", self.version).load(self.target.path)
+        if self.target.own_rows is not None:
+            rows = rows.where(self.target.own_rows)
+        mode = self.target.apply.mode
+        if mode == "append":
+            rows = _latest(since_base(rows), self.keys, matches)
+        elif mode == "soft_delete":
+            rows = rows.where(~f.col("_deleted"))
+        elif mode == "scd2":
+            rows = rows.where(f.col("_valid_to").isNull())
+        return matches(rows).select(*[f.col(quote(name)) for name in columns])
+
+
+def since_base(rows: DataFrame, emptied_seq: int = 0) -> DataFrame:
+    """Returns the rows of a changelog from its newest base on: the last snapshot, or the last TRUNCATE.
+    ``emptied_seq``: rows up to it do not count either, as after a TRUNCATE."""
+    marks = rows.where(f.col("_op").isin("truncate", "snapshot")).groupBy("_op").agg(f.max("_seq").alias("seq"))
+    seqs = {row["_op"]: int(row["seq"]) for row in marks.collect()}
+    emptied, loaded = max(seqs.get("truncate", 0), emptied_seq), seqs.get("snapshot", 0)
+    counts = f.col("_seq") > max(emptied, loaded)
+    if loaded >= emptied and loaded:
+        counts = counts | ((f.col("_op") == "snapshot") & (f.col("_seq") == loaded))
+    return rows.where(counts)
+
+
+def _latest(rows: DataFrame, keys: Sequence[str], matches: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """Returns the last row of each key in a changelog, without those of deleted keys, and without keys that never had
+    a row which ``matches`` chooses."""
+    names = [field.name for field in rows.schema.fields if field.name != BEFORE]
+    new = rows.where(f.col("_op").isin(*PRESENT))
+    wanted = matches(new).select(*[f.col(quote(key)) for key in keys]).distinct()
+    old = rows.where(f.col("_op").isin(*GONE))
+    # The key of a delete is in its columns, and that of an update in those of the old row.
+    gone = old.select(
+        *[(f.col(f"{BEFORE}.{quote(name)}") if name in keys else f.col(quote(name))).alias(name) for name in names],
+        f.lit(False).alias(_IS_PRESENT),
+    )
+    there = new.select(*[quote(name) for name in names], f.lit(True).alias(_IS_PRESENT))
+    events = _of_keys(there.unionByName(gone), wanted, keys)
+    order = Window.partitionBy(*[f.col(quote(key)) for key in keys]).orderBy(
+        f.col("_seq").desc(), f.col("_row").desc(), f.col(_IS_PRESENT).desc()
+    )
+    last = events.withColumn(_RANK, f.row_number().over(order)).where((f.col(_RANK) == 1) & f.col(_IS_PRESENT))
+    return last.drop(_RANK, _IS_PRESENT)
+
+
+def _of_keys(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
+    same: Column = f.lit(True)
+    for key in keys:
+        same = same & f.col(f"r.{quote(key)}").eqNullSafe(f.col(f"w.{quote(key)}"))
+    return rows.alias("r").join(wanted.alias("w"), same, "left_semi")
