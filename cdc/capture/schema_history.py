@@ -126,8 +126,6 @@ class SchemaHistory:
         self._seen: tuple[Schemas, int] | None = None
         """The same if table maps name the columns."""
         self._partitions = PartitionHistory(config.tables, self._read_partitions)
-        self._changes: tuple[Change, ...] = ()
-        """The changes of the statement that :meth:`statement` notes next."""
         self.ready = 0
         """How many of the rows last passed to :meth:`before` have their schemas written."""
 
@@ -206,15 +204,12 @@ class SchemaHistory:
             )
         self._nameless.setdefault(f"{db}.{table}", seq)
 
-    def follow(self, query: QueryEvent) -> None:
-        """Reads a DDL statement that was kept. Call :meth:`statement` behind it."""
-        ignores_case = self._config.ignores_case
-        self._changes = classify(query.sql, query.db, query.sql_mode, ignores_case=ignores_case).changes
-
-    def statement(self, altered: frozenset[str], begins: int | None, named: frozenset[str] = frozenset()) -> None:
-        """Notes the tables of a DDL statement that was kept: those whose columns it may change, and all that it names.
+    def statement(
+        self, query: QueryEvent, altered: frozenset[str], begins: int | None, named: frozenset[str] = frozenset()
+    ) -> None:
+        """Notes a DDL statement that was kept, with the tables whose columns it may change, and all that it names.
         ``begins``: see :class:`_Altered`."""
-        changes, self._changes = self._changes, ()
+        changes = classify(query.sql, query.db, query.sql_mode, ignores_case=self._config.ignores_case).changes
         last = self._pending[-1] if self._pending else None
         if begins is not None and last is not None and last.begins == begins:
             self._pending[-1] = _Altered(last.names | altered, begins, last.named | named, (*last.changes, *changes))

@@ -237,8 +237,7 @@ class Session:
             return Decision(keep=False)
         if decision.ddl and decision.keep:
             begins = int(framer.st[k.TX_START]) if in_transaction else None
-            self._schemas.follow(query)
-            self._schemas.statement(decision.altered, begins, decision.named)
+            self._schemas.statement(query, decision.altered, begins, decision.named)
         return decision
 
     def is_transactional(self, table: str) -> bool:

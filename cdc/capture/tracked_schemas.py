@@ -56,10 +56,6 @@ class TrackedSchemas:
         self._folder = schemas_folder(log.path)
         self._server: Server | None = None
         self._current: dict[str, TableSchema] = {}
-        self._followed: dict[str, TableSchema] | None = None
-        """The definitions before a statement that was followed, until :meth:`statement` notes it."""
-        self._changes: tuple[Change, ...] = ()
-        """The changes of that statement."""
         # Nobody can be asked: what no statement tells stays unknown.
         self._partitions = PartitionHistory(config.tables, lambda _: ({}, NEVER))
         self._pending: deque[_Altered] = deque()
@@ -83,20 +79,15 @@ class TrackedSchemas:
         """Notes the server that wrote the following events, on which the meaning of statements depends."""
         self._server = Server.parse(version)
 
-    def follow(self, query: QueryEvent) -> None:
-        """Changes the definitions by a DDL statement. Call :meth:`statement` behind it."""
-        self._followed = dict(self._current)
-        included = self._config.tables
+    def statement(
+        self, query: QueryEvent, altered: frozenset[str], begins: int | None, _named: frozenset[str] = frozenset()
+    ) -> None:
+        """Changes the definitions by a DDL statement that was kept, and notes it. ``begins``: see :class:`_Altered`."""
+        before, included = dict(self._current), self._config.tables
         statement = classify(query.sql, query.db, query.sql_mode, self._server, ignores_case=included.ignores_case)
-        self._changes = statement.changes
-        self._current = followed(self._current, statement.changes)
+        changes = statement.changes
+        self._current = followed(self._current, changes)
         self._current = {n: table for n, table in self._current.items() if included.includes_name(n)}
-
-    def statement(self, altered: frozenset[str], begins: int | None, _named: frozenset[str] = frozenset()) -> None:
-        """Notes a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
-        before = self._current if self._followed is None else self._followed
-        self._followed = None
-        changes, self._changes = self._changes, ()
         last = self._pending[-1] if self._pending else None
         if begins is not None and last is not None and last.begins == begins:
             before, changes = last.before, (*last.changes, *changes)
