@@ -14,9 +14,8 @@ import importlib.util
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from cdc.batches.manifest import Manifest, Parking, TableResult
@@ -49,7 +48,7 @@ from spark_jobs.delta.proof import prove
 from spark_jobs.delta.tables import follow_configuration, follows_configuration, require_ownership, target_of
 from spark_jobs.delta.tracked import tracked_schema
 from spark_jobs.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent, explain, is_driver_gone
-from spark_jobs.runtime.session import TableSessions
+from spark_jobs.runtime.session import TableSessions, on_demand
 from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
@@ -167,13 +166,7 @@ def with_cascades(batch: PreparedBatch, sessions: Sessions) -> PreparedBatch:
         prove(target, state, manifest, batch.subscription, created_here=False, is_idle=True)
         return base_version(config, table, manifest.after_seq, state)
 
-    with ExitStack() as stack:
-
-        @cache
-        def session() -> TableSession:
-            opened = sessions if isinstance(sessions, TableSessions) else sessions()
-            return stack.enter_context(opened.one())
-
+    with on_demand(sessions) as session:
         search = CascadeSearch(config, lambda _: [manifest], manifest.last_seq, schemas, session, base)
         cascaded = search.run(batch.reached)
     faults = dict(batch.faults)

@@ -38,7 +38,6 @@ from spark_jobs.delta.log import DeltaState, open_delta, reader_uri
 from spark_jobs.delta.present_rows import LakeVersion
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import MODE_PROPERTY, Target, schema_of, target_of
-from spark_jobs.delta.tracked import tracked_schema
 from spark_jobs.runtime.session import OLD_VERSIONS, TableSession, setting_of
 from spark_jobs.source.changes import DELETE
 from spark_jobs.source.columns import columns_of_layout, columns_of_schema
@@ -343,13 +342,11 @@ class _Table:
 
     def _cascaded(self, found: _Version, seq: int) -> CascadedRows | None:
         """Returns the changes by foreign keys that the version lacks. Raises TargetError if they cannot be found."""
-        state = self._state(found.version)
-        assert state is not None  # its files were looked at
-        schema = tracked_schema(replace(state, applied_seq=found.seq))
-        if schema is None or not schema.primary_key:
-            return None
-        keys = columns_of_schema(schema, self._target.policies).keys(schema.primary_key)
-        version = LakeVersion(self._target, found.version, found.seq, keys)
+
+        def version() -> LakeVersion | None:
+            state = self._target.state()
+            return None if state is None else LakeVersion.of(self._target, state, found.version, found.seq)
+
         try:
             return cascades_of_table(
                 self._config, self._target.table, self._batches, version, found.seq, seq, lambda: self._session

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cdc.batches.manifest import TableResult
@@ -16,6 +14,7 @@ from spark_jobs.apply.prepare import prepare
 from spark_jobs.apply_batch import merge_tables
 from spark_jobs.delta.proof import position_of
 from spark_jobs.delta.tables import target_of
+from spark_jobs.runtime.session import on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.meta import Subscription
     from spark_jobs.apply.foreign_keys.changes import CascadedRows
-    from spark_jobs.runtime.session import TableSession, TableSessions
+    from spark_jobs.delta.present_rows import LakeVersion
+    from spark_jobs.runtime.session import TableSessions
 
 _log = get_logger(__name__)
 
@@ -81,7 +81,7 @@ def catch_up(
     progress: Callable[[CatchUp], None] = lambda _: None,
     lake: DestinationConfig | None = None,
 ) -> CatchUp:
-    """Applies the changes of a table in a span, or those after its own position if that lies in it.
+    """Applies the changes of a table in a span; if the table has a position in the span, those after it.
 
     ``config`` names the Delta table, which may be another one than the destination's; ``lake`` then names those of the
     other tables, by which foreign keys may change its rows. Raises what stopped the table:
@@ -141,14 +141,12 @@ def _cascades(
     """Returns the changes of the table by foreign keys in (``after_seq``, ``until_seq``]."""
     if until_seq <= after_seq:
         return None
-    version = base_version(alone, table, after_seq, target_of(alone, table).state())
-    base = None if version is None else replace(version, position=after_seq)
-    with ExitStack() as stack:
 
-        @cache
-        def session() -> TableSession:
-            return stack.enter_context(sessions.one())
+    def base() -> LakeVersion | None:
+        version = base_version(alone, table, after_seq, target_of(alone, table).state())
+        return None if version is None else replace(version, position=after_seq)
 
+    with on_demand(sessions) as session:
         return cascades_of_table(config, table, batches, base, after_seq, until_seq, session)
 
 

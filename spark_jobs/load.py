@@ -53,6 +53,7 @@ from spark_jobs.delta.comments import follow_comments
 from spark_jobs.delta.constraints import follow_constraints
 from spark_jobs.delta.layout import layout_of
 from spark_jobs.delta.log import clear_unborn
+from spark_jobs.delta.present_rows import matched
 from spark_jobs.delta.proof import position_of, require_applied
 from spark_jobs.delta.sql import literal, quote, setting_value
 from spark_jobs.delta.tables import (
@@ -165,7 +166,7 @@ def state_of_snapshot(
     if changes is None:
         return rows
     last = latest(changes, keys)
-    unchanged = _matched(rows, last.select(*[quote(key) for key in keys]), keys, "left_anti")
+    unchanged = matched(rows, last.select(*[quote(key) for key in keys]), keys, "left_anti")
     return unchanged.unionByName(last.where(f.col("_op") != DELETE).select(*names))
 
 
@@ -278,17 +279,8 @@ def _changed_files(
     rows = spark.read.schema(t.StructType(columns.read_fields)).parquet(*paths)
     file = f"_file_{uuid.uuid4().hex}"
     named = rows.select(*[quote(key) for key in keys], rows.metadataColumn("_metadata")["file_name"].alias(file))
-    found = _matched(named, changes.select(*[quote(key) for key in keys]).distinct(), keys, "left_semi")
+    found = matched(named, changes.select(*[quote(key) for key in keys]).distinct(), keys, "left_semi")
     return {row[0] for row in found.select(file).distinct().collect()}
-
-
-def _matched(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -> DataFrame:
-    """Joins rows with others of the same key."""
-    same = [f.col(f"r.{quote(key)}").eqNullSafe(f.col(f"c.{quote(key)}")) for key in keys]
-    condition = same[0]
-    for one in same[1:]:
-        condition = condition & one
-    return rows.alias("r").join(others.alias("c"), condition, how)
 
 
 def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
@@ -504,7 +496,7 @@ def load_snapshot(
                 meanwhile.lake,
                 table,
                 meanwhile.batches,
-                rows_read,
+                lambda: rows_read,
                 low_seq,
                 position.seq,
                 lambda: session,

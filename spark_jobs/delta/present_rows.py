@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import functions as f
@@ -11,11 +11,14 @@ from pyspark.sql.window import Window
 
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import BEFORE, GONE, PRESENT
+from spark_jobs.delta.tracked import tracked_schema
 from spark_jobs.runtime.session import OLD_VERSIONS, setting_of
+from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target
     from spark_jobs.runtime.session import TableSession
 
@@ -45,6 +48,20 @@ class LakeVersion:
     position: int
     keys: tuple[str, ...]
     """The columns in Delta that identify a row."""
+    emptied_seq: int = 0
+    """Rows of a changelog up to this seq do not count: a snapshot has read the table, perhaps without a row."""
+
+    @classmethod
+    def of(
+        cls, target: Target, state: DeltaState, version: int | None = None, position: int | None = None
+    ) -> LakeVersion:
+        """Returns the rows of a table at a version (None: the newest one) with its position, identified by the source's
+        primary key. Raises ConfigError if the lake does not have that."""
+        version = state.version if version is None else version
+        position = state.applied_seq if position is None else position
+        schema = tracked_schema(replace(state, applied_seq=position))
+        keys = () if schema is None else columns_of_schema(schema, target.policies).keys(schema.primary_key)
+        return cls(target, version, position, keys, loaded_seq(state, position))
 
     def choose(
         self, session: TableSession, columns: Sequence[str], matches: Callable[[DataFrame], DataFrame]
@@ -55,12 +72,18 @@ class LakeVersion:
             rows = rows.where(self.target.own_rows)
         mode = self.target.apply.mode
         if mode == "append":
-            rows = _latest(since_base(rows), self.keys, matches)
+            rows = _latest(since_base(rows, self.emptied_seq), self.keys, matches)
         elif mode == "soft_delete":
             rows = rows.where(~f.col("_deleted"))
         elif mode == "scd2":
             rows = rows.where(f.col("_valid_to").isNull())
         return matches(rows).select(*[f.col(quote(name)) for name in columns])
+
+
+def loaded_seq(state: DeltaState, upto_seq: int) -> int:
+    """Returns the seq of the last snapshot up to a seq, as far as the ledger reaches; 0 if there is none."""
+    loads = [entry for _, entry in state.ledger if (entry.get("rebuild") or {}).get("kind") == "snapshot"]
+    return max((int(entry["last_seq"]) for entry in loads if int(entry["last_seq"]) <= upto_seq), default=0)
 
 
 def since_base(rows: DataFrame, emptied_seq: int = 0) -> DataFrame:
@@ -82,13 +105,12 @@ def _latest(rows: DataFrame, keys: Sequence[str], matches: Callable[[DataFrame],
     new = rows.where(f.col("_op").isin(*PRESENT))
     wanted = matches(new).select(*[f.col(quote(key)) for key in keys]).distinct()
     old = rows.where(f.col("_op").isin(*GONE))
-    # The key of a delete is in its columns, and that of an update in those of the old row.
     gone = old.select(
         *[(f.col(f"{BEFORE}.{quote(name)}") if name in keys else f.col(quote(name))).alias(name) for name in names],
         f.lit(False).alias(_IS_PRESENT),
     )
     there = new.select(*[quote(name) for name in names], f.lit(True).alias(_IS_PRESENT))
-    events = _of_keys(there.unionByName(gone), wanted, keys)
+    events = matched(there.unionByName(gone), wanted, keys, "left_semi")
     order = Window.partitionBy(*[f.col(quote(key)) for key in keys]).orderBy(
         f.col("_seq").desc(), f.col("_row").desc(), f.col(_IS_PRESENT).desc()
     )
@@ -96,8 +118,9 @@ def _latest(rows: DataFrame, keys: Sequence[str], matches: Callable[[DataFrame],
     return last.drop(_RANK, _IS_PRESENT)
 
 
-def _of_keys(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
+def matched(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -> DataFrame:
+    """Joins rows with others of the same key; null equals null."""
     same: Column = f.lit(True)
     for key in keys:
-        same = same & f.col(f"r.{quote(key)}").eqNullSafe(f.col(f"w.{quote(key)}"))
-    return rows.alias("r").join(wanted.alias("w"), same, "left_semi")
+        same = same & f.col(f"r.{quote(key)}").eqNullSafe(f.col(f"o.{quote(key)}"))
+    return rows.alias("r").join(others.alias("o"), same, how)

@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -375,6 +375,19 @@ def transaction(spark: SparkSession, application_id: str, seq: int, metadata: st
         yield
     finally:
         forget_transaction(spark)
+
+
+@contextmanager
+def on_demand(sessions: TableSessions | Callable[[], TableSessions]) -> Iterator[Callable[[], TableSession]]:
+    """Yields a function that lends one session until the end of the block, from its first call on."""
+    with ExitStack() as stack:
+
+        @cache
+        def lend() -> TableSession:
+            pool = sessions if isinstance(sessions, TableSessions) else sessions()
+            return stack.enter_context(pool.one())
+
+        yield lend
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from cdc.source.preflight import check_source
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session
 from tests.support.apply import Loop
+from tests.support.capturing import capturing
 from tests.support.foreign_keys import MODES, RandomRows, present_rows, selected_rows
 
 Database = Callable[[Server], str]
@@ -151,6 +152,50 @@ def test_jobs_and_views_execute_the_actions(tmp_path: Path, mariadb11: Server, d
     snapshot(loop.config, [f"{loop.db}.c_soft_delete"])
     loop.apply_all()
     require_equal(loop)
+
+
+def test_a_table_without_foreign_keys_needs_no_key_in_the_lake(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    overrides = "DB.t: {mode: append, columns: {id: null}}"
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
+    loop.capture()
+    loop.apply_all()
+    loop.sql("INSERT INTO t VALUES (2, 2)")
+    loop.capture()
+    last = BatchService(loop.config).last_seq()
+    assert last is not None
+    with session.acquire(loop.config.spark, 0).tables.one() as opened:
+        frame = read_as_of(opened.spark, loop.config, seq=last)[f"{loop.db}.t"]
+        assert sorted((row["id"], row["v"]) for row in frame.collect()) == [(None, 1), (None, 2)]
+    pipeline.replay(loop.config, [f"{loop.db}.t"])
+    loop.apply_all()
+    assert [row["v"] for row in loop.delta("t", order="2")] == [1, 2]
+
+
+def test_rows_from_before_a_snapshot_without_rows_do_not_count(
+    tmp_path: Path, mariadb11: Server, database: Database
+) -> None:
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), overrides="DB.c: {mode: append}", start="now")
+    loop.capture()
+    loop.sql(
+        "CREATE TABLE p (id INT PRIMARY KEY)",
+        "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+        "INSERT INTO p VALUES (1)",
+        "INSERT INTO c VALUES (1, 1)",
+    )
+    loop.capture()
+    loop.apply_all()
+    loop.sql("SET sql_log_bin = 0", "DELETE FROM c")
+    with capturing(loop.config):
+        [loaded] = snapshot(loop.config, [f"{loop.db}.c"])
+    assert loaded.rows == 0
+    loop.sql("DELETE FROM p")
+    loop.capture()
+    loop.apply_all()
+    assert loop.changelog("c") == [("insert", 1)]
+    loop.require_equal("p")
 
 
 @pytest.mark.long

@@ -134,8 +134,8 @@ class Cascades:
         for key in sorted(self.keys, key=lambda key: (key.child, key.name)):
             self._keys_of.setdefault(key.child, []).append(key)
             self._keys_to.setdefault(key.parent, []).append(key)
-        for table, known in rows.items():
-            for identity, row in known.items():
+        for table, lake_rows in rows.items():
+            for identity, row in lake_rows.items():
                 self._put(table, row, Origin(0, 0, identity))
         for change in sorted(changes, key=lambda change: (change.seq, change.place, change.row)):
             self._execute(change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cdc.decode.layout import BEFORE, METADATA_FIELDS
+from spark_jobs.delta.present_rows import matched
 from spark_jobs.delta.sql import quote
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import DELETE, UPDATE, local_frame
@@ -51,6 +52,15 @@ class ChildTable:
     def types(self) -> list[pa.DataType]:
         return [one.type for one in arrow_schema(t.StructType(self.fields))]
 
+    def frame_of(
+        self, session: TableSession, names: Sequence[str], places: Sequence[int], values: Collection[Row]
+    ) -> DataFrame:
+        """Returns values of some of the compared columns as a DataFrame with these names."""
+        fields = [t.StructField(name, self.fields[place].dataType) for name, place in zip(names, places, strict=True)]
+        schema, ordered = arrow_schema(t.StructType(fields)), sorted(values)
+        arrays = [pa.array([row[i] for row in ordered], one.type) for i, one in enumerate(schema)]
+        return local_frame(session, pa.Table.from_arrays(arrays, schema=schema), t.StructType(fields))
+
     def place(self, source: str) -> int:
         """Returns the place of a source column among the compared ones."""
         column = self.columns.field_of(source)
@@ -86,10 +96,8 @@ class CascadedRows:
         compared = {name.lower(): place for place, name in enumerate(self.child.compared)}
         others = [one.name for one in wanted if one.name.lower() not in compared]
         rows = local_frame(session, self._table(changes), self._shape)
-        if others and changes:
-            rows = self._with_values(
-                session, rows, changes, columns.only(others) if columns is not None else None, others, events
-            )
+        if columns is not None and others and changes:
+            rows = self._with_values(session, rows, changes, columns.only(others), events)
         new, old = ([self._value(one.name, compared, prefix) for one in wanted] for prefix in ("n", "o"))
         metadata = [f.col(one.name) for one in METADATA_FIELDS]
         zero = [f.lit(0).cast("long").alias(null_dates.COLUMN)] if counts else []
@@ -151,57 +159,43 @@ class CascadedRows:
         session: TableSession,
         rows: DataFrame,
         changes: Sequence[CascadedChange],
-        columns: SourceColumns | None,
-        names: Sequence[str],
+        columns: SourceColumns,
         events: Callable[[SourceColumns | None], DataFrame],
     ) -> DataFrame:
         """Adds the values of other columns than the compared ones: those of the row that each change begins with."""
-        own = [f"_own{i}" for i in range(len(names))]
-        base = [f"_base{i}" for i in range(len(names))]
-        identity = self._identity
+        kinds = {one.name: one.dataType for one in columns.read_fields}
+        in_events, in_base = ([f"_{prefix}{i}" for i in range(len(kinds))] for prefix in ("event", "base"))
         if any(change.origin.seq == 0 for change in changes) and self.child.base is not None:
-            keys = [self.child.compared[place] for place in identity]
-            of_base = sorted({change.origin.identity for change in changes if change.origin.seq == 0})
-            wanted = self._keys_frame(session, of_base)
-            present = self.child.base.choose(session, [*keys, *names], lambda frame: _with_keys(frame, wanted, keys))
-            present = _as_decoded(present, self.child.columns).toDF(*[f"_k{i}" for i in range(len(keys))], *base)
+            keys = [self.child.compared[place] for place in self._identity]
+            wanted = self.child.frame_of(
+                session, keys, self._identity, {one.origin.identity for one in changes if one.origin.seq == 0}
+            )
+            present = self.child.base.choose(
+                session, [*keys, *kinds], lambda frame: matched(frame, f.broadcast(wanted), keys, "left_semi")
+            )
+            present = _as_decoded(present, self.child.columns).toDF(*[f"_k{i}" for i in range(len(keys))], *in_base)
             same = f.col("_from_seq") == 0
             for i in range(len(keys)):
                 same = same & f.col(f"_f{i}").eqNullSafe(f.col(f"_k{i}"))
             rows = rows.join(present, same, "left")
         else:
-            rows = rows.select("*", *[f.lit(None).alias(name) for name in base])
+            rows = rows.select("*", *[f.lit(None).alias(name) for name in in_base])
         if any(change.origin.seq > 0 for change in changes):
-            own_rows = events(columns)
-            own_rows = own_rows.select(
+            own = events(columns).select(
                 f.col("_seq").alias("_own_seq"),
                 f.col("_row").alias("_own_row"),
-                *[f.col(quote(name)).alias(other) for name, other in zip(names, own, strict=True)],
+                *[f.col(quote(name)).alias(other) for name, other in zip(kinds, in_events, strict=True)],
             )
             same = (f.col("_from_seq") == f.col("_own_seq")) & (f.col("_from_row") == f.col("_own_row"))
-            rows = rows.join(own_rows, same, "left")
+            rows = rows.join(own, same, "left")
         else:
-            rows = rows.select("*", *[f.lit(None).alias(name) for name in own])
-        kinds = {one.name: one.dataType for one in self.child.columns.read_fields}
-        kinds |= {} if columns is None else {one.name: one.dataType for one in columns.read_fields}
+            rows = rows.select("*", *[f.lit(None).alias(name) for name in in_events])
+        is_base = f.col("_from_seq") == 0
         values = [
-            f.when(f.col("_from_seq") == 0, f.col(there)).otherwise(f.col(here)).cast(kinds[name]).alias(name)
-            for name, there, here in zip(names, base, own, strict=True)
+            f.when(is_base, f.col(base)).otherwise(f.col(event)).cast(kind).alias(name)
+            for (name, kind), base, event in zip(kinds.items(), in_base, in_events, strict=True)
         ]
         return rows.select("*", *values)
-
-    def _keys_frame(self, session: TableSession, identities: Sequence[Row]) -> DataFrame:
-        fields = [t.StructField(f"_w{i}", self.child.fields[place].dataType) for i, place in enumerate(self._identity)]
-        schema = arrow_schema(t.StructType(fields))
-        arrays = [pa.array([one[i] for one in identities], schema.field(i).type) for i in range(len(fields))]
-        return local_frame(session, pa.Table.from_arrays(arrays, schema=schema), t.StructType(fields))
-
-
-def _with_keys(frame: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
-    same: Column = f.lit(True)
-    for i, key in enumerate(keys):
-        same = same & f.col(f"r.{quote(key)}").eqNullSafe(f.col(f"w._w{i}"))
-    return frame.alias("r").join(f.broadcast(wanted).alias("w"), same, "left_semi")
 
 
 def _as_decoded(rows: DataFrame, columns: SourceColumns) -> DataFrame:

@@ -78,8 +78,8 @@ def row_changes(
     """Yields a table's changes in batches, range by range. ``columns``: names in the source in lower case, or columns
     with their policies. ``only_acting``: without ranges that have nothing but inserts, or no event with actions."""
     history = TableHistory.always(schema)
-    for manifest, one, mask in _ranges(manifests, table):
-        transactions = open_range(one.path, one.offset, one.length, mask)
+    for manifest, segment, mask in _ranges(manifests, table):
+        transactions = open_range(segment.path, segment.offset, segment.length, mask)
         transactions = transactions.between(manifest.after_seq, manifest.last_seq)
         events = _event_numbers(transactions, table, history)
         if not len(events.numbers) or (only_acting and not events.may_act.any()):
@@ -105,9 +105,9 @@ def _ranges(manifests: Iterable[Manifest], table: str) -> Iterator[tuple[Manifes
     for manifest in manifests:
         mask = manifest.table_mask(table)
         mask = ALL_TABLES if mask is None else mask
-        for one in manifest.ranges:
-            if table in manifest.tables and may_hold(one, mask):
-                yield manifest, one, mask
+        for segment in manifest.ranges:
+            if table in manifest.tables and may_hold(segment, mask):
+                yield manifest, segment, mask
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _EventNumbers:
     acts: npt.NDArray[np.bool_]
     is_insert: npt.NDArray[np.bool_]
     names: tuple[str, ...]
-    """Of the table's columns."""
+    """The names of the table's columns."""
 
     @property
     def may_act(self) -> npt.NDArray[np.bool_]:
@@ -194,7 +194,7 @@ class TableEvents:
     @classmethod
     def of_child(cls, manifests: Iterable[Manifest], child: ChildTable, schema: TableSchema | None) -> TableEvents:
         columns = child.columns.only(child.compared)
-        ordered = sorted(columns.policies.columns, key=lambda one: child.compared.index(one.field.name))
+        ordered = sorted(columns.policies.columns, key=lambda column: child.compared.index(column.field.name))
         policies = replace(columns.policies, columns=tuple(ordered))
         changes = row_changes(manifests, child.name, schema, policies, columns.values)
         return cls._of(child.name, changes, child.compared)
@@ -226,12 +226,12 @@ class TableEvents:
         """By seq the table's events as (place, ordinal)."""
         if self.rows is None:
             return {}
-        found: dict[int, dict[int, int]] = {}
+        ordinals: dict[int, dict[int, int]] = {}
         seqs, rows = self.rows["_seq"].to_numpy(), self.rows["_row"].to_numpy() >> 32
         starts = np.flatnonzero(np.diff(rows, prepend=-1) | np.diff(seqs, prepend=-1))
         for at in starts.tolist():
-            found.setdefault(int(seqs[at]), {})[int(self.places[at])] = int(rows[at])
-        return {seq: sorted(events.items()) for seq, events in found.items()}
+            ordinals.setdefault(int(seqs[at]), {})[int(self.places[at])] = int(rows[at])
+        return {seq: sorted(events.items()) for seq, events in ordinals.items()}
 
     def acting(self, keys: Sequence[Key], child: ChildTable | None) -> list[Change]:
         """Returns the deletes, and the updates of referenced columns, for which the server executed actions."""
@@ -324,9 +324,9 @@ def _has_value(arrays: Sequence[pa.Array], key: Key, values: set[Value]) -> Mask
     """Returns for each row whether its columns of a key have one of the values."""
     # Each distinct value is compared once.
     codes = [array.dictionary_encode() for array in arrays]
-    numbers = np.stack([pc.fill_null(one.indices, -1).to_numpy() for one in codes])
+    numbers = np.stack([pc.fill_null(code.indices, -1).to_numpy() for code in codes])
     distinct, inverse = np.unique(numbers, axis=1, return_inverse=True)
-    lists = [[*one.dictionary.to_pylist(), None] for one in codes]
+    lists = [[*code.dictionary.to_pylist(), None] for code in codes]
     matches = [
         key.fold(tuple(listed[i] for listed, i in zip(lists, column, strict=True))) in values
         for column in distinct.T.tolist()

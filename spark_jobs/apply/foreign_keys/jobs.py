@@ -15,8 +15,6 @@ from spark_jobs.apply.foreign_keys.reach import reached_tables
 from spark_jobs.apply.foreign_keys.search import CascadeSearch
 from spark_jobs.delta.present_rows import LakeVersion
 from spark_jobs.delta.tables import target_of
-from spark_jobs.delta.tracked import tracked_schema
-from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +43,7 @@ def cascades_of_table(
     config: DestinationConfig,
     table: str,
     batches: TableChanges,
-    base: PresentRows | None,
+    base: Callable[[], PresentRows | None],
     after_seq: int,
     until_seq: int,
     session: Callable[[], TableSession],
@@ -54,10 +52,10 @@ def cascades_of_table(
 ) -> CascadedRows | None:
     """Returns the changes of a table by foreign keys in (``after_seq``, ``until_seq``]; None if there are none.
 
-    ``config`` names the Delta tables of the destination. ``base``: the rows of the table as of ``after_seq``; None if
-    it has none. ``is_exact``: as for :class:`~spark_jobs.apply.foreign_keys.search.CascadeSearch`. Raises
-    NeedsSnapshotError if they cannot be found, RetryableError if capture has to go on first, DamagedError,
-    StorageError, CutOffError.
+    ``config`` names the Delta tables of the destination. ``base`` returns the rows of the table as of ``after_seq``, or
+    None if it has none; it is called if a parent has changes. ``is_exact``: as for
+    :class:`~spark_jobs.apply.foreign_keys.search.CascadeSearch`. Raises NeedsSnapshotError if they cannot be found,
+    RetryableError if capture has to go on first, DamagedError, StorageError, CutOffError.
     """
     stored = _keys_between(config, table, batches, after_seq, until_seq)
     if stored is None:
@@ -67,18 +65,18 @@ def cascades_of_table(
         raise errors[table]
     if table not in reached:
         return None
-    known: dict[str, LakeVersion | None] = {}
+    versions: dict[str, LakeVersion | None] = {}
     begins = after_seq
     others = sorted(_ancestors(stored.foreign_keys or {}, table) & (stored.foreign_keys or {}).keys() - {table})
     if others:
-        begins, known = _common_versions(config, batches, others, after_seq)
-    followed = {table, *known}
+        begins, versions = _common_versions(config, batches, others, after_seq)
+    followed = {table, *versions}
 
     def changes(name: str) -> Iterator[Manifest]:
         for manifest in batches_between(batches, name, begins, until_seq, whole=True):
             if not manifest.ddl:
                 yield manifest
-            elif name in known:
+            elif name in versions:
                 raise NeedsSnapshotError(
                     f"foreign keys change its rows through {name}, which a statement has altered meanwhile",
                     place=f"table {table}",
@@ -91,7 +89,7 @@ def cascades_of_table(
         until_seq,
         stored,
         session,
-        lambda name: base if name == table else known[name],
+        lambda name: base() if name == table else versions[name],
         is_exact,
     )
     cascaded = search.run(followed).get(table)
@@ -180,20 +178,16 @@ def _common_versions(
     for table in tables:
         target = target_of(config, table)
         state = target.state()
-        schema = None if state is None else tracked_schema(state)
-        if state is None or schema is None:
+        if state is None:
             continue
-        keys = columns_of_schema(schema, target.policies).keys(schema.primary_key)
-        end, version, position = max(acked, state.applied_seq), state.version, state.applied_seq
-        spans[table] = [(position, end, LakeVersion(target, version, position, keys))]
-        for number, entry in sorted(state.entries, key=lambda commit: -commit[0]):
+        spans[table] = [(state.applied_seq, max(acked, state.applied_seq), LakeVersion.of(target, state))]
+        for version, entry in sorted(state.entries, key=lambda commit: -commit[0]):
             before = int(entry["first_seq"])
-            known = LakeVersion(target, number - 1, before, keys)
-            spans[table].append((before, int(entry["after_seq"]), known))
+            spans[table].append((before, int(entry["after_seq"]), LakeVersion.of(target, state, version - 1, before)))
     ends = sorted({min(end, after_seq) for span in spans.values() for begin, end, _ in span if begin <= after_seq})
     for position in reversed(ends):
         chosen = {
-            table: next((known for begin, end, known in span if begin <= position <= end), None)
+            table: next((lake for begin, end, lake in span if begin <= position <= end), None)
             for table, span in spans.items()
         }
         if len(chosen) == len(tables) and None not in chosen.values():

@@ -102,7 +102,7 @@ def _add_doubts(
 ) -> None:
     """Adds the errors of tables whose keys may have been others, and of those that such tables reach."""
     for child, (key, change, seq) in reached.items():
-        ends = {child, *(one.parent for one in keys[child])}
+        ends = {child, *(own.parent for own in keys[child])}
         if child in errors or doubt is None or (doubt.tables is not None and not ends & doubt.tables):
             continue
         if doubt.is_passing:
@@ -116,7 +116,7 @@ def _add_doubts(
     while behind := [
         child
         for child in reached
-        if child not in errors and any(one.parent in errors and one.parent in reached for one in keys[child])
+        if child not in errors and any(own.parent in errors and own.parent in reached for own in keys[child])
     ]:
         for child in behind:
             key, change, seq = reached[child]

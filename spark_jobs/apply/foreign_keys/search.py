@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from cdc.errors import CdcError
 from spark_jobs.apply.foreign_keys.actions import Cascades, Key, Row, Table, Value
@@ -25,9 +23,7 @@ from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import target_of
 from spark_jobs.delta.tracked import tracked_schema
 from spark_jobs.runtime.failures import explain, is_driver_gone
-from spark_jobs.source.changes import local_frame
 from spark_jobs.source.columns import columns_of_schema
-from spark_jobs.source.split_reader import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -79,21 +75,21 @@ class CascadeSearch:
                 self._drop(error, followed)
         return {}
 
-    def _drop(self, found: _NotFollowedError, followed: set[str]) -> None:
+    def _drop(self, refusal: _NotFollowedError, followed: set[str]) -> None:
         """Takes a table out, and all tables that its rows may change."""
-        waiting = [found.child]
+        waiting = [refusal.child]
         while waiting:
             table = waiting.pop()
             if table not in followed:
                 continue
             followed.discard(table)
-            is_first = table == found.child
-            named = next(key for key in self._keys_of(table) if not is_first or found.key in (None, key.name))
-            clause = found.why if is_first else f"{found.why} for {found.child}"
-            self.errors.setdefault(table, not_followed(self.config, table, named, found.seq, clause))
+            is_first = table == refusal.child
+            named = next(key for key in self._keys_of(table) if not is_first or refusal.key in (None, key.name))
+            clause = refusal.why if is_first else f"{refusal.why} for {refusal.child}"
+            self.errors.setdefault(table, not_followed(self.config, table, named, refusal.seq, clause))
             waiting += [name for name in followed if any(key.parent == table for key in self._keys_of(name))]
-        if found.error is not None:
-            self.errors[found.child] = found.error
+        if refusal.error is not None:
+            self.errors[refusal.child] = refusal.error
 
     def _keys_of(self, table: str) -> tuple[ForeignKey, ...]:
         return (self.schemas.foreign_keys or {}).get(table, ())
@@ -205,11 +201,7 @@ class CascadeSearch:
             for name in names
             if (column := column_of(child.schema, _source(child, name)))
         ]
-        fields = [t.StructField(f"_v{i}", child.fields[place].dataType) for i, place in enumerate(key.columns)]
-        ordered = sorted(values)
-        schema = arrow_schema(t.StructType(fields))
-        lists = [pa.array([value[i] for value in ordered], schema.field(i).type) for i in range(len(fields))]
-        wanted = local_frame(session, pa.Table.from_arrays(lists, schema=schema), t.StructType(fields))
+        wanted = child.frame_of(session, [f"_v{i}" for i in range(len(names))], key.columns, values)
 
         def matches(frame: DataFrame) -> DataFrame:
             same: Column = f.lit(True)
@@ -217,9 +209,9 @@ class CascadeSearch:
                 same = same & (how.column(f.col(f"r.{quote(name)}")) == f.col(f"v._v{i}"))
                 if how.ignores_case:
                     same = same | f.col(f"r.{quote(name)}").rlike(STRANGE)
-            if len(ordered) <= _FEW and all(how == EXACT for how in folds):
+            if len(values) <= _FEW and all(how == EXACT for how in folds):
                 for i, name in enumerate(names):
-                    frame = frame.where(f.col(quote(name)).isin(list({value[i] for value in ordered})))
+                    frame = frame.where(f.col(quote(name)).isin(list({value[i] for value in values})))
             return frame.alias("r").join(f.broadcast(wanted).alias("v"), same, "left_semi")
 
         try:
@@ -257,10 +249,9 @@ def base_version(config: DestinationConfig, table: str, after_seq: int, state: D
     """Returns the version of a table before its commits that lie behind ``after_seq``; None if there is no table."""
     if state is None:
         return None
-    target, schema = target_of(config, table), tracked_schema(state)
-    names = () if schema is None else columns_of_schema(schema, target.policies).keys(schema.primary_key)
+    target = target_of(config, table)
     later = [(version, entry) for version, entry in state.entries if int(entry.get("last_seq", 0)) > after_seq]
     if not later:
-        return LakeVersion(target, state.version, state.applied_seq, names)
+        return LakeVersion.of(target, state)
     version, entry = min(later, key=lambda commit: commit[0])
-    return LakeVersion(target, version - 1, int(entry["first_seq"]), names)
+    return LakeVersion.of(target, state, version - 1, int(entry["first_seq"]))

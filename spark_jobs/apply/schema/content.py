@@ -11,7 +11,7 @@ from cdc.targets import SOURCE_COLUMN
 from spark_jobs.apply.schema.plan import NOTHING
 from spark_jobs.delta.layout import Layout, layout_of
 from spark_jobs.delta.sql import literal, quote
-from spark_jobs.delta.tables import BEFORE, GONE, PRESENT, Target, ddl_type, delta_schema, sql_properties
+from spark_jobs.delta.tables import BEFORE, Target, ddl_type, delta_schema, sql_properties
 
 if TYPE_CHECKING:
     from spark_jobs.apply.schema.plan import PlannedColumn
@@ -81,54 +81,21 @@ def removal_statement(target: Target, by: DdlStatement, where: str | None = None
     return f"DELETE FROM {target.sql}{chosen}"  # noqa: S608
 
 
-def deleted_rows_statement(
-    target: Target, by: DdlStatement, columns: Sequence[str], keys: Sequence[str], base: int, where: str
-) -> str:
-    """Returns the MERGE that adds a row with ``_op`` ``delete`` to a changelog for each row of the source that a
-    statement has removed: the last image of each key that no later change has removed.
-
-    ``columns``, ``keys``: the source's columns in Delta, and those that identify a row. ``base``: the seq of the last
-    snapshot; it and the last ``truncate`` row end what was before. ``where``: the condition of the rows.
-    """
-    own = "" if target.own_rows is None else f" AND {target.own_rows}"
-    marks = f"SELECT coalesce(max(_seq), 0) FROM {target.sql} WHERE _op = "  # noqa: S608
-    truncated, loaded = f"greatest(({marks}'truncate'{own}), {base}L)", f"({marks}'snapshot'{own})"
-    begins = (
-        f"(_seq > greatest({truncated}, {loaded}) OR (_op = 'snapshot' AND _seq = {loaded} AND _seq >= {truncated}))"
-    )
-    image = ", ".join(f"{literal(name)}, {quote(name)}" for name in columns)
-    named = [f"{quote(key)} AS k{number}" for number, key in enumerate(keys)]
-    before = [f"{BEFORE}.{quote(key)} AS k{number}" for number, key in enumerate(keys)]
-    grouped = ", ".join(f"k{number}" for number in range(len(keys)))
-    images = (
-        f"SELECT {', '.join(named)}, _seq, _row, 1 AS there, named_struct({image}) AS image FROM {target.sql} "  # noqa: S608
-        f"WHERE _op IN ({_words(PRESENT)}) AND {begins}{own} UNION ALL "
-        f"SELECT {', '.join(before)}, _seq, _row, 0 AS there, NULL AS image FROM {target.sql} "
-        f"WHERE _op IN ({_words(GONE)}) AND {begins}{own}"
-    )
-    last = f"SELECT max_by(struct(there, image), struct(_seq, _row, there)) AS found FROM ({images}) GROUP BY {grouped}"  # noqa: S608
-    present = f"SELECT found.image.* FROM ({last}) WHERE found.there = 1"  # noqa: S608
-    order = ", ".join(quote(key) for key in keys)
-    listed = ", ".join(quote(name) for name in columns)
-    rows = (
-        f"SELECT {listed}, named_struct({image}) AS {BEFORE}, row_number() OVER (ORDER BY {order}) - 1L AS _row "  # noqa: S608
-        f"FROM ({present}) WHERE {where}"
-    )
+def deletes_statement(target: Target, by: DdlStatement, view: str, columns: Sequence[str]) -> str:
+    """Returns the MERGE that adds a row with ``_op`` ``delete`` to a changelog for each row of a view, which has the
+    source's columns in Delta, and ``_row``."""
+    image = ", ".join(f"{literal(name)}, s.{quote(name)}" for name in columns)
     values = {
         **{quote(name): f"s.{quote(name)}" for name in columns},
-        BEFORE: f"s.{BEFORE}", "_op": "'delete'", "_seq": f"{by.seq}L", "_row": "s._row",
+        BEFORE: f"named_struct({image})", "_op": "'delete'", "_seq": f"{by.seq}L", "_row": "s._row",
         "_commit_time": _time(by), "_gtid": _gtid(by),
         **({SOURCE_COLUMN: literal(target.destination)} if target.apply.shared else {}),
     }  # fmt: skip
     return (
-        f"MERGE INTO {target.sql} t USING ({rows}) s ON t._seq = {by.seq}L AND t._row = s._row"  # noqa: S608
+        f"MERGE INTO {target.sql} t USING {view} s ON t._seq = {by.seq}L AND t._row = s._row"  # noqa: S608
         f"{'' if target.own_rows is None else f' AND t.{target.own_rows}'} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
     )
-
-
-def _words(words: Sequence[str]) -> str:
-    return ", ".join(map(literal, words))
 
 
 def _time(by: DdlStatement) -> str:

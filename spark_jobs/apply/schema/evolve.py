@@ -436,10 +436,10 @@ class Evolution:
             return
         clause = self._around.dropped_partitions.get(by.seq, {}).get(target.table)
         try:
-            statement = removal(self._around.session, target, state, Dropped(by, change, schema, clause))
+            with removal(self._around.session, target, state, Dropped(by, change, schema, clause)) as statement:
+                self._commit(statement)
         except Unclear as reason:
             raise unknown(target, by, str(reason)) from None
-        self._commit(statement)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

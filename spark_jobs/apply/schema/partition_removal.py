@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window
 
 from cdc.sql.partitions import read_partitions
 from spark_jobs.apply.schema.columns import columns_of
 from spark_jobs.apply.schema.content import (
-    deleted_rows_statement,
+    deletes_statement,
     position_statement,
     removal_statement,
     truncate_statement,
 )
 from spark_jobs.apply.schema.partitions import Condition, Unclear, condition_of
+from spark_jobs.delta.present_rows import LakeVersion, loaded_seq
+from spark_jobs.delta.sql import quote
+from spark_jobs.runtime.session import view_of
 
 if TYPE_CHECKING:
     from cdc.schemas import TableSchema
@@ -36,29 +44,36 @@ class Dropped:
     """The partitions right before it; None if they are not known."""
 
 
-def removal(session: TableSession, target: Target, state: DeltaState, dropped: Dropped) -> str:
-    """Returns the statement that removes the rows of the partitions. Raises Unclear if it is not certain which rows
-    these are."""
+@contextmanager
+def removal(session: TableSession, target: Target, state: DeltaState, dropped: Dropped) -> Iterator[str]:
+    """Yields the statement that removes the rows of the partitions, which runs in the block. Raises Unclear if it is
+    not certain which rows these are."""
     by, change, schema = dropped.by, dropped.change, dropped.schema
     if not change.names:
-        return truncate_statement(target, by, state.applied_seq)
+        yield truncate_statement(target, by, state.applied_seq)
+        return
     partitions = None if dropped.clause is None else read_partitions(dropped.clause)
     if partitions is None:
         raise Unclear("the table's partitions at this position of the binlog are not known")
     there = [name for name in change.names if partitions.has(name)] if change.if_exists else change.names
     if not there:
-        return position_statement(target)
+        yield position_statement(target)
+        return
     condition = condition_of(partitions, there, target, schema, columns_of(state))
     _require_clear(session, target, state, condition)
     if target.apply.mode != "append":
-        return removal_statement(target, by, condition.where)
+        yield removal_statement(target, by, condition.where)
+        return
     sources = target.apply.keys or schema.primary_key
     keys = [key for source in sources if (key := target.policies.lake_name(source)) is not None]
     if not keys or len(keys) < len(sources) or any(target.policies.column(one).kind == "null" for one in sources):
         raise Unclear("without a key, mode append does not tell which of its rows are still at the source")
-    loaded = [int(m["last_seq"]) for _, m in state.ledger if (m.get("rebuild") or {}).get("kind") == "snapshot"]
     columns = [column.name for column in columns_of(state)]
-    return deleted_rows_statement(target, by, columns, keys, max(loaded, default=0), condition.where)
+    lake = LakeVersion(target, state.version, state.applied_seq, tuple(keys), loaded_seq(state, by.seq))
+    rows = lake.choose(session, columns, lambda frame: frame.where(condition.where))
+    in_order = Window.orderBy(*[f.col(quote(key)) for key in keys])
+    with view_of(rows.withColumn("_row", (f.row_number().over(in_order) - 1).cast("long"))) as view:
+        yield deletes_statement(target, by, view, columns)
 
 
 def _require_clear(session: TableSession, target: Target, state: DeltaState, condition: Condition) -> None:
