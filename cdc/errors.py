@@ -193,7 +193,24 @@ class UnsupportedDdlError(UnsupportedError):
 
 
 class NeedsSnapshotError(UnsupportedError):
-    """Only the server knows the rows that a table has now, so the table needs a snapshot."""
+    """Only the server knows the rows that a table has now, so the table needs a snapshot.
+
+    ``columns``: the source's names of the columns that have to be read, if the other ones are known; empty: all of
+    them. ``seq``: the seq of the statement that has changed those.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        place: str | None = None,
+        remedy: str | None = None,
+        seq: int = 0,
+        columns: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, place=place, remedy=remedy)
+        self.seq = seq
+        self.columns = columns
 
 
 class DamagedError(PermanentError):

@@ -218,7 +218,8 @@ class Ledger:
 
     def _require_merged(self, name: str, table: TableHistory, start: int, report: LedgerReport) -> None:
         """Checks that each acked batch that changed the table left a commit, or found its changes applied. A table that
-        was parked gets its changes later, so the check begins when it is not parked any more."""
+        was parked gets its changes later, so the check begins when it is not parked any more. The result of a table
+        that the batch left where it was has a position before the batch's end."""
         for manifest in self._acked:
             if manifest.acked is None or _covers(table.commits, start, manifest.after_seq, manifest.last_seq):
                 continue
@@ -228,7 +229,7 @@ class Ledger:
             left_out = result is not None and result.parked is not None
             if left_out and table.parked:
                 continue
-            if by_hand or left_out or (result is not None and (result.applied_seq or 0) > 0):
+            if by_hand or left_out or (result is not None and (result.applied_seq or 0) >= manifest.last_seq):
                 how = "by hand" if by_hand else "without it" if left_out else "with its changes"
                 self._report_missing(
                     name, manifest.after_seq, manifest.last_seq, report, f"; batch {manifest.batch} was acked {how}"

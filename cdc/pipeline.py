@@ -311,19 +311,23 @@ def _progress_of(callback: ProgressCallback | None) -> Callable[[dict[str, Any]]
 
 
 def snapshot(
-    config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
+    config: DestinationConfig,
+    tables: Sequence[str] | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+    whole: bool = False,
 ) -> list[SnapshotResult]:
-    """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source; see
-    :func:`cdc.table_jobs.snapshot.take_snapshots`."""
+    """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source, or with the values
+    of single columns; see :func:`cdc.table_jobs.snapshot.take_snapshots`."""
     from cdc.table_jobs.snapshot import SnapshotResult, take_snapshots
 
     if _is_submitted(config):
-        arguments = {"tables": None if tables is None else list(tables)}
+        arguments = {"tables": None if tables is None else list(tables), "whole": whole}
         found = _run_submitted(
             config, "snapshot", arguments, config.name, "the snapshots were taken", _progress_of(progress)
         )
         return [SnapshotResult(**one) for one in found]
-    return take_snapshots(config, tables, progress=progress)
+    return take_snapshots(config, tables, progress=progress, whole=whole)
 
 
 def replay(

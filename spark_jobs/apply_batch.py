@@ -33,7 +33,7 @@ from cdc.errors import (
     UnsupportedDdlError,
 )
 from cdc.log import get_logger
-from cdc.meta.state import Subscription
+from cdc.meta.state import Subscription, UnknownColumns
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.foreign_keys.search import CascadeSearch, base_version
@@ -207,7 +207,9 @@ def parking_of(batch: PreparedBatch, table: str, error: CdcError, *, is_gone: bo
     """Returns how a table is parked that could not be applied; None if the error must fail the batch. ``is_gone``: the
     driver has ended, which says nothing about the table."""
     if isinstance(error, NeedsSnapshotError):
-        return Parking(due="snapshot", reason=str(error))
+        columns = UnknownColumns.of(error)  # the changes before the statement and after it are still needed with them
+        keep_seq = None if columns is None else batch.manifest.after_seq
+        return Parking(due="snapshot", reason=str(error), keep_seq=keep_seq, columns=columns)
     others = BatchError | LeaseHeldError | MetaUnavailableError | CatalogUnavailableError
     is_ours = not is_gone and not isinstance(error, others)
     if not is_ours or batch.config.table_apply(table).on_error == "block":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.meta import Subscription
     from spark_jobs.apply.foreign_keys.changes import CascadedRows
+    from spark_jobs.apply.schema.column_reading import ColumnReading
     from spark_jobs.delta.present_rows import LakeVersion
     from spark_jobs.runtime.session import TableSessions
 
@@ -36,6 +37,8 @@ class Span(NamedTuple):
     """Exclusive: the table is complete up to there."""
     until_seq: int
     """Inclusive."""
+    reading: ColumnReading | None = None
+    """The values that only the server knew after a statement in the range."""
 
 
 @dataclass
@@ -103,6 +106,7 @@ def catch_up(
             if manifest is None:
                 break
             batch = prepare(manifest, alone, lambda: None, subscription, follows_keys=False)
+            batch = replace(batch, reading=span.reading)
             if cascaded is not None:
                 batch = replace(batch, cascaded={table: cascaded}, tables=(table,))
             results = merge_tables(batch, sessions) if batch.tables else []
@@ -122,7 +126,10 @@ def _note(
     """Adds what a merge did. Returns the position behind it. Raises NeedsSnapshotError if the table was parked."""
     for one in results:
         if one.parked is not None:
-            raise NeedsSnapshotError(one.parked.reason)
+            columns = one.parked.columns
+            if columns is None:
+                raise NeedsSnapshotError(one.parked.reason)
+            raise NeedsSnapshotError(one.parked.reason, seq=columns.seq, columns=columns.names)
     done.level_seq = seq
     done.add(results, row_events, size_bytes)
     progress(done)

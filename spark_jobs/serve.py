@@ -70,12 +70,12 @@ def verify(
 
 
 def snapshot(
-    _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str] | None
+    _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str] | None, whole: bool = False
 ) -> list[dict[str, Any]]:
     """Takes snapshots of tables and loads them. Returns a JSON object for each."""
     from cdc.table_jobs.snapshot import take_snapshots
 
-    found = take_snapshots(config, tables, progress=lambda now: report(now.to_json()))
+    found = take_snapshots(config, tables, progress=lambda now: report(now.to_json()), whole=whole)
     return [one.as_dict() for one in found]
 
 

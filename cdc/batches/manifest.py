@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from cdc.meta.state import UnknownColumns
 from cdc.positions import split_seq
 from cdc.units import iso_time_us
 
@@ -84,6 +85,9 @@ class Parking(_Part):
         default=None,
         description="Retention keeps the transactions after this seq for the table; null: it needs none of those in "
         "the store.",
+    )
+    columns: UnknownColumns | None = Field(
+        default=None, description="The columns that the snapshot must read, beside the key; null: all of them."
     )
 
 

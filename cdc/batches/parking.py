@@ -106,7 +106,11 @@ def park_left_out(known: Subscription, results: Iterable[TableResult], now: date
             continue
         before = known.parked.get(result.table)
         found = ParkedTable(
-            due=result.parked.due, reason=result.parked.reason, since=now, keep_seq=result.parked.keep_seq
+            due=result.parked.due,
+            reason=result.parked.reason,
+            since=now,
+            keep_seq=result.parked.keep_seq,
+            columns=result.parked.columns,
         )
         known.parked[result.table] = found if before is None else _further(before, found)
         _log.warning("table parked", table=result.table, due=found.due, reason=found.reason)
@@ -134,9 +138,11 @@ def park_excluded(subscription: Subscription, excluded: Iterable[str], now: date
 
 def _further(before: ParkedTable, now: ParkedTable) -> ParkedTable:
     """Returns the record of a table that is parked again. It keeps what it needs from the store, unless it will be read
-    from the source."""
-    if before.due == "snapshot" or now.due == "snapshot":
-        return before if before.due == "snapshot" else now.model_copy(update={"since": before.since})
+    from the source as a whole."""
+    if before.due == "snapshot":
+        return before
+    if now.due == "snapshot" and now.columns is None:
+        return now.model_copy(update={"since": before.since})
     return now.model_copy(update={"since": before.since, "keep_seq": before.keep_seq})
 
 

@@ -27,9 +27,14 @@ def snapshot(
         list[str] | None,
         names_argument("Without tables: all that wait for a snapshot."),
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Read all columns, also of a table that waits for some of them.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Fill tables with the rows that they have at the source, while capture and apply go on.
+
+    Of a table that waits for the values of some columns after a schema change, these are read beside the key.
 
     Nothing is locked, and nothing is written to the source. Call it again after an interruption: chunks that were read
     are not read again. Capture must be running.
@@ -38,7 +43,7 @@ def snapshot(
 
     config, chosen = destination_and_tables(ctx, names or [])
     with _shown() as progress:
-        found = pipeline.snapshot(config, chosen or None, progress=progress)
+        found = pipeline.snapshot(config, chosen or None, progress=progress, whole=whole)
     if as_json:
         print_json({"tables": [one.as_dict() for one in found]})
         return
@@ -47,10 +52,13 @@ def snapshot(
         return
     from rich.table import Table
 
-    table = Table("table", "rows", "bytes", "chunks", "changes meanwhile", "seconds", box=None, pad_edge=False)
+    table = Table(
+        "table", "columns", "rows", "bytes", "chunks", "changes meanwhile", "seconds", box=None, pad_edge=False
+    )
     for one in found:
         table.add_row(
             one.table,
+            "all" if one.columns is None else ", ".join(one.columns),
             f"{one.rows:,}",
             human_bytes(one.bytes),
             str(one.chunks),

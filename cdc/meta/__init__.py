@@ -27,6 +27,7 @@ from cdc.meta.state import (
     State,
     Subscription,
     TableRecord,
+    UnknownColumns,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = [
     "State",
     "Subscription",
     "TableRecord",
+    "UnknownColumns",
     "open_meta",
     "open_served_meta",
 ]

@@ -15,12 +15,12 @@ from cdc.errors import DamagedError, VersionError
 from cdc.validation import first_fault
 
 FORMAT = "towpath-meta"
-VERSION = 4
+VERSION = 5
 """Version 2 added ``since_seq``, ``gaps``, ``tables`` and ``mark`` of a subscription; version 3 added ``parked``,
-version 4 ``address``, ``began`` and ``former`` of the source. Older versions are read: what they lack is unknown, no
-table is parked, and there was no failover."""
-NODES_VERSION = 5
-"""Version of the nodes in ZooKeeper. Version 5 moved those of Canal's client ids; the file has no such version."""
+version 4 ``address``, ``began`` and ``former`` of the source, version 5 ``columns`` of a parked table. Older versions
+are read: what they lack is unknown, no table is parked, there was no failover, and parked tables are read whole."""
+NODES_VERSION = 6
+"""Version of the nodes in ZooKeeper. Version 5 moved those of Canal's client ids, so the file is one version behind."""
 
 
 def wrap(body: Any, version: int = VERSION, **further: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from cdc.errors import BatchError, BatchOrderError, UsageError
+from cdc.errors import BatchError, BatchOrderError, NeedsSnapshotError, UsageError
 from cdc.positions import split_seq
 
 RecordText = Annotated[str, Field(pattern=r"^\d+ \d+ \d+ \S+$")]
@@ -65,6 +65,22 @@ class Gap(BaseModel):
         return ours and self.after_seq <= after_seq and until_seq <= self.until_seq
 
 
+class UnknownColumns(BaseModel):
+    """The columns of a table whose values only the server knows since a statement."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    seq: int = Field(ge=1, description="The seq of the statement.")
+    names: tuple[str, ...] = Field(min_length=1, description="The source's names of the columns.")
+
+    @classmethod
+    def of(cls, error: BaseException) -> UnknownColumns | None:
+        """Returns the columns that an error names; None if it names none, so that all columns have to be read."""
+        if not isinstance(error, NeedsSnapshotError) or not error.columns:
+            return None
+        return cls(seq=error.seq, names=error.columns)
+
+
 class ParkedTable(BaseModel):
     """A table that apply leaves out, so that the others go on. Its applied position may lie behind the cursor."""
 
@@ -79,12 +95,17 @@ class ParkedTable(BaseModel):
     """Retention keeps the transactions after this seq for the table; None: it needs none of those in the store."""
     loaded: str | None = None
     """Id of the snapshot that the table was loaded from since it was parked: only the changes after it are missing."""
+    columns: UnknownColumns | None = None
+    """The columns that the snapshot must read, beside the key; None: all of them."""
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = write(self)
-        return found if self.loaded is not None else {key: value for key, value in found.items() if key != "loaded"}
+        return {key: value for key, value in found.items() if key not in _OF_SNAPSHOTS or value is not None}
 
+
+_OF_SNAPSHOTS = frozenset({"loaded", "columns"})
+"""Keys of a parked table that are left out when they are empty."""
 
 REMEMBERED = 16
 """How many ended batches are remembered with their token, so that a repeated ack or rollback does nothing."""

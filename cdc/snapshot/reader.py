@@ -72,7 +72,7 @@ class SegmentReader:
             self._info.name,
             self._info.definition,
             has_row_metadata=self._info.has_row_metadata,
-        )
+        ).only(self._info.columns)
         self._paging = self._info.paging
         self._throttle = Throttle(config.source, config.snapshot, task.readers)
         self._on_rows = on_rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from cdc.positions import BinlogPosition
 from cdc.schemas import ColumnSchema, TableSchema
@@ -13,7 +14,9 @@ from cdc.snapshot.keys import Key, PagingKey
 from cdc.snapshot.positions import LowMark, Method
 
 FORMAT = "towpath-snapshot"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 2 added ``columns``; a snapshot of all columns is written as version 1, and so are the other files."""
+_WHOLE_VERSION = 1
 
 
 class _Part(BaseModel):
@@ -33,7 +36,7 @@ class SnapshotInfo(_Part):
     """``snapshot.json``: the table, the server and the settings under which every chunk is read."""
 
     format: Literal["towpath-snapshot"] = "towpath-snapshot"
-    version: int = FORMAT_VERSION
+    version: int = _WHOLE_VERSION
     destination: str
     db: str
     name: str
@@ -51,6 +54,8 @@ class SnapshotInfo(_Part):
     index: str | None
     """The unique index in whose order the table is read; null: in one piece."""
     index_columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    """The source's names of the columns that are read beside the key; null: all of them."""
     policies: dict[str, str]
     """The column policies that are applied in the files, by the source's name in lower case."""
     values: dict[str, Any]
@@ -61,10 +66,19 @@ class SnapshotInfo(_Part):
     """Mean size of a row by the table's statistics; 0: not known."""
     segments: tuple[Segment, ...]
 
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = write(self)
+        return {key: value for key, value in found.items() if key != "columns" or value is not None}
+
     @property
     def table(self) -> str:
         """``db.table``."""
         return f"{self.db}.{self.name}"
+
+    def of_columns(self, names: Sequence[str]) -> SnapshotInfo:
+        """Returns the description of a snapshot that reads the key and these columns alone."""
+        return self.model_copy(update={"columns": tuple(names), "version": FORMAT_VERSION})
 
     @property
     def is_transactional(self) -> bool:
@@ -106,7 +120,7 @@ class Loaded(_Part):
     """``loaded.json``: the snapshot was loaded into the table."""
 
     format: Literal["towpath-snapshot"] = "towpath-snapshot"
-    version: int = FORMAT_VERSION
+    version: int = _WHOLE_VERSION
     low_seq: int
     """The snapshot and every change of the table after this seq make the table."""
     high_seq: int
@@ -116,7 +130,7 @@ class Loaded(_Part):
 class ChunkRecord(_Part):
     """``chunk-SSS-NNNNNN.json``: a chunk that was read. It is written after the rows."""
 
-    version: int = FORMAT_VERSION
+    version: int = _WHOLE_VERSION
     segment: int = Field(ge=0)
     number: int = Field(ge=1)
     after: Key | None

@@ -75,6 +75,14 @@ class TableReading:
             columns.append(policed)
         return cls(db, name, schema, key, values, ColumnPolicies(tuple(columns), secret), labels, has_row_metadata)
 
+    def only(self, names: Sequence[str] | None) -> TableReading:
+        """Returns the reading of the key and these columns of the source; None: of all columns."""
+        if names is None:
+            return self
+        wanted = {name.lower() for name in (*self.key, *names)}
+        columns = tuple(one for one in self.policed.columns if one.source.name.lower() in wanted)
+        return replace(self, policed=replace(self.policed, columns=columns))
+
     @property
     def table(self) -> str:
         """``db.table``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -72,14 +72,16 @@ def take_all(
     *,
     progress: ProgressCallback | None = None,
     read: ReadSegments | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, SnapshotFiles | CdcError]:
     """Takes snapshots of several tables (``db.table``) at the same time. Returns the files of each, or the error that
-    stopped it; the other tables go on. Raises what concerns all of them."""
+    stopped it; the other tables go on. Raises what concerns all of them. ``columns``: by table, the source's names of
+    the columns that are read beside the key; of other tables all columns are read."""
     read = read_in_threads if read is None else read
     found: dict[str, SnapshotFiles | CdcError] = {}
     left = list(dict.fromkeys(tables))
     for attempt in range(1, ATTEMPTS + 1):
-        begun = _begin_all(config, left, source, found)
+        begun = _begin_all(config, left, source, found, columns or {})
         with ProgressReporter(list(begun.values()), progress) as reporter:
             errors = _read_all(config, begun, read, reporter)
         left = []
@@ -151,6 +153,7 @@ def _begin_all(
     tables: Sequence[str],
     source: SourceIdentity,
     found: dict[str, SnapshotFiles | CdcError],
+    columns: Mapping[str, Sequence[str]],
 ) -> dict[str, SnapshotFiles]:
     begins = open_store(config, source.base_name).beginning()
     if begins is None:
@@ -165,7 +168,7 @@ def _begin_all(
         _require_source(conn, config, source)
         for table in tables:
             try:
-                begun[table] = begin_or_resume(conn, config, table, source)
+                begun[table] = begin_or_resume(conn, config, table, source, columns.get(table))
             except CdcError as error:
                 if error.retryable and not isinstance(error, SchemaChangedError):
                     raise
@@ -195,13 +198,25 @@ def _require_source(conn: Connection, config: DestinationConfig, source: SourceI
         )
 
 
-def begin_or_resume(conn: Connection, config: DestinationConfig, table: str, source: SourceIdentity) -> SnapshotFiles:
+def begin_or_resume(
+    conn: Connection,
+    config: DestinationConfig,
+    table: str,
+    source: SourceIdentity,
+    columns: Sequence[str] | None = None,
+) -> SnapshotFiles:
     """Returns the snapshot of a table that was begun and may be continued, else a new one. Older ones are removed.
 
-    A snapshot is continued if table, server, epoch, key and policies are still the same.
+    A snapshot is continued if table, server, epoch, key, policies and ``columns`` (those that are read beside the key;
+    None: all of them) are still the same.
     """
     db, name = find_table(conn, config, table)
     info = _describe(conn, config, db, name, source)
+    if columns is not None:
+        there = {column.lower() for column in info.definition.column_names}
+        if not info.key or not {column.lower() for column in columns} <= there:
+            raise altered(table)
+        info = info.of_columns(columns)
     # One that was loaded is kept: the table can be built again from it until the next one is loaded.
     before = [one for one in SnapshotFiles.find(config, db, name) if one.loaded() is None]
     last = newest(before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
@@ -30,6 +30,10 @@ _NOW = re.compile(
     re.IGNORECASE,
 )
 """The defaults that are the statement's time, or its day."""
+_FIRST_TIMESTAMP, _LAST_TIMESTAMP = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2038, 1, 19, 3, tzinfo=UTC)
+"""What every server takes as a TIMESTAMP, nearly."""
+_CODECS = {"latin1": "cp1252", "ascii": "ascii", "cp1250": "cp1250", "cp1251": "cp1251", "koi8r": "koi8_r"}
+"""Character sets of one byte, with the names that Python has for them."""
 _ZERO_DATE = "0000-00-00"
 _ZERO_TIME = "00:00:00"
 
@@ -84,7 +88,9 @@ def in_type(column: ColumnSchema, constant: Constant) -> OldRows:
 
 
 def _holds(charset: str | None, text: str) -> bool:
-    """Whether a Unicode character set has all characters of a text."""
+    """Whether a character set has all characters of a text."""
+    if charset in _CODECS:
+        return text.encode(_CODECS[charset], "replace").decode(_CODECS[charset]) == text
     return charset in UNICODE or (charset in ("utf8", "utf8mb3", "ucs2") and max(text) <= "\uffff")
 
 
@@ -104,6 +110,8 @@ def _implicit(shape: Shape) -> str | bytes | None:
         return ""
     if shape.kind == "enum":
         return shape.members[0]
+    if shape.kind == "json":
+        return "null"
     if shape.kind == "varbinary" or shape.kind in BLOB_BYTES:
         return b""
     if shape.kind == "binary":
@@ -294,7 +302,8 @@ def _instant(shape: Shape, literal: Literal, moment: Moment) -> str | None:
     """The value of a TIMESTAMP, in UTC, that a text names in the session's time zone."""
     text = _temporal(replace(shape, kind="datetime"), literal)
     time = moment.instant(text) if isinstance(text, str) and not text.startswith("0000") else None
-    return None if time is None else _shown(time, shape.first or 0)
+    is_valid = time is not None and _FIRST_TIMESTAMP <= time <= _LAST_TIMESTAMP
+    return _shown(time, shape.first or 0) if time is not None and is_valid else None
 
 
 def _is_date(text: str) -> bool:
@@ -307,7 +316,7 @@ def _is_date(text: str) -> bool:
         date(int(match[1]), int(match[2]), int(match[3]))
     except ValueError:
         return False
-    return int(match[1]) >= 1000
+    return int(match[1]) >= 1
 
 
 def _fraction(given: str, digits: int) -> str:

@@ -8,7 +8,7 @@ from cdc.batches.manifest import TableResult
 from cdc.client import open_meta, open_store
 from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError, TablesLeftOutError
 from cdc.log import get_logger
-from cdc.meta import Subscription
+from cdc.meta import Subscription, UnknownColumns
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
 from cdc.targets import split_table
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc.config import DestinationConfig
+    from spark_jobs.apply.schema.column_reading import ColumnReading
     from spark_jobs.catch_up import CatchUp
 
 _log = get_logger(__name__)
@@ -105,17 +106,24 @@ def _retry(mine: Job) -> CatchUp:
         done = bring_level(mine, parked.keep_seq or 0)
     except CdcError as error:
         due: Literal["snapshot", "retry"] = "snapshot" if isinstance(error, NeedsSnapshotError) else "retry"
-        mine.mark(due, str(error), None if due == "snapshot" else parked.keep_seq)
+        columns = UnknownColumns.of(error)
+        is_read = due == "snapshot" and columns is None
+        mine.mark(due, str(error), None if is_read else parked.keep_seq, columns=columns)
         raise
     _log.info("parked table came back", table=mine.table, batches=done.batches, row_events=done.row_events)
     return done
 
 
-def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] = lambda _: None) -> CatchUp:
+def bring_level(
+    mine: Job,
+    after_seq: int,
+    progress: Callable[[CatchUp], None] = lambda _: None,
+    reading: ColumnReading | None = None,
+) -> CatchUp:
     """Applies the changes of a parked table until it has reached the end of the outstanding batches, and unparks it.
 
-    ``after_seq``: the table is complete up to there, even if its own position lies before. Raises what stopped the
-    table.
+    ``after_seq``: the table is complete up to there, even if its own position lies before. ``reading``: the values that
+    only the server knew after one of the statements. Raises what stopped the table.
     """
     from spark_jobs.apply_batch import result_of
     from spark_jobs.catch_up import Span, catch_up
@@ -138,7 +146,7 @@ def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] =
             mine.batches,
             known,
             sessions,
-            Span(after_seq, wanted),
+            Span(after_seq, wanted, reading),
             progress=progress,
         )
         state = target.state()

@@ -14,7 +14,7 @@ from cdc.batches.table_batches import TableChanges
 from cdc.client import open_table_batches
 from cdc.errors import CdcError, UsageError
 from cdc.log import get_logger
-from cdc.meta import ParkedTable, Subscription
+from cdc.meta import ParkedTable, Subscription, UnknownColumns
 from cdc.targets import split_table
 
 if TYPE_CHECKING:
@@ -62,18 +62,27 @@ class Job:
         keep_seq: int | None,
         *,
         loaded: str | None = None,
+        columns: UnknownColumns | None = None,
     ) -> None:
         """Changes why the table is parked."""
-        record = ParkedTable(due=due, reason=reason, since=datetime.now(UTC), keep_seq=keep_seq, loaded=loaded)
+        record = ParkedTable(
+            due=due, reason=reason, since=datetime.now(UTC), keep_seq=keep_seq, loaded=loaded, columns=columns
+        )
         parking.park(self.batches.meta, SUBSCRIBER, self.table, record)
 
     def note(self, failure: CdcError) -> None:
         """Records why the table is still parked. What the next try needs stays in the store, if that may help."""
         known = self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
         if known is not None:
-            is_kept = known.due != "snapshot" or failure.retryable
+            is_kept = known.due != "snapshot" or failure.retryable or known.columns is not None
             loaded = known.loaded if failure.retryable else None
-            self.mark(known.due, str(failure), known.keep_seq if is_kept else None, loaded=loaded)
+            keep_seq = known.keep_seq if is_kept else None
+            self.mark(known.due, str(failure), keep_seq, loaded=loaded, columns=known.columns)
+
+    def columns(self) -> UnknownColumns | None:
+        """Returns the columns that a snapshot of the table must read; None: all of them."""
+        known = self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
+        return None if known is None else known.columns
 
     def end_of_batches(self) -> int:
         """Returns the seq that the table must reach: the end of the last outstanding batch, else the cursor."""

@@ -8,7 +8,7 @@ catch-up takes it from there to the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -28,8 +28,9 @@ from cdc.errors import (
     UsageError,
 )
 from cdc.log import get_logger
-from cdc.meta import ParkedTable
+from cdc.meta import ParkedTable, UnknownColumns
 from cdc.table_jobs.catch_up import bring_level
+from cdc.table_jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.targets import split_table
 from cdc.validation import there_is
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from cdc.snapshot.progress import ProgressCallback
     from cdc.store.reader.store import Store
     from spark_jobs.apply.schema.statements import DdlStatement
+    from spark_jobs.catch_up import CatchUp
 
 ATTEMPTS = 5
 """How often a snapshot begins anew because the table changed while it was read."""
@@ -67,6 +69,9 @@ class SnapshotResult:
     """The table's position now."""
     reread: int = 0
     """How often the snapshot began anew."""
+    columns: tuple[str, ...] | list[str] | None = None
+    """The source's names of the columns that were read beside the key; empty: a killed process had read and merged them
+    before; None: all columns."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -98,9 +103,15 @@ def _source_tables(config: DestinationConfig) -> list[str]:
 
 
 def take_snapshots(
-    config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
+    config: DestinationConfig,
+    tables: Sequence[str] | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+    whole: bool = False,
 ) -> list[SnapshotResult]:
     """Takes snapshots of these tables (None: of all that are due) and loads them. Returns one result per table.
+
+    Of a table that waits for the values of some columns, these are read beside the key; with ``whole`` all columns.
 
     A table that fails stays parked, and the others are finished first; then its error is raised. Called again after a
     kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
@@ -135,16 +146,19 @@ def take_snapshots(
     _require_subscriber(config)
     found: list[SnapshotResult] = []
     with ExitStack() as stack:
-        jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=tables is not None)) for table in wanted}
+        asked = tables is not None
+        jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=asked, whole=whole)) for table in wanted}
         left, reread = [], dict.fromkeys(wanted, 0)
         for table in wanted:
-            files = _loaded_before(jobs[table])
+            files, began = _loaded_before(jobs[table]), time.monotonic()
             try:
-                if files is None:
+                if files is not None:
+                    found.append(_follow(jobs[table], files, 0, began))
+                elif (merged := _merged_before(jobs[table], began)) is not None:
+                    found.append(merged)
+                else:
                     _require_no_archive(jobs[table])
                     left.append(table)
-                else:
-                    found.append(_follow(jobs[table], files, 0, time.monotonic()))
             except NeedsSnapshotError:
                 left.append(table)
             except CdcError as error:
@@ -152,12 +166,23 @@ def take_snapshots(
         while left:
             again: list[str] = []
             in_margin = False
-            for table, outcome in _read(config, left, progress).items():
+            columns = {table: one for table in left if (one := jobs[table].columns()) is not None}
+            for table, outcome in _read(config, left, columns, progress).items():
                 try:
                     if isinstance(outcome, CdcError):
                         raise outcome
                     found.append(_load(jobs[table], outcome, reread[table]))
-                except (SchemaChangedError, NeedsSnapshotError, _Unusable) as error:
+                except CdcError as error:
+                    if not _begins_anew(error, of_columns=table in columns):
+                        errors[table] = error
+                        continue
+                    try:
+                        if table in columns:
+                            note_unknown(jobs[table], error)
+                            _require_no_archive(jobs[table])
+                    except CdcError as refusal:
+                        errors[table] = refusal
+                        continue
                     reread[table] += 1
                     if reread[table] >= ATTEMPTS:
                         errors[table] = error
@@ -168,8 +193,6 @@ def take_snapshots(
                         if outcome.loaded() is None:
                             outcome.remove()
                     again.append(table)
-                except CdcError as error:
-                    errors[table] = error
             if in_margin:
                 wait_for_margin(time.time() * 1e6, "a table was altered a moment ago")
             left = again
@@ -198,11 +221,14 @@ def remove_useless(config: DestinationConfig) -> list[str]:
 def _may_be_older(error: CdcError, files: SnapshotFiles) -> bool:
     """Whether the statement that a snapshot met may have been there before it. A server without GTIDs does not tell, so
     the snapshot needs the changes of a margin before it."""
-    return isinstance(error, SchemaChangedError) and files.info.method == "margin"
+    return isinstance(error, SchemaChangedError | TooEarlyError) and files.info.method == "margin"
 
 
-class _Unusable(CdcError):
-    """Chunks that cannot be loaded, although nothing is wrong: they have to be read again."""
+def _begins_anew(error: CdcError, *, of_columns: bool) -> bool:
+    """Whether the snapshot of a table is taken again after an error. ``of_columns``: whether it read columns alone, so
+    that the whole table may be read instead."""
+    again = isinstance(error, SchemaChangedError | NeedsSnapshotError | UnusableError)
+    return again or (of_columns and asks_for_more(error))
 
 
 def _loaded_before(mine: Job) -> SnapshotFiles | None:
@@ -252,11 +278,11 @@ def _require_subscriber(config: DestinationConfig) -> None:
 
 
 @contextmanager
-def _snapshot_job(config: DestinationConfig, table: str, *, asked: bool) -> Iterator[Job]:
+def _snapshot_job(config: DestinationConfig, table: str, *, asked: bool, whole: bool) -> Iterator[Job]:
     meta = open_meta(config)
     before = meta.read().subscription(SUBSCRIBER).parked.get(table)
     if before is not None and (before.due == "snapshot" or before.loaded is not None):
-        record = before
+        record = before.model_copy(update={"columns": None}) if whole else before
     else:
         reason = "a snapshot was asked for" if asked else "the table was never loaded"
         record = ParkedTable(due="snapshot", reason=reason, since=datetime.now(UTC), keep_seq=None)
@@ -279,7 +305,10 @@ def _safe_low(reader: Store) -> int:
 
 
 def _read(
-    config: DestinationConfig, tables: Sequence[str], progress: ProgressCallback | None
+    config: DestinationConfig,
+    tables: Sequence[str],
+    columns: Mapping[str, UnknownColumns],
+    progress: ProgressCallback | None,
 ) -> dict[str, SnapshotFiles | CdcError]:
     from cdc.snapshot import take_all
 
@@ -292,7 +321,8 @@ def _read(
         from spark_jobs.read_snapshot import read_in_spark
 
         read = read_in_spark(acquire(config.spark).spark)
-    return take_all(config, tables, source, progress=progress, read=read)
+    names = {table: one.names for table, one in columns.items()}
+    return take_all(config, tables, source, progress=progress, read=read, columns=names)
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -305,7 +335,7 @@ def _require_no_archive(mine: Job) -> None:
 
     target = target_of(mine.config, mine.table)
     state = target.state()
-    if state is not None:
+    if state is not None and mine.columns() is None:
         require_no_archive(state, target)
 
 
@@ -323,7 +353,13 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
         raise
     except (IdentityError, RetryableError) as error:
         # A transaction that was being committed when capture or the snapshot began; the next chunks are later.
-        raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
+        raise UnusableError(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
+    wanted = mine.columns()
+    if wanted is not None:
+        done = merge_columns(mine, files, wanted, low)
+        result = _result(mine, files, (low, high), done, reread, began)
+        files.remove()  # no table can be built from it
+        return result
     mine.keep_from(low)
     if not is_loaded(mine.config, files):
         _replace(mine, files, low, high)
@@ -340,9 +376,9 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
 
     reader = mine.batches.reader
     if not is_behind(mine.config, mine.table, high):
-        raise _Unusable("the table has later changes than the chunks", place=f"table {mine.table}")
+        raise UnusableError("the table has later changes than the chunks", place=f"table {mine.table}")
     if not files.info.key and not files.is_exact(reader, is_complete=True):
-        raise _Unusable(
+        raise UnusableError(
             "the table has no key, and it changed while it was read, so that its rows cannot be matched to the changes",
             place=f"table {mine.table}",
             remedy="Take its snapshot while the table is not written to.",
@@ -359,7 +395,7 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
             meanwhile = ChangesMeanwhile(mine.config, mine.batches, manifest, low)
             load_snapshot(sessions, mine.config, files, meanwhile, position, statements, mine.comments())
     except CutOffError as error:
-        raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
+        raise UnusableError(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
 
 
 def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
@@ -392,12 +428,28 @@ def _follow(mine: Job, files: SnapshotFiles, reread: int, began: float) -> Snaps
     assert loaded is not None  # the callers have looked
     try:
         done = bring_level(mine, loaded.high_seq)
-    except NeedsSnapshotError:
-        mine.mark("snapshot", "A later statement changed rows in a way that only the server knows.", None)
+    except NeedsSnapshotError as error:
+        columns = UnknownColumns.of(error)
+        mine.mark("snapshot", str(error), None if columns is None else loaded.high_seq, columns=columns)
         raise
-    records = files.records()
+    return _result(mine, files, (loaded.low_seq, loaded.high_seq), done, reread, began)
+
+
+def _merged_before(mine: Job, began: float) -> SnapshotResult | None:
+    """Brings a table level whose columns a killed process has merged. Returns None if there are none."""
+    done = merge_rest(mine)
+    return None if done is None else _result(mine, None, (done.level_seq, done.level_seq), done, 0, began)
+
+
+def _result(
+    mine: Job, files: SnapshotFiles | None, bounds: tuple[int, int], done: CatchUp, reread: int, began: float
+) -> SnapshotResult:
+    """Returns what was done. ``files``: what was read; None: nothing. ``bounds``: the positions between which it was
+    read."""
     from spark_jobs.delta.tables import target_of
 
+    records, columns = ([], ()) if files is None else (files.records(), files.info.columns)
+    low, high = bounds
     state = target_of(mine.config, mine.table).state()
     return SnapshotResult(
         table=mine.table,
@@ -405,11 +457,12 @@ def _follow(mine: Job, files: SnapshotFiles, reread: int, began: float) -> Snaps
         bytes=sum(record.bytes for record in records),
         chunks=len(records),
         seconds=round(time.monotonic() - began, 3),
-        first_seq=loaded.low_seq,
-        last_seq=loaded.high_seq,
+        first_seq=low,
+        last_seq=high,
         changes=done.row_events,
-        applied_seq=loaded.high_seq if state is None else max(state.applied_seq, loaded.high_seq),
+        applied_seq=high if state is None else max(state.applied_seq, high),
         reread=reread,
+        columns=columns,
     )
 
 

@@ -173,6 +173,7 @@ def _surroundings(
         other=other,
         commit=commit,
         dropped_partitions=batch.schemas.dropped_partitions if batch.schemas is not None else {},
+        reading=batch.reading,
         rows_follow=schema_of_layout(layout, batch.schema(target.table)) if layout is not None else None,
     )
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cdc.decode import TableLayout
     from cdc.meta import ParkedTable
     from cdc.schemas import Schemas, TableSchema
+    from spark_jobs.apply.schema.column_reading import ColumnReading
     from spark_jobs.apply.schema.statements import DdlStatement
 
 _log = get_logger(__name__)
@@ -67,6 +68,8 @@ class PreparedBatch:
     """Tables that foreign keys may change without row events."""
     cascaded: Mapping[str, CascadedRows] = field(default_factory=dict)
     """The changes by foreign keys, once they were found. Tables that have some are among :attr:`tables`."""
+    reading: ColumnReading | None = None
+    """The values that only the server knew after a statement, for a job on the one table that it has changed."""
 
     def enter(self, table: str) -> AbstractContextManager[ParkedTable | None]:
         """Holds the table's commit lock while the block runs. Yields the record of a parked table, else None."""

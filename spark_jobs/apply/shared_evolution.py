@@ -132,6 +132,7 @@ class SharedEvolution(Evolution):
         self._require_keys(before, after, found, by)
         self._require_layout(state, found, by)
         if may_have_rows(target, state):
+            found = self._settled(found, state)
             self._require_known(found, by)
         if not found.changes(there) and not found.updates:
             if before != after:
@@ -139,7 +140,7 @@ class SharedEvolution(Evolution):
             return
         self._grow(after)
         self._set(self._read(), Record(by.seq, after), {})
-        updates = [] if target.apply.mode == "append" else found.updates
+        updates = {} if target.apply.mode == "append" else found.updates
         self._commit(fill_statement(target, updates) if updates else position_statement(target))
 
     def _grow(self, schema: TableSchema) -> None:

@@ -119,6 +119,12 @@ class Target:
         """SQL condition that holds for the destination's rows of a shared table; None if all rows are its own."""
         return f"{SOURCE_COLUMN} = {literal(self.destination)}" if self.apply.shared else None
 
+    @property
+    def present_rows(self) -> str | None:
+        """SQL condition that holds for the rows that the source has at the table's position; None if all rows are such,
+        and for ``append``, where no condition on a row tells them."""
+        return {"soft_delete": "NOT _deleted", "scd2": "_valid_to IS NULL"}.get(self.apply.mode)
+
     def sql_properties(self, properties: Mapping[str, str]) -> str:
         """Returns properties of the table, as :attr:`DeltaState.properties` names them, as the list inside
         ``TBLPROPERTIES (…)``."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMA_PROPERTY = "towpath.source_schema"
 """Delta table property: a record of the source's schema. A record that came later has ``.SEQ`` behind the name."""
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+"""Version 2 has ``values``."""
 _KEPT_RECORDS = 4
 """Records that are no longer in force are removed when there are more."""
 
@@ -37,17 +38,22 @@ class Record:
     columns: Any = None
     """What the Delta table must become, as :mod:`spark_jobs.apply.schema.columns` writes it; None if nothing is to be
     altered."""
+    values: dict[str, str] | None = None
+    """What old rows get then as SQL, by the names of columns; None in a record of format version 1."""
 
     def to_json(self) -> str:
         """Returns the record as text, without the columns' defaults: they may be values that a policy keeps out of the
         lake, and no row depends on them."""
-        content: dict[str, Any] = {"version": RECORD_VERSION, "seq": self.seq, "schema": None}
+        version = RECORD_VERSION if self.values is not None else 1
+        content: dict[str, Any] = {"version": version, "seq": self.seq, "schema": None}
         if self.schema is not None:
             columns = tuple(column.model_copy(update={"default": None}) for column in self.schema.columns)
             bare = self.schema.model_copy(update={"columns": columns})
             content["schema"] = bare.model_dump(mode="json", exclude_defaults=True)
         if self.columns is not None:
             content["columns"] = self.columns
+        if self.values is not None:
+            content["values"] = self.values
         return json.dumps(content, ensure_ascii=False)
 
     @classmethod
@@ -64,6 +70,7 @@ class Record:
             int(content["seq"]),
             None if schema is None else TableSchema.model_validate(schema),
             content.get("columns"),
+            content.get("values"),
         )
 
     @property

@@ -4,6 +4,7 @@ servers: all pairs of types whose conversion Towpath follows, in one Spark sessi
 from __future__ import annotations
 
 import random
+import typing
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -15,9 +16,11 @@ from pyspark.sql import types as t
 from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.config import ApplyConfig, SparkConfig
-from cdc.schemas import TableSchema
+from cdc.schemas import ColumnSchema, TableSchema
+from cdc.sql.changes import Unknown
+from cdc.sql.conversions import Converted
 from cdc.testing.servers import Server
-from spark_jobs.apply.schema.values import Conversion, conversion
+from spark_jobs.apply.schema.values import Conversion, conversion, doubtful
 from spark_jobs.delta.sql import text_literal
 from spark_jobs.delta.tables import ddl_type
 from spark_jobs.runtime import session
@@ -28,6 +31,8 @@ from tests.support.ddl_conversions import LENIENT, STRICT, Claim, Conversions, O
 
 Database = Callable[[Server], str]
 TOGETHER = 40
+FEW_TOGETHER = 8
+"""So many long texts have room in a row of MySQL 5.6."""
 PER_QUERY = 100
 STRICT_SAMPLE = 25
 """How many claims that hold in strict mode only are tried, beside those of numbers."""
@@ -78,7 +83,7 @@ def test_old_rows_are_as_select_shows_them(conversions: Conversions, seed: int, 
 
     def converts(claim: Claim) -> Conversion | None:
         old, new = conversions.column(claim.old), conversions.column(claim.new)
-        return conversion(old, new, kinds[claim.old], kinds[claim.new])
+        return conversion(old, new, kinds[claim.old], kinds[claim.new], claim.effect)
 
     lenient = [claim for claim in conversions.claims(LENIENT) if concerns_text(claim)]
     anyway = {(claim.old, claim.new) for claim in lenient}
@@ -117,6 +122,71 @@ def test_old_rows_are_as_select_shows_them(conversions: Conversions, seed: int, 
     assert not wrong, "\n".join(f"{o.claim.old} to {o.claim.new}: {o.old!r} became {o.new!r}" for o in wrong)
     followed = {(one.claim.old, one.claim.new) for one, _ in compared}
     assert followed >= FOLLOWED
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
+def test_values_that_change_are_computed_or_doubted(conversions: Conversions, seed: int, step: int) -> None:
+    """Each value that the server has converted is what Spark computes, or one of those that make the effect
+    uncertain."""
+
+    def uncertain(mode: str) -> list[Claim]:
+        claims = conversions.all_claims(mode)
+        return [one for one in claims if isinstance(one.effect, Converted) or getattr(one.effect, "unless", None)]
+
+    lenient = uncertain(LENIENT)
+    strict = [claim for claim in uncertain(STRICT) if isinstance(claim.effect, Converted)]
+    lenient, strict = lenient[seed % step :: step], random.Random(seed).sample(strict, STRICT_SAMPLE * 4 // step)
+    outcomes: list[Outcome] = []
+    for at in range(0, len(lenient), FEW_TOGETHER):
+        outcomes += conversions.outcomes_together(lenient[at : at + FEW_TOGETHER])
+    for claim in strict:
+        outcomes += conversions.outcomes_strictly(claim)
+    kinds = {name: delta_type(conversions, name) for one in outcomes for name in (one.claim.old, one.claim.new)}
+    asked: list[tuple[Outcome, str, str]] = []
+    for one in outcomes:
+        effect, have = one.claim.effect, kinds[one.claim.old]
+        old, new = conversions.column(one.claim.old), conversions.column(one.claim.new)
+        found = conversion(old, new, have, kinds[one.claim.new], effect)
+        assert not isinstance(effect, Unknown)
+        value = f"CAST({in_delta(one.old, old)} AS {ddl_type(have)})"
+        doubts = [doubtful(doubt, value, have, is_set=old.data_type == "set") for doubt in effect.unless]
+        if found is None or None in doubts:
+            continue  # the table is parked
+        doubt = f"coalesce({' OR '.join([*map(str, doubts), 'false'])}, false)"
+        kind = ddl_type(found.type)
+        become = value if found.expression is None else found.expression(value)
+        equal = f"CAST({become} AS {kind}) <=> CAST({in_delta(one.new, new)} AS {kind})"
+        asked.append((one, doubt, f"CASE WHEN NOT {doubt} THEN {equal} END"))
+    spark = session.acquire(SparkConfig(master="local[2]", conf=LOCAL_CONF)).spark
+    wrong, computed, doubted = [], set(), 0
+    for at in range(0, len(asked), PER_QUERY):
+        part = asked[at : at + PER_QUERY]
+        held = evaluated(spark, [sql for _, *both in part for sql in both])
+        for (one, _, _), is_doubted, is_equal in zip(part, held[::2], held[1::2], strict=True):
+            doubted += is_doubted
+            if not is_doubted and one.old is not None:
+                computed.add(getattr(one.claim.effect, "to", "same"))
+                if not is_equal:
+                    wrong.append(
+                        f"{one.claim.old} to {one.claim.new}: {one.old!r} became {one.new!r}: {one.claim.effect}"
+                    )
+    assert not wrong, "\n".join(wrong)
+    assert doubted > 20 and (step > 1 or computed >= set(typing.get_args(typing.get_type_hints(Converted)["to"])))
+
+
+def in_delta(value: str | bytes | None, column: ColumnSchema) -> str:
+    """A value as the server sends it, as SQL of Spark."""
+    if value is None:
+        return "NULL"
+    if column.data_type == "bit":
+        assert isinstance(value, bytes)
+        return str(int.from_bytes(value, "big"))
+    if column.charset is None and column.data_type.endswith(("binary", "blob")):
+        return f"X'{(value.encode() if isinstance(value, str) else value).hex()}'"
+    if column.data_type in ("float", "double"):
+        return f"CAST({text_literal(_text(value))} AS DOUBLE)"
+    return text_literal(_text(value))
 
 
 def comparison(one: Outcome, found: Conversion, have: t.DataType) -> str:

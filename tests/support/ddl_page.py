@@ -33,17 +33,18 @@ COUNTS = Path(__file__).parents[1] / "ddl" / "outcomes.yaml"
 """{server: {title of a file of the corpus: {outcome: cases}}} of the last whole run on each server."""
 VERSIONS = {"mysql9": "9.7.4", "mariadb11": "11.8.6-MariaDB", "mariadb10": "10.11.14-MariaDB", "mysql56": "5.6.24"}
 OUTCOMES: tuple[Outcome, ...] = ("no effect", "followed", "snapshot", "refused")
-IN_DELTA = ("equal", "snapshot", "refused", "different")
+IN_DELTA = ("equal", "columns", "snapshot", "refused", "different")
 _RUNS = """
 ## In Delta
 
-`make test-ddl` runs every case through the whole loop on each server: a table with rows, the statements, each row
+`make test-ddl` runs every case through the whole loop on each server: a table with rows, the statements, one row
 written once more and a new one, capture, apply, and Delta against `SELECT`. It writes these counts.
 
 | outcome | meaning |
 |---|---|
 | equal | Delta shows what `SELECT` shows: the same columns in their order, and the same rows |
-| snapshot | the table was parked, and its message names the statement and `cdc snapshot` |
+| columns | the same, after `cdc snapshot` had read the key and the columns whose values only the server knew |
+| snapshot | the table was parked, and its message names the statement and `cdc snapshot`, which reads all columns |
 | refused | the table was parked, and its message names the statement and the way out |
 | different | a fault |
 
@@ -52,6 +53,15 @@ outcome, without another run of Spark. Tables without a primary key are changelo
 
 | server | cases | {columns} |
 |---|---|{dashes}|
+"""
+_EVIDENCE = """
+## Statements that are followed by a look at the rows
+
+What such a statement does to old rows depends on their values, which the Delta table has. Apply looks for values that
+make the effect uncertain, by Delta's statistics or one pass over the column; a table that has one needs a snapshot.
+
+| statement | what apply looks for or computes |
+|---|---|
 """
 _HEAD = """\
 # DDL statements
@@ -64,7 +74,7 @@ rows is held against `information_schema` and `SELECT`.
 | outcome | meaning |
 |---|---|
 | no effect | neither rows nor columns change: an index, a constraint, a comment, a view, a partitioning |
-| followed | the statement's text tells the new definition, and what every old row holds |
+| followed | the statement tells the new definition, and what every old row holds, perhaps by a look at the rows |
 | snapshot | only the server knows what old rows hold; the table is read anew beside the stream |
 | refused | the statement is not understood, or turns the table into something that Towpath does not read |
 
@@ -112,6 +122,11 @@ def page() -> str:
             verdict = verdicts[case.name]
             if verdict.outcome == outcome:
                 text += f"| {_code(case.sql)} | {_plain(verdict.reasons[0])} |\n"
+    text += _EVIDENCE
+    for case in cases:
+        verdict = verdicts[case.name]
+        if verdict.outcome == "followed" and verdict.evidence:
+            text += f"| {_code(case.sql)} | {_plain('; '.join(verdict.evidence))} |\n"
     runs = read_counts()
     return text + _runs(runs) if runs else text
 

@@ -131,6 +131,16 @@ def test_a_batch_that_was_acked_and_left_no_commit() -> None:
     assert report.gaps == [(10, 20)] and "batch 2 was acked by hand" in report.faults[0]
 
 
+def test_a_batch_that_left_the_table_where_it_was_needs_no_commit() -> None:
+    """Its results name each table that has a version of another member."""
+    left = TableResult(table=A, delta_version=2, applied_seq=15)  # a snapshot has brought it there
+    batch = acked(2, 10, 20)
+    assert batch.acked is not None
+    batch = batch.model_copy(update={"acked": batch.acked.model_copy(update={"tables": (left,)})})
+    manifests = [acked(1, 0, 10, A), batch, acked(3, 20, 30, A)]
+    assert check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=manifests).ok
+
+
 def test_the_metas_record_proves_commits_that_delta_removed() -> None:
     left = (entry(8, 70, 80, 60), entry(9, 80, 90, 80))
     assert Ledger({A: table(*left, whole=False, record=80)}).check()[A].ok

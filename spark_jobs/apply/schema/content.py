@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
 
 
-def fill_statement(target: Target, columns: Sequence[PlannedColumn]) -> str:
-    """Returns the UPDATE that gives old rows their values, after the columns have their names and types."""
-    values = {quote(c.name): c.value(quote(c.name)) for c in columns if c.value is not None}
+def fill_statement(target: Target, values: Mapping[str, str]) -> str:
+    """Returns the UPDATE that gives old rows their values, SQL by the names of columns, after these have their names
+    and types."""
+    values = {quote(name): value for name, value in values.items()}
     conditions = [] if target.own_rows is None else [target.own_rows]
     if all(value == NOTHING for value in values.values()):  # rows without a value stay unread
         conditions.append(f"({' OR '.join(f'{name} IS NOT NULL' for name in values)})")
@@ -113,9 +114,11 @@ def rewrite_statement(
     source: DeltaState | None,
     *,
     is_empty: bool = False,
+    joined: str = "",
 ) -> str:
     """Returns the statement that replaces the table by what ``columns`` make of a version of a table, in one commit.
-    None as the source, and ``is_empty``: by no rows."""
+    None as the source, and ``is_empty``: by no rows. ``joined``: a JOIN with other rows, whose values the columns
+    use."""
     kinds = {field.name: field.dataType for field in delta_schema([], target.apply.mode).fields}
     empty = is_empty or source is None
     selected = [f"{_value(c, '', is_empty=empty)} AS {quote(c.name)}" for c in columns]
@@ -124,7 +127,7 @@ def rewrite_statement(
             selected.append(f"{_before(columns, is_empty=empty)} AS {BEFORE}")
         else:
             selected.append(f"CAST(NULL AS {ddl_type(kind)}) AS {name}" if empty else name)
-    taken = "" if source is None else f" FROM delta.{quote(source.path)} VERSION AS OF {source.version}"
+    taken = "" if source is None else f" FROM delta.{quote(source.path)} VERSION AS OF {source.version}{joined}"
     return (
         f"CREATE OR REPLACE TABLE {target.sql} USING delta{planned_layout(target, columns, source).clause} "
         f"TBLPROPERTIES ({sql_properties(properties)}) "

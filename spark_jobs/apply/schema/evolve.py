@@ -25,6 +25,7 @@ from cdc.targets import (
     SOURCE_COLUMN,
     begins_of,
 )
+from spark_jobs.apply.schema.column_reading import ColumnReading, columns_to_read
 from spark_jobs.apply.schema.columns import (
     MAPPING,
     WIDENING,
@@ -42,6 +43,7 @@ from spark_jobs.apply.schema.content import (
     rewrite_statement,
     truncate_statement,
 )
+from spark_jobs.apply.schema.evidence import conditions_met
 from spark_jobs.apply.schema.lineage import Followed, differences, follow
 from spark_jobs.apply.schema.partition_removal import Dropped, removal
 from spark_jobs.apply.schema.partitions import Unclear
@@ -65,6 +67,7 @@ from spark_jobs.delta.tables import (
     sql_properties,
 )
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, outdated_records, record_in_force, records
+from spark_jobs.runtime.session import view_of
 from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
@@ -73,6 +76,8 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 20_000
 _KEPT_STATEMENTS = 20
+_READ = "read"
+"""Key of the columns in a record: the names of those whose values were read from the server."""
 _OWN_PROPERTIES = ("towpath.", "delta.columnMapping.", "delta.minReader", "delta.minWriter", "delta.enableTypeWidening")
 """Beginnings of the properties that a new generation does not take over."""
 
@@ -102,6 +107,8 @@ class Surroundings:
     goes into the ledger as well."""
     dropped_partitions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """The partitions right before statements that dropped some, by the statement's seq and ``db.table``."""
+    reading: ColumnReading | None = None
+    """The values that only the server knew after one of the statements."""
     rows_follow: TableSchema | None = None
     """The schema of the table's rows in the batch (CREATE TABLE … SELECT), which are merged afterwards."""
 
@@ -263,7 +270,7 @@ class Evolution:
             raise unknown(target, by, f"the table {effect.origin} has another mode or other policies")
         after, followed = self._follow(effect, record.schema, source)
         found = plan(target, columns_of(source), followed, record.schema, after)
-        self._require_known(found, by)
+        self._require_known(self._settled(found, source, other), by)
         self._replace(self._within_policy(found.columns, by), after, source)
 
     def _within_policy(self, columns: list[PlannedColumn], by: DdlStatement) -> list[PlannedColumn]:
@@ -285,7 +292,7 @@ class Evolution:
         after = self._around.stored.get(self._target.table)
         if before is None or after is None:
             raise unknown(self._target, effect.by, "its definition is not known")
-        self._change(effect.by, state, before, after, differences(before, after, effect.by.sql_mode))
+        self._change(effect.by, state, before, after, differences(before, after))
 
     # --- columns and rows ------------------------------------------------------------------------------------------
 
@@ -307,7 +314,7 @@ class Evolution:
             if stored is None or has_rows(state.path, target.table):
                 raise
             # The table was created from a definition that was ahead of the statements.
-            self._change(by, state, stored, stored, differences(stored, stored, by.sql_mode), anew=True)
+            self._change(by, state, stored, stored, differences(stored, stored), anew=True)
             return
         self._change(by, state, before, after, followed)
 
@@ -354,22 +361,86 @@ class Evolution:
         self._require_layout(state, found, by)
         if pending is None:
             empty = not has_rows(state.path, target.table)
+            reading = None
             if not empty:
-                self._require_known(found, by)
-            if not found.changes(there) and not found.updates and not anew:
+                found = self._settled(found, state)
+                reading = self._required_reading(by, state, found, before, after)
+            if not found.changes(there) and not found.updates and not anew and reading is None:
                 if before != after:
                     self._set(state, Record(by.seq, after), {})
                 return
-            if anew or (empty and found.changes(there)) or found.rewrites:
+            if anew or (empty and found.changes(there)):
                 self._replace(found.columns, after, state, is_empty=empty)
                 return
-            pending = self._declare(by, state, found, after)
+            columns = found.columns if reading is None else reading.planned(found.columns)
+            if found.rewrites or columns is None:
+                self._rewrite(found.columns, after, state, reading)
+                return
+            pending = self._declare(by, state, replace(found, columns=columns), after, reading)
+        else:
+            reading = self._pending_reading(by, state, pending, after)
         self._steps(Goals.of_json(pending.columns))
         is_history = target.apply.mode == "append"
-        updates = [] if is_history else found.updates
+        # A table with the declared columns does not tell the values any more; records of version 1 leave that open.
+        updates = found.updates if pending.values is None else pending.values
+        updates = {} if is_history else updates
+        if reading is not None:
+            self._fill(reading, updates)
+            return
         self._commit(fill_statement(target, updates) if updates else position_statement(target))
 
-    def _declare(self, by: DdlStatement, state: DeltaState, found: Plan, after: TableSchema) -> Record:
+    # --- values that were read -------------------------------------------------------------------------------------
+
+    def _required_reading(
+        self, by: DdlStatement, state: DeltaState, found: Plan, before: TableSchema, after: TableSchema
+    ) -> ColumnReading | None:
+        """Returns the values that only the server knew; None if all values are known. Raises what a statement with
+        unknown values raises if they were not read."""
+        reasons = [*found.unknown, *found.unknown_new]
+        if not reasons:
+            return None
+        reason = "; ".join(dict.fromkeys(reasons))
+        names = columns_to_read(self._around.session, self._target, state, found, before, after)
+        return self._reading(by, state, reason, names, after)
+
+    def _pending_reading(
+        self, by: DdlStatement, state: DeltaState, pending: Record, after: TableSchema
+    ) -> ColumnReading | None:
+        """Does what :meth:`_required_reading` does, for a statement whose ALTERs have begun."""
+        names = tuple(pending.columns.get(_READ, ()))
+        return None if not names else self._reading(by, state, "its ALTERs were cut off", names, after)
+
+    def _reading(
+        self, by: DdlStatement, state: DeltaState, reason: str, names: tuple[str, ...], after: TableSchema
+    ) -> ColumnReading | None:
+        target, reading = self._target, self._around.reading
+        if reading is None or reading.seq != by.seq or not set(names) <= set(reading.names):
+            raise unknown(target, by, reason, names)
+        fields = columns_of_schema(after, target.policies)
+        if not names or any(fields.field_of(name) != reading.field_of(name) for name in reading.names):
+            raise unknown(target, by, f"{reason}; the columns that were read are others")
+        if not reading.are_complete(self._around.session, target, state):
+            raise unknown(target, by, f"{reason}; the rows that were read are not those of the Delta table")
+        return reading
+
+    def _fill(self, reading: ColumnReading, updates: Mapping[str, str]) -> None:
+        with view_of(reading.rows(self._around.session)) as view:
+            self._commit(reading.fill_statement(self._target, view, self._read(), updates))
+
+    def _rewrite(
+        self, columns: list[PlannedColumn], schema: TableSchema, state: DeltaState, reading: ColumnReading | None
+    ) -> None:
+        """Writes the table anew from its own rows, with the values that were read."""
+        if reading is None:
+            self._replace(columns, schema, state)
+            return
+        with view_of(reading.rows(self._around.session)) as view:
+            joined = f" LEFT JOIN {view} ON {reading.on(self._target)}"
+            self._replace(reading.joined(columns), schema, state, joined=joined)
+
+    def _declare(
+        self, by: DdlStatement, state: DeltaState, found: Plan, after: TableSchema, reading: ColumnReading | None
+    ) -> Record:
         """Records what the table must become, and switches on what its ALTERs need."""
         there, inner = columns_of(state), columns_of(state, before=True)
         physical = {column.name: column.physical for column in inner}
@@ -386,7 +457,8 @@ class Evolution:
             properties |= MAPPING
         if any(c.was is not None and c.was.type != c.type for c in found.columns):
             properties |= WIDENING
-        record = Record(by.seq, after, goals.to_json())
+        read = {} if reading is None else {_READ: list(reading.names)}
+        record = Record(by.seq, after, goals.to_json() | read, found.updates)
         self._set(state, record, properties)
         return record
 
@@ -442,6 +514,11 @@ class Evolution:
             raise unknown(target, by, str(reason)) from None
 
     # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _settled(self, found: Plan, state: DeltaState, other: Target | None = None) -> Plan:
+        """Returns the plan once the rows were looked at: the table's own, or those of one that it takes over."""
+        spark, target = self._around.session.spark, self._target if other is None else other
+        return found.settled(lambda conditions: conditions_met(spark, target, state, conditions))
 
     def _require_known(self, found: Plan, by: DdlStatement) -> None:
         reasons = [*found.unknown, *found.unknown_new]
@@ -527,9 +604,11 @@ class Evolution:
         seq: int | None = None,
         *,
         is_empty: bool = False,
+        joined: str = "",
     ) -> None:
         """Begins a new generation with these columns, filled from a version of a table (None: empty), in one statement.
-        ``seq``: the position that it carries if rows follow, instead of the batch's end."""
+        ``seq``: the position that it carries if rows follow, instead of the batch's end. ``joined``: see
+        :func:`~spark_jobs.apply.schema.content.rewrite_statement`."""
         target, manifest, state = self._target, self._around.manifest, self._state
         position = manifest.last_seq if seq is None else seq
         generation = 0 if state is None else state.generation + 1
@@ -537,7 +616,7 @@ class Evolution:
         properties = properties_after(target, columns, schema, origin, (state, source))
         begins = self._begins(None if is_empty else source, position)
         properties[BEGINS_PROPERTY] = "" if begins is None else str(begins)
-        statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty)
+        statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty, joined=joined)
         before = DeltaState(target.path, -1, {}, "", 0) if state is None else state
         self._changed = True
         self._around.commit(

@@ -63,16 +63,16 @@ def effect_of(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffec
     return value_effect(old, new, sql_mode)
 
 
-def differences(before: TableSchema, after: TableSchema, sql_mode: int) -> tuple[Followed, ...]:
+def differences(before: TableSchema, after: TableSchema) -> tuple[Followed, ...]:
     """Returns the columns of ``after`` as a tool for schema changes makes them: it copies the columns that both
-    definitions have, and new ones hold their defaults."""
+    definitions have, by INSERT IGNORE, which is never strict, and new ones hold their defaults."""
     there = {column.name.lower(): column for column in before.columns}
     vanished = there.keys() - {column.name.lower() for column in after.columns}
     found = []
     for column in after.columns:
         old = there.get(column.name.lower())
         if old is not None:
-            found.append(Followed(column, old, effect_of(old, column, sql_mode)))
+            found.append(Followed(column, old, effect_of(old, column, sql_mode=0)))
         elif vanished:
             found.append(Followed(column, None, None, Unknown("it may be another column under a new name")))
         else:

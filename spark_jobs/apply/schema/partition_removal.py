@@ -18,7 +18,8 @@ from spark_jobs.apply.schema.content import (
     removal_statement,
     truncate_statement,
 )
-from spark_jobs.apply.schema.partitions import Condition, Unclear, condition_of
+from spark_jobs.apply.schema.evidence import conditions_met
+from spark_jobs.apply.schema.partitions import Unclear, condition_of
 from spark_jobs.delta.present_rows import LakeVersion, loaded_seq
 from spark_jobs.delta.sql import quote
 from spark_jobs.runtime.session import view_of
@@ -60,7 +61,8 @@ def removal(session: TableSession, target: Target, state: DeltaState, dropped: D
         yield position_statement(target)
         return
     condition = condition_of(partitions, there, target, schema, columns_of(state))
-    _require_clear(session, target, state, condition)
+    for doubt in conditions_met(session.spark, target, state, condition.doubts, present=False):
+        raise Unclear(condition.doubts[doubt])
     if target.apply.mode != "append":
         yield removal_statement(target, by, condition.where)
         return
@@ -74,14 +76,3 @@ def removal(session: TableSession, target: Target, state: DeltaState, dropped: D
     in_order = Window.orderBy(*[f.col(quote(key)) for key in keys])
     with view_of(rows.withColumn("_row", (f.row_number().over(in_order) - 1).cast("long"))) as view:
         yield deletes_statement(target, by, view, columns)
-
-
-def _require_clear(session: TableSession, target: Target, state: DeltaState, condition: Condition) -> None:
-    """Raises Unclear if the table has rows for which the condition is not certain."""
-    own = "" if target.own_rows is None else f" AND {target.own_rows}"
-    for doubt, reason in condition.doubts.items():
-        found = session.spark.sql(
-            f"SELECT 1 FROM {target.sql} VERSION AS OF {state.version} WHERE ({doubt}){own} LIMIT 1"  # noqa: S608
-        )
-        if found.collect():
-            raise Unclear(reason)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.changes import Constant, Null, Unknown
+from cdc.sql.conversions import Converted
 from spark_jobs.apply.schema.columns import DeltaColumn, Goal, holds, widens
-from spark_jobs.apply.schema.values import Conversion, Expression, constant_sql, conversion, history_type
+from spark_jobs.apply.schema.values import Expression, constant_sql, conversion, doubtful, history_type
 from spark_jobs.delta.sql import quote
 from spark_jobs.source.columns import SourceColumns, columns_of_schema
 
@@ -35,6 +36,8 @@ class PlannedColumn:
     """The column that it was; None for a new one."""
     value: Expression | None = None
     """SQL of its old rows' values, from the SQL of the column that it was; None if they stay, or are null."""
+    is_computed: bool = False
+    """Whether ``value`` is the same as before for most rows, perhaps for all."""
 
     def goal(self, before: dict[str, str]) -> Goal:
         """Returns the goal. ``before``: the physical names inside ``_before``, by the names there."""
@@ -55,6 +58,13 @@ class Plan:
     """Why only the server knows the rows of columns that were there."""
     unknown_new: list[str] = field(default_factory=list)
     """The same of new columns."""
+    doubts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Conditions of rows, as SQL over the columns that were there. If there is such a row, only the server knows what
+    became of a column: the source's name of the column, and the reason."""
+    read: list[str] = field(default_factory=list)
+    """The source's names of the columns that these reasons are about."""
+    reads_all: bool = False
+    """Whether a snapshot of these columns is not enough, because a policy has changed."""
     refused: list[str] = field(default_factory=list)
     """What the policy does not allow, as clauses whose subject is the statement."""
 
@@ -65,9 +75,28 @@ class Plan:
         )
 
     @property
-    def updates(self) -> list[PlannedColumn]:
-        """The columns whose old rows get other values."""
-        return [column for column in self.columns if column.value is not None]
+    def updates(self) -> dict[str, str]:
+        """What old rows get as SQL, by the names of columns, once these have their names and types."""
+        return {c.name: c.value(quote(c.name)) for c in self.columns if c.value is not None}
+
+    def settled(self, met: Callable[[Collection[str]], list[str]]) -> Plan:
+        """Returns the plan with what the rows tell: columns that only the server knows, and no values that are the same
+        as before in all rows. ``met`` returns those of some conditions that hold for a row."""
+        doubts = [self.doubts[condition] for condition in met(self.doubts)]
+
+        def settle(column: PlannedColumn) -> PlannedColumn:
+            if column.was is None or column.value is None or not column.is_computed:
+                return column
+            name = quote(column.was.name)
+            differs = f"NOT ({name} <=> {column.value(name)})"
+            return column if met([differs]) else replace(column, value=None)
+
+        return replace(
+            self,
+            columns=[settle(column) for column in self.columns],
+            unknown=[*self.unknown, *(reason for _, reason in doubts)],
+            read=[*self.read, *(name for name, _ in doubts)],
+        )
 
 
 def plan(
@@ -79,7 +108,11 @@ def plan(
     work = _Work(target, {c.name.lower(): c for c in there}, _columns(before, target), _columns(after, target))
     wanted = Plan()
     for one in followed:
+        reasons = len(wanted.unknown) + len(wanted.unknown_new)
         column = work.column(one, wanted)
+        if len(wanted.unknown) + len(wanted.unknown_new) > reasons:
+            wanted.read.append(one.column.name)
+            wanted.reads_all = wanted.reads_all or work.has_other_policy(one)
         if column is not None:
             wanted.columns.append(column)
     policy = target.apply.schema_changes
@@ -130,13 +163,45 @@ class _Work:
                     f"the column {one.column.name} is under the policy {label} and prints otherwise now"
                 )
                 return PlannedColumn(kind.name, kind.dataType, old)
-        found = self._conversion(one.old, one.column, old.type, kind.dataType, is_history=is_history)
+            self._doubt(one, old, label, wanted)
+        effect = None if is_history or is_null else one.effect
+        found = (
+            history_type(old.type, kind.dataType)
+            if is_history
+            else conversion(one.old, one.column, old.type, kind.dataType, effect)
+        )
         if found is None or (found.narrows and not self._has_only_present_rows):
             why = f"the column {one.column.name} becomes {one.column.column_type}, from {one.old.column_type}"
             wanted.unknown.append(why)
             return PlannedColumn(kind.name, kind.dataType, old)
         wanted.rewrites = wanted.rewrites or found.rewrites
-        return PlannedColumn(kind.name, found.type, old, found.expression)
+        value, is_computed = found.expression, isinstance(effect, Converted) and not found.rewrites
+        if value is not None and is_computed and self.target.present_rows is not None:
+            value = _where(self.target.present_rows, value)
+        return PlannedColumn(kind.name, found.type, old, value, is_computed)
+
+    def _doubt(self, one: Followed, old: DeltaColumn, label: str, wanted: Plan) -> None:
+        """Adds the conditions of the rows for which the effect on a column is not certain."""
+        assert not isinstance(one.effect, Unknown) and one.old is not None
+        doubts = () if one.effect is None else one.effect.unless
+        if label and (doubts or isinstance(one.effect, Converted)):
+            wanted.unknown.append(f"the column {one.column.name} is under the policy {label}, and its values change")
+            return
+        for doubt in doubts:
+            if doubt.kind == "zero date" and self.before.values.zero_dates == "fail":
+                continue
+            condition = doubtful(doubt, quote(old.name), old.type, is_set=one.old.data_type == "set")
+            reason = f"column {one.column.name}: {doubt.reason}"
+            if condition is None:
+                wanted.unknown.append(reason)
+            else:
+                wanted.doubts[condition] = one.column.name, reason
+
+    def has_other_policy(self, one: Followed) -> bool:
+        """Whether the column is under another policy than the old one was, or the Delta table did not have that."""
+        if one.old is None:
+            return False
+        return self._old(one) is None or self._label(self.after, one.column) != self._label(self.before, one.old)
 
     @property
     def _has_only_present_rows(self) -> bool:
@@ -155,12 +220,6 @@ class _Work:
         label = columns.labels.get(column.name.lower(), "")
         return "" if label.startswith("rename:") else label
 
-    @staticmethod
-    def _conversion(
-        old: ColumnSchema, new: ColumnSchema, have: t.DataType, want: t.DataType, *, is_history: bool
-    ) -> Conversion | None:
-        return history_type(have, want) if is_history else conversion(old, new, have, want)
-
     def _constant(self, one: Followed, wanted: Plan) -> Expression | None:
         if isinstance(one.old_rows, Null):
             return None
@@ -172,6 +231,11 @@ class _Work:
             return None
         wanted.unknown_new.append(f"the new column {one.column.name}: {one.old_rows.reason}")
         return None
+
+
+def _where(condition: str, value: Expression) -> Expression:
+    """Returns a value for the rows of a condition; others keep theirs."""
+    return lambda old: f"CASE WHEN {condition} THEN {value(old)} ELSE {old} END"
 
 
 def _prints_alike(old: ColumnSchema, new: ColumnSchema) -> bool:

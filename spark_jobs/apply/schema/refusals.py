@@ -23,16 +23,23 @@ def refusal(target: Target, by: DdlStatement, what: str, policy: str) -> Unsuppo
     )
 
 
-def unknown(target: Target, by: DdlStatement, reason: str) -> UnsupportedDdlError | NeedsSnapshotError:
-    """Returns the error for a statement after which only the server knows the table's rows."""
+def unknown(
+    target: Target, by: DdlStatement, reason: str, columns: tuple[str, ...] = ()
+) -> UnsupportedDdlError | NeedsSnapshotError:
+    """Returns the error for a statement after which only the server knows the table's rows, or the values of these
+    columns alone."""
     if target.apply.on_unknown_effect == "fail":
         return refusal(
             target, by, f"changes rows in a way that only the server knows ({reason})", "on_unknown_effect: fail"
         )
+    reads = f", which reads {', '.join(columns)} and the key again" if columns else ""
     return NeedsSnapshotError(
         f"only the server knows the table's rows after this statement ({reason}): {by.shown}",
         place=f"table {target.table}",
-        remedy=f"Run `cdc snapshot {target.destination} {target.table}`; the other tables go on (on_unknown_effect).",
+        remedy=f"Run `cdc snapshot {target.destination} {target.table}`{reads}; the other tables go on "
+        "(on_unknown_effect).",
+        seq=by.seq,
+        columns=columns,
     )
 
 

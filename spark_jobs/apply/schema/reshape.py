@@ -19,6 +19,7 @@ from pyspark.sql import types as t
 from cdc.errors import UnsupportedDdlError
 from cdc.log import get_logger
 from cdc.sql.changes import Unknown
+from cdc.sql.conversions import Converted
 from cdc.targets import application_id
 from spark_jobs.apply.schema.columns import DeltaColumn, columns_of
 from spark_jobs.apply.schema.content import rewrite_statement
@@ -94,6 +95,8 @@ def _followed(table: str, before: TableSchema | None, to: Destined) -> list[Foll
     for column in to.schema.columns:
         was = old.get(names.get(column.name.lower(), column.name.lower()) or "")
         effect = None if was is None else effect_of(was, column, 0)
+        if effect is not None and not isinstance(effect, Unknown) and (effect.unless or isinstance(effect, Converted)):
+            effect = Unknown("older rows keep their values")
         found.append(Followed(column, was, effect, Unknown("the snapshot has overtaken the statement")))
     return found
 

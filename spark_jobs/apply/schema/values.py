@@ -15,10 +15,12 @@ from pyspark.sql import types as t
 from cdc.decode.policies import hashed, masked
 from cdc.schemas import ColumnSchema
 from cdc.sql.changes import Constant
+from cdc.sql.conversions import Converted, Doubt, ValueEffect
 from cdc.sql.shapes import INTEGER_BYTES, shape_of
 from spark_jobs.apply.schema.columns import INTEGERS, holds, widens
 from spark_jobs.delta.sql import literal, text_literal
 from spark_jobs.delta.tables import ddl_type
+from spark_jobs.source.column_types import MAX_PRECISION
 
 if TYPE_CHECKING:
     from cdc.decode.policies import PolicedColumn
@@ -48,9 +50,14 @@ class Conversion:
 # --- changed columns
 
 
-def conversion(old: ColumnSchema, new: ColumnSchema, have: t.DataType, want: t.DataType) -> Conversion | None:
+def conversion(
+    old: ColumnSchema, new: ColumnSchema, have: t.DataType, want: t.DataType, effect: ValueEffect | None = None
+) -> Conversion | None:
     """Returns how a column in Delta's type ``have`` becomes one that holds values of ``want``; None if Spark cannot do
-    what the server did. The values are those of the source; policies that change them are not known here."""
+    what the server did. The values are those of the source; policies that change them are not known here. ``effect``:
+    what the server did to the values; None: they stayed as they are, or became wider."""
+    if isinstance(effect, Converted):
+        return _converted(effect, have, want)
     if old.data_type in _NUMBERS and new.data_type in _NUMBERS:
         if isinstance(want, t.StringType):
             return _as_number_text(old, new, have)
@@ -81,6 +88,92 @@ def history_type(have: t.DataType, want: t.DataType) -> Conversion:
         return Conversion(have)
     cast: Expression = lambda value: f"CAST({value} AS STRING)"  # noqa: E731
     return Conversion(t.StringType(), cast, rewrites=True)
+
+
+def _converted(effect: Converted, have: t.DataType, want: t.DataType) -> Conversion | None:
+    computed = _computed(effect, have)
+    if computed is None:
+        return None
+    kind = have if holds(have, want) else _common_decimal(have, want) or want
+    in_place = kind == have or widens(have, kind)
+    cast = "CAST" if in_place else "try_cast"  # a removed row may have any value
+    sql = ddl_type(kind)
+    return Conversion(kind, lambda value: f"{cast}({computed(value)} AS {sql})", rewrites=not in_place)
+
+
+def _computed(effect: Converted, have: t.DataType) -> Expression | None:
+    """Returns the SQL of what the server made of a value; None for values that Delta has in another form."""
+    number = effect.number
+    forms: dict[str, tuple[type[t.DataType], Expression]] = {
+        "rounded": (t.DecimalType, lambda value: f"round({value}, {number})"),
+        "double": (t.DecimalType, lambda value: f"CAST({value} AS DOUBLE)"),
+        "cut": (t.StringType, lambda value: f"left({value}, {number})"),
+        "trimmed": (t.StringType, lambda value: f"trim(TRAILING ' ' FROM left({value}, {number}))"),
+        "ordered": (t.StringType, lambda value: _ordered(value, effect.members)),
+        "bytes": (t.StringType, lambda value: f"CAST({value} AS BINARY)"),
+        "day": (t.TimestampNTZType, lambda value: f"CAST({value} AS DATE)"),
+        "digits": (t.DateType, lambda value: f"CAST(date_format({value}, 'yyyyMMdd') AS INT)"),
+    }
+    if effect.to == "padded" and isinstance(have, t.StringType | t.BinaryType):
+        return lambda value: f"rpad(CAST({value} AS BINARY), {number}, X'00')"
+    if effect.to == "single" and isinstance(have, t.DecimalType | t.DoubleType):
+        return lambda value: f"CAST(CAST({value} AS DOUBLE) AS FLOAT)"
+    if effect.to == "text":
+        return _shown(have, number)
+    kind, expression = forms.get(effect.to, (t.NullType, lambda value: value))
+    return expression if isinstance(have, kind) else None
+
+
+def _ordered(value: str, members: tuple[str, ...]) -> str:
+    listed = ", ".join(map(text_literal, members))
+    kept = f"filter(array({listed}), member -> array_contains(split({value}, ','), member))"
+    return f"CASE WHEN {value} IS NOT NULL THEN array_join({kept}, ',') END"
+
+
+def _shown(have: t.DataType, digits: int) -> Expression | None:
+    """Returns the SQL of a number or a time as SELECT shows it. ``digits``: those of its fraction of a second."""
+    if isinstance(have, t.StringType | t.DecimalType | t.DateType):
+        return lambda value: f"CAST({value} AS STRING)"
+    if isinstance(have, t.TimestampNTZType):
+        form = "yyyy-MM-dd HH:mm:ss" + ("." + "S" * digits if digits else "")
+        return lambda value: f"date_format({value}, '{form}')"
+    return None
+
+
+def doubtful(doubt: Doubt, value: str, have: t.DataType, *, is_set: bool) -> str | None:
+    """Returns the condition, as SQL, of the values that a doubt concerns; None if they cannot be told in Delta's type.
+    ``is_set``: whether the column is a SET."""
+    if doubt.kind in ("null", "zero date"):
+        return f"{value} IS NULL"
+    is_number = isinstance(have, t.NumericType)
+    if doubt.kind == "zero":
+        return f"({value} IS NULL OR {value} = 0)" if is_number else None
+    if doubt.kind == "outside":
+        return _outside(doubt, value, have) if is_number else None
+    if doubt.kind == "longer":
+        if isinstance(have, t.IntegralType | t.DecimalType):
+            value = f"CAST({value} AS STRING)"
+        elif not isinstance(have, t.StringType):
+            return None
+        return f"length({value}) > {doubt.length}"
+    if doubt.kind == "more bytes":
+        return f"octet_length({value}) > {doubt.length}" if isinstance(have, t.StringType | t.BinaryType) else None
+    if not isinstance(have, t.StringType):
+        return None
+    if doubt.kind == "uses":
+        members = ", ".join(map(text_literal, doubt.members))
+        return f"arrays_overlap(split({value}, ','), array({members}))" if is_set else f"{value} IN ({members})"
+    return f"length({value}) <> octet_length({value})"
+
+
+def _outside(doubt: Doubt, value: str, have: t.DataType) -> str:
+    is_binary = isinstance(have, t.FloatType | t.DoubleType)
+    sides = [
+        f"{value} {sign} {f'{float(limit)!r}D' if is_binary else f'{limit:f}'}"
+        for sign, limit in zip("<>", doubt.range, strict=True)
+        if limit is not None and (is_binary or abs(limit) < 10**MAX_PRECISION)
+    ]
+    return f"({' OR '.join(sides)})" if sides else "false"
 
 
 _ANY = ColumnSchema(

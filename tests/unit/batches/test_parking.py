@@ -26,8 +26,8 @@ from cdc.batches.parking import (
 from cdc.batches.retention import holders
 from cdc.config.store import RetainConfig
 from cdc.config.tables import TablesConfig
-from cdc.errors import LeaseHeldError, UsageError
-from cdc.meta import Outstanding, ParkedTable, Subscription
+from cdc.errors import LeaseHeldError, NeedsSnapshotError, UsageError
+from cdc.meta import Outstanding, ParkedTable, Subscription, UnknownColumns
 from cdc.meta.file import FileMeta
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -61,6 +61,35 @@ def test_an_ack_parks_what_the_merge_left_out() -> None:
     left_out = Parking(due="retry", reason="no room", keep_seq=7)
     park_left_out(known, [TableResult(table=T, parked=left_out), TableResult(table="shop.items")], NOW)
     assert known.parked == {T: ParkedTable(due="retry", reason="no room", since=NOW, keep_seq=7)}
+
+
+def test_an_ack_records_the_columns_that_have_to_be_read() -> None:
+    known = Subscription()
+    columns = UnknownColumns(seq=9, names=("id", "t"))
+    left_out = Parking(due="snapshot", reason="DDL", keep_seq=7, columns=columns)
+    park_left_out(known, [TableResult(table=T, parked=left_out)], NOW)
+    assert known.parked == {T: ParkedTable(due="snapshot", reason="DDL", since=NOW, keep_seq=7, columns=columns)}
+    # A table that failed before still needs the changes since then; one that is read as a whole needs none.
+    known = Subscription(parked={T: record("retry", 5)})
+    park_left_out(known, [TableResult(table=T, parked=left_out)], LATER)
+    found = known.parked[T]
+    assert (found.due, found.keep_seq, found.columns, found.since) == ("snapshot", 5, columns, NOW)
+    known = Subscription(parked={T: record("snapshot", None)})
+    park_left_out(known, [TableResult(table=T, parked=left_out)], LATER)
+    assert known.parked[T].columns is None
+
+
+def test_columns_are_those_of_an_error() -> None:
+    assert UnknownColumns.of(NeedsSnapshotError("m", seq=9, columns=("t",))) == UnknownColumns(seq=9, names=("t",))
+    assert UnknownColumns.of(NeedsSnapshotError("m", seq=9)) is None
+    assert UnknownColumns.of(UsageError("m")) is None
+
+
+def test_empty_keys_of_a_parked_table_are_not_written() -> None:
+    assert set(record().model_dump()) == {"due", "reason", "since", "keep_seq"}
+    columns = UnknownColumns(seq=9, names=("t",))
+    whole = record().model_copy(update={"columns": columns})
+    assert ParkedTable.model_validate_json(whole.model_dump_json()) == whole
 
 
 @pytest.mark.parametrize(

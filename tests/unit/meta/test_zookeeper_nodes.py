@@ -10,7 +10,7 @@ import pytest
 
 from cdc.addresses import Address
 from cdc.errors import DamagedError, IdentityError, VersionError
-from cdc.meta import ParkedTable, State, TableRecord
+from cdc.meta import ParkedTable, State, TableRecord, UnknownColumns
 from cdc.meta.state import Subscription
 from cdc.meta.zookeeper_nodes import Nodes, parse, refuse_foreign, render
 
@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 ADDRESS = Address("db.example", 3306)
 
 
-def golden(version: int = 5) -> Nodes:
+def golden(version: int = 6) -> Nodes:
     content = (GOLDEN / f"meta-zookeeper-v{version}.json").read_bytes()
     return {path: text.encode() for path, text in json.loads(content).items()}
 
@@ -83,6 +83,12 @@ def test_version_4_is_read() -> None:
     assert (source.epoch, source.began.after_seq, len(source.former)) == (1, 206158431791, 1)
 
 
+def test_version_6_is_read() -> None:
+    known = read(golden(6)).subscriptions["apply"].parked
+    assert known["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
+    assert known["shop.items"].columns is None
+
+
 def test_a_client_id_of_canal_has_the_node_where_canals_tools_look() -> None:
     nodes = golden(5)
     assert read(nodes).subscriptions["canal-1001"].acked_seq == 206158431791
@@ -141,7 +147,7 @@ def test_a_client_id_takes_no_cursor_of_canals_own_server() -> None:
     refuse_foreign(read(golden(5)), {"1001": frozenset({"cluster", "running"})}, lambda path: f"/{path}")
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_data_of_older_versions_is_kept_by_a_change(version: int) -> None:
     before = read(golden(version))
     assert read(render(before, ADDRESS, "c")) == before

@@ -43,11 +43,21 @@ def test_a_snapshot_of_version_1_is_read() -> None:
     assert files.read_progress() is not None
 
 
+def test_a_snapshot_of_columns_has_version_2() -> None:
+    files = SnapshotFiles.open(str(GOLDEN.with_name("snapshot-v2")))
+    assert (files.info.version, files.info.key, files.info.columns) == (2, ("id",), ("total",))
+    assert files.info.definition.column_names == ("day", "id", "note", "total")
+    rows = [row for record in files.records() for batch in files.batches(record) for row in batch.to_pylist()]
+    assert rows == [{"id": 1, "amount": Decimal("1.50")}, {"id": 2, "amount": Decimal("-2.00")}]
+    assert SnapshotFiles.open(str(GOLDEN)).info.columns is None
+    assert "columns" not in SnapshotFiles.open(str(GOLDEN)).info.model_dump()
+
+
 def test_a_newer_version_is_refused(copied: Path) -> None:
     for name in ("snapshot.json", "chunk-000-000001.json"):
         content = json.loads((copied / name).read_text())
-        (copied / name).write_text(json.dumps({**content, "version": 2}))
-        with pytest.raises(VersionError, match="has format version 2; this Towpath knows 1"):
+        (copied / name).write_text(json.dumps({**content, "version": 3}))
+        with pytest.raises(VersionError, match="has format version 3; this Towpath knows 2"):
             SnapshotFiles.open(str(copied)).records()
         (copied / name).write_text(json.dumps(content))
 

@@ -213,9 +213,11 @@ def test_old_rows(definition: str, expected: Null | Constant | None) -> None:
 
 
 def test_a_default_depends_on_the_tables_character_set() -> None:
-    changes = classify("ALTER TABLE t ADD n VARCHAR(5) DEFAULT 'ü', ADD m VARCHAR(5) DEFAULT 'u'", "d").changes
+    changes = classify("ALTER TABLE t ADD n VARCHAR(5) DEFAULT 'ж', ADD m VARCHAR(5) DEFAULT 'u'", "d").changes
     for charset, plain in (("latin1", Constant("u")), ("binary", Constant(b"u"))):
         table = TableSchema(columns=(), primary_key=(), charset=charset)
         found = [column.old_rows for column in plan_columns(table, changes).columns]
         assert isinstance(found[0], Unknown)
         assert found[1] == plain
+    table = TableSchema(columns=(), primary_key=(), charset="cp1251")
+    assert plan_columns(table, changes).columns[0].old_rows == Constant("ж")

@@ -228,10 +228,10 @@ def test_the_difference_of_two_definitions() -> None:
     there = columns_of(
         state_of([(f.name, f.name, f.dataType) for f in columns_of_schema(before, target().policies).fields])
     )
-    found = plan(target(), there, differences(before, after, STRICT), before, after)
+    found = plan(target(), there, differences(before, after), before, after)
     assert shown(found) == ["id int", "a bigint", "b string", "d date", "h string"]
     renamed = schema_of(TABLE.replace(" c ", " cc "))
-    assert plan(target(), there, differences(before, renamed, STRICT), before, renamed).unknown_new
+    assert plan(target(), there, differences(before, renamed), before, renamed).unknown_new
 
 
 def test_a_copy_computes_generated_columns_anew() -> None:
@@ -239,15 +239,17 @@ def test_a_copy_computes_generated_columns_anew() -> None:
     there = columns_of(
         state_of([(f.name, f.name, f.dataType) for f in columns_of_schema(before, target().policies).fields])
     )
-    assert "another type" in "; ".join(plan(target(), there, differences(before, after, STRICT), before, after).unknown)
-    assert not plan(target(), there, differences(before, before, STRICT), before, before).unknown
+    assert "another type" in "; ".join(plan(target(), there, differences(before, after), before, after).unknown)
+    assert not plan(target(), there, differences(before, before), before, before).unknown
 
 
 @pytest.mark.parametrize("kind", ["ENUM", "SET"])
 def test_members_in_other_letters_are_other_texts(kind: str) -> None:
     create = f"CREATE TABLE t (id INT PRIMARY KEY, e {kind}('A','b')) CHARSET utf8mb4"
-    assert planned(f"MODIFY e {kind}('a','b')", target(), create).unknown
-    assert not planned(f"MODIFY e {kind}('A','b')", target(), create).unknown
+    assert list(planned(f"MODIFY e {kind}('a','b')", target(), create).doubts.values()) == [
+        ("e", "column e: members that are no longer there become other values")
+    ]
+    assert not planned(f"MODIFY e {kind}('A','b')", target(), create).doubts
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -382,7 +384,8 @@ def test_every_statement_of_the_corpus_is_decided() -> None:
                     continue
                 unknown = bool(wanted.unknown or wanted.unknown_new)
                 decided["snapshot" if unknown else "rewritten" if wanted.rewrites else "altered"] += 1
+                decided["looked at"] += bool(wanted.doubts or any(one.is_computed for one in wanted.columns))
                 before = after
     assert decided["altered"] > 100
-    assert decided["snapshot"] > 20
+    assert decided["snapshot"] > 10 and decided["looked at"] > 10
     assert sum(decided.values()) > 300
