@@ -55,6 +55,7 @@ configuration, refuses the statement. ``different``: a fault. ``not run``: the s
 
 ASKED = {
     "time": "CAST({} AS CHAR)", "float": "{} + 0e0", "bit": "{} + 0", "json": "CAST({} AS CHAR)",
+    "enum": "CAST({} AS CHAR)", "set": "CAST({} AS CHAR)",
 }  # fmt: skip
 """Expressions for types that SELECT shows otherwise than Delta."""
 
