@@ -68,9 +68,9 @@ def merge_rest(mine: Job) -> CatchUp | None:
     except NeedsSnapshotError as error:
         note_unknown(mine, error)
         raise
-    for one in SnapshotFiles.find(mine.config, *split_table(mine.table)):
-        if one.info.columns is not None:
-            one.remove()
+    for files in SnapshotFiles.find(mine.config, *split_table(mine.table)):
+        if files.info.columns is not None:
+            files.remove()
     return done
 
 

@@ -138,6 +138,7 @@ def test_new_columns(tmp_path: Path, mariadb11: Server, database: Database, monk
     assert loop.files() == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_other_values_and_types(tmp_path: Path, mysql9: Server, database: Database) -> None:
     """Generated columns, types that are written anew, renamed columns and policies, while rows are changed and read."""
@@ -198,6 +199,7 @@ def require_computed(loop: Tables) -> None:
         assert found == [{"gg" if name == "g" else name: row[name] for name in row if name != "u"} for row in shown]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_whole_table_is_read_where_columns_are_not_enough(
     tmp_path: Path, mysql9: Server, database: Database

@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
 from spark_jobs.apply.schema.columns import columns_of, holds, widens
+from spark_jobs.apply.schema.evidence import conditions_met
 from spark_jobs.delta.present_rows import LakeVersion, matched
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import ddl_type
@@ -63,28 +64,28 @@ class ColumnReading:
 
     def field_of(self, name: str) -> t.StructField:
         """Returns the Delta column of one of :attr:`names`."""
-        found = self.columns.field_of(name)
-        assert found is not None  # a dropped column is not read
-        return found
+        field = self.columns.field_of(name)
+        assert field is not None  # a dropped column is not read
+        return field
 
     def rows(self, session: TableSession) -> DataFrame:
         """Returns the keys and the values of all rows that the source had after the statement, under names that no
         table has."""
         schema = t.StructType(self.columns.read_fields)
-        found = session.spark.read.schema(schema).parquet(*self.chunks)
+        rows = session.spark.read.schema(schema).parquet(*self.chunks)
         names = [quote(field.name) for field in schema.fields]
         if self.changes:
             changes = session.spark.read.schema(t.StructType([*schema.fields, *CHANGE_FIELDS])).parquet(*self.changes)
             first = _first(changes, self.keys)
-            unchanged = matched(found, first.select(*[quote(key) for key in self.keys]), self.keys, "left_anti")
-            found = unchanged.select(*names).unionByName(first.where(f.col(WAS_THERE)).select(*names))
+            unchanged = matched(rows, first.select(*[quote(key) for key in self.keys]), self.keys, "left_anti")
+            rows = unchanged.select(*names).unionByName(first.where(f.col(WAS_THERE)).select(*names))
         keys = [f.col(quote(key)).alias(f"{_KEY}{i}") for i, key in enumerate(self.keys)]
         values = []
         for i, field in enumerate(map(self.field_of, self.names)):
             value = f.col(quote(field.name))
             value = f.parse_json(value) if isinstance(field.dataType, t.VariantType) else value
             values.append(value.alias(f"{_VALUE}{i}"))
-        return found.select(*keys, *values, f.lit(True).alias(_IS_READ))
+        return rows.select(*keys, *values, f.lit(True).alias(_IS_READ))
 
     def on(self, target: Target) -> str:
         """Returns the condition by which a row of the table gets values."""
@@ -95,18 +96,18 @@ class ColumnReading:
         """Returns the columns of a table that is altered in place, before it gets the values; None if a type cannot be
         changed in place."""
         read = {self.field_of(name).name for name in self.names}
-        found = []
+        planned = []
         for column in columns:
             was = column.was
             if column.name not in read or was is None:
-                found.append(column)
+                planned.append(column)
             elif holds(was.type, column.type):
-                found.append(replace(column, type=was.type))
+                planned.append(replace(column, type=was.type))
             elif widens(was.type, column.type):
-                found.append(column)
+                planned.append(column)
             else:
                 return None
-        return found
+        return planned
 
     def joined(self, columns: Sequence[PlannedColumn]) -> list[PlannedColumn]:
         """Returns the columns of a table that is written anew from its rows, joined with :meth:`rows`."""
@@ -160,11 +161,9 @@ def first_changes(changes: DataFrame, columns: SourceColumns, keys: Sequence[str
         marks = [f.lit(rank).alias(RANK), f.lit(was_there).alias(WAS_THERE)]
         return changes.where(f.col("_op") == kind).select(*values, *at, *marks)
 
-    found = images(UPDATE, "_before.", 0, was_there=True)
-    found = found.unionByName(images(DELETE, "", 0, was_there=True))
-    found = found.unionByName(images(UPDATE, "", 1, was_there=False))  # counts for a key that the row has got
-    found = found.unionByName(images(INSERT, "", 1, was_there=False))
-    return _first(found, keys)
+    before = images(UPDATE, "_before.", 0, was_there=True).unionByName(images(DELETE, "", 0, was_there=True))
+    after = images(UPDATE, "", 1, was_there=False)  # counts for a key that the row has got
+    return _first(before.unionByName(after).unionByName(images(INSERT, "", 1, was_there=False)), keys)
 
 
 def _first(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -195,16 +194,16 @@ def _assigned(values: dict[str, str]) -> str:
 
 
 def columns_to_read(
-    session: TableSession, target: Target, state: DeltaState, found: Plan, before: TableSchema, after: TableSchema
+    session: TableSession, target: Target, state: DeltaState, plan: Plan, before: TableSchema, after: TableSchema
 ) -> tuple[str, ...]:
     """Returns the source's names of the columns that a snapshot must read after a statement; empty: the whole table."""
     apply, keys = target.apply, after.primary_key
-    if apply.shared or apply.mode == "append" or apply.schema_changes != "evolve" or found.reads_all:
+    if apply.shared or apply.mode == "append" or apply.schema_changes != "evolve" or plan.reads_all:
         return ()
-    names = tuple(dict.fromkeys(found.read))
+    names = tuple(dict.fromkeys(plan.read))
     if not names or not keys or keys != before.primary_key or _lower(apply.keys or keys) != _lower(keys):
         return ()
-    planned = {column.name: column for column in found.columns}
+    planned = {column.name: column for column in plan.columns}
     for key in keys:
         column = planned.get(target.policies.lake_name(key) or "")
         stays = column is not None and column.was is not None and column.value is None
@@ -225,7 +224,4 @@ def _has_former_rows(session: TableSession, target: Target, state: DeltaState) -
     present = target.present_rows
     if present is None:
         return False
-    found = session.spark.sql(
-        f"SELECT 1 FROM {target.sql} VERSION AS OF {state.version} WHERE NOT ({present}) LIMIT 1"  # noqa: S608
-    )
-    return bool(found.collect())
+    return bool(conditions_met(session.spark, target, state, [f"NOT ({present})"], present=False))

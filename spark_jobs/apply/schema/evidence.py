@@ -19,7 +19,9 @@ def conditions_met(
     source has at the table's position."""
     if not conditions or not _has_row(spark, target, state, conditions, present=present):
         return []
-    return [one for one in conditions if _has_row(spark, target, state, [one], present=present)]
+    if len(conditions) == 1:
+        return list(conditions)
+    return [condition for condition in conditions if _has_row(spark, target, state, [condition], present=present)]
 
 
 def _has_row(
