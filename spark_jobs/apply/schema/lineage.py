@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.changes import Change, Null, OldRows, Unknown
-from cdc.sql.conversions import ValueEffect, computes_alike, value_effect
+from cdc.sql.conversions import Same, ValueEffect, Widened, computes_alike, value_effect
 from cdc.sql.shapes import shape_of
 from cdc.sql.track import plan_columns
 
@@ -47,12 +47,20 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
 
 def _computed(columns: Sequence[Followed]) -> tuple[Followed, ...]:
     """Returns the columns; the values of generated ones are not known if any column may make them others."""
-    changed = [(one.old, one.column) for one in columns if one.old is not None and one.effect is not None]
-    if all(computes_alike(old, new) for old, new in changed):
+    changed = [(one.old, one.column, one.effect) for one in columns if one.old is not None and one.effect is not None]
+    if all(_stays(effect) and computes_alike(old, new) for old, new, effect in changed):
         return tuple(columns)
     return tuple(
-        replace(one, effect=_COMPUTED) if one.old is not None and one.column.is_generated else one for one in columns
+        replace(one, effect=_COMPUTED)
+        if one.old is not None and one.column.is_generated and not isinstance(one.effect, Unknown)
+        else one
+        for one in columns
     )
+
+
+def _stays(effect: ValueEffect) -> bool:
+    """Whether every value stays, whatever the rows are."""
+    return isinstance(effect, Same | Widened) and not effect.unless
 
 
 def effect_of(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:

@@ -157,6 +157,8 @@ GENERATED = "CREATE TABLE t (id INT PRIMARY KEY, a DECIMAL(5,1), n INT, v VARCHA
     [
         ("MODIFY g VARCHAR(20) AS (a + 1) STORED", "another expression"),
         ("MODIFY a DECIMAL(8,3)", "another type"),
+        ("MODIFY v VARCHAR(3)", "another type"),  # it may be cut
+        ("MODIFY n INT AUTO_INCREMENT", "another type"),  # 0 becomes a number
         ("MODIFY n BIGINT, MODIFY v VARCHAR(9), ADD z INT", ""),
         ("RENAME COLUMN n TO m", ""),
     ],
@@ -164,6 +166,11 @@ GENERATED = "CREATE TABLE t (id INT PRIMARY KEY, a DECIMAL(5,1), n INT, v VARCHA
 def test_generated_columns_are_computed_anew(alter: str, reason: str) -> None:
     found = planned(alter, target(), GENERATED)
     assert reason in "; ".join(found.unknown) and bool(found.unknown) == bool(reason)
+
+
+def test_a_column_computed_from_another_expression_is_read_with_it() -> None:
+    create = GENERATED.replace(" STORED)", " STORED, s VARCHAR(20) AS (g) STORED)")
+    assert planned("MODIFY g VARCHAR(20) AS (a + 1) STORED", target(), create).read == ["g", "s"]
 
 
 @pytest.mark.parametrize(
