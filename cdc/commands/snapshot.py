@@ -34,7 +34,7 @@ def snapshot(
 ) -> None:
     """Fill tables with the rows that they have at the source, while capture and apply go on.
 
-    Of a table that waits for the values of some columns after a schema change, these are read beside the key.
+    If a table waits for the values of some columns after a schema change, only these and the key are read.
 
     Nothing is locked, and nothing is written to the source. Call it again after an interruption: chunks that were read
     are not read again. Capture must be running.

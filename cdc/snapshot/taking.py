@@ -213,8 +213,8 @@ def begin_or_resume(
     db, name = find_table(conn, config, table)
     info = _describe(conn, config, db, name, source)
     if columns is not None:
-        there = {column.lower() for column in info.definition.column_names}
-        if not info.key or not {column.lower() for column in columns} <= there:
+        present = {column.lower() for column in info.definition.column_names}
+        if not info.key or not {column.lower() for column in columns} <= present:
             raise altered(table)
         info = info.of_columns(columns)
     # One that was loaded is kept: the table can be built again from it until the next one is loaded.

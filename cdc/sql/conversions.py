@@ -269,8 +269,8 @@ def _encoded(old: Shape, new: Shape) -> ValueEffect:
 
 
 def _in_charset(effect: ValueEffect, old: str | None, new: str | None, strict: bool) -> ValueEffect:
-    """What a change of character set makes of an effect on texts. A text without one has the table's, which is that of
-    its database as it was when the table was created; it is the same one before and behind a statement."""
+    """Returns an effect on texts, together with a change of their character set. A text without a character set has
+    that of the table, or else of the database at the time of CREATE TABLE; a statement does not change it."""
     if old == new:
         return effect
     if old is None or new is None:

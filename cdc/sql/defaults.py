@@ -31,7 +31,7 @@ _NOW = re.compile(
 )
 """The defaults that are the statement's time, or its day."""
 _FIRST_TIMESTAMP, _LAST_TIMESTAMP = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2038, 1, 19, 3, tzinfo=UTC)
-"""What every server takes as a TIMESTAMP, nearly."""
+"""The TIMESTAMPs that every server takes, up to the last hour."""
 _CODECS = {"latin1": "cp1252", "ascii": "ascii", "cp1250": "cp1250", "cp1251": "cp1251", "koi8r": "koi8_r"}
 """Character sets of one byte, with the names that Python has for them."""
 _ZERO_DATE = "0000-00-00"

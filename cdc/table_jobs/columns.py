@@ -21,9 +21,9 @@ from cdc.errors import (
     VersionError,
 )
 from cdc.log import get_logger
-from cdc.meta import ParkedTable, UnknownColumns
+from cdc.meta import UnknownColumns
 from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.job import SUBSCRIBER, Job, table_sessions
+from cdc.table_jobs.job import Job, table_sessions
 from cdc.targets import split_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def merge_columns(mine: Job, files: SnapshotFiles, wanted: UnknownColumns, low_s
     if low_seq < wanted.seq:
         raise TooEarlyError("the columns were read before the statement was done", place=f"table {mine.table}")
     reading = make_reading(table_sessions(mine.config), mine.config, mine.batches, files, wanted)
-    return bring_level(mine, _after_seq(mine), reading=reading)
+    return bring_level(mine, mine.keep_seq(), reading=reading)
 
 
 def merge_rest(mine: Job) -> CatchUp | None:
@@ -64,7 +64,7 @@ def merge_rest(mine: Job) -> CatchUp | None:
     if wanted is None or state is None or state.applied_seq < wanted.seq:
         return None
     try:
-        done = bring_level(mine, _after_seq(mine))
+        done = bring_level(mine, mine.keep_seq())
     except NeedsSnapshotError as error:
         note_unknown(mine, error)
         raise
@@ -74,18 +74,8 @@ def merge_rest(mine: Job) -> CatchUp | None:
     return done
 
 
-def _after_seq(mine: Job) -> int:
-    """Returns a seq up to which the table is complete."""
-    return _record(mine).keep_seq or 0
-
-
-def _record(mine: Job) -> ParkedTable:
-    return mine.batches.meta.read().subscription(SUBSCRIBER).parked[mine.table]
-
-
-def note_unknown(mine: Job, error: CdcError) -> UnknownColumns | None:
-    """Records what has to be read after an error of a table that waits for columns. Returns the columns; None if the
-    whole table has to be read."""
+def note_unknown(mine: Job, error: CdcError) -> None:
+    """Records what has to be read after an error of a table that waits for columns."""
     before = mine.columns()
     columns = UnknownColumns.of(error)
     if isinstance(error, TooEarlyError):
@@ -93,8 +83,8 @@ def note_unknown(mine: Job, error: CdcError) -> UnknownColumns | None:
     if columns is None:
         _log.warning("the whole table is read, and not its columns alone", table=mine.table, reason=str(error))
     if columns is None or columns != before:
-        mine.mark("snapshot", str(error), _record(mine).keep_seq, columns=columns)
-    return columns
+        record = mine.record()
+        mine.mark("snapshot", str(error), None if record is None else record.keep_seq, columns=columns)
 
 
 def asks_for_more(error: CdcError) -> bool:

@@ -70,19 +70,28 @@ class Job:
         )
         parking.park(self.batches.meta, SUBSCRIBER, self.table, record)
 
+    def record(self) -> ParkedTable | None:
+        """Returns why the table is parked; None if it is not."""
+        return self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
+
     def note(self, failure: CdcError) -> None:
         """Records why the table is still parked. What the next try needs stays in the store, if that may help."""
-        known = self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
-        if known is not None:
-            is_kept = known.due != "snapshot" or failure.retryable or known.columns is not None
-            loaded = known.loaded if failure.retryable else None
-            keep_seq = known.keep_seq if is_kept else None
-            self.mark(known.due, str(failure), keep_seq, loaded=loaded, columns=known.columns)
+        record = self.record()
+        if record is not None:
+            is_kept = record.due != "snapshot" or failure.retryable or record.columns is not None
+            loaded = record.loaded if failure.retryable else None
+            keep_seq = record.keep_seq if is_kept else None
+            self.mark(record.due, str(failure), keep_seq, loaded=loaded, columns=record.columns)
 
     def columns(self) -> UnknownColumns | None:
         """Returns the columns that a snapshot of the table must read; None: all of them."""
-        known = self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
-        return None if known is None else known.columns
+        record = self.record()
+        return None if record is None else record.columns
+
+    def keep_seq(self) -> int:
+        """Returns a seq up to which the table is complete, by its record."""
+        record = self.record()
+        return 0 if record is None else record.keep_seq or 0
 
     def end_of_batches(self) -> int:
         """Returns the seq that the table must reach: the end of the last outstanding batch, else the cursor."""

@@ -235,8 +235,8 @@ def _loaded_before(mine: Job) -> SnapshotFiles | None:
     """Returns the snapshot that a killed process has loaded without bringing the table level; None if there is none."""
     from cdc.snapshot.files import SnapshotFiles
 
-    record = mine.batches.meta.read().subscription(SUBSCRIBER).parked[mine.table]
-    if record.loaded is None:
+    record = mine.record()
+    if record is None or record.loaded is None:
         return None
     found = [one for one in SnapshotFiles.find(mine.config, *split_table(mine.table)) if one.id == record.loaded]
     return found[0] if found and found[0].loaded() is not None else None

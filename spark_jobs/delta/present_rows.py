@@ -73,10 +73,8 @@ class LakeVersion:
         mode = self.target.apply.mode
         if mode == "append":
             rows = _latest(since_base(rows, self.emptied_seq), self.keys, matches)
-        elif mode == "soft_delete":
-            rows = rows.where(~f.col("_deleted"))
-        elif mode == "scd2":
-            rows = rows.where(f.col("_valid_to").isNull())
+        elif self.target.present_rows is not None:
+            rows = rows.where(self.target.present_rows)
         return matches(rows).select(*[f.col(quote(name)) for name in columns])
 
 

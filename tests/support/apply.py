@@ -17,6 +17,7 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
+from cdc.errors import CdcError
 from cdc.store.reader.batch_builder import Limits
 from cdc.targets import table_path
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
@@ -32,6 +33,10 @@ LOCAL_CONF = COMPILED_CONF | {"spark.sql.codegen.wholeStage": "false", "spark.sq
 """The driver of most tests. It interprets queries: the code for one takes a quarter of the time of a small batch."""
 COMPILED = f"{{master: 'local[2]', conf: {COMPILED_CONF}}}"
 LOCAL = f"{{master: 'local[2]', conf: {LOCAL_CONF}}}"
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing of the driver's memory is used afterwards."""
 
 
 class Loop:
@@ -90,6 +95,27 @@ class Loop:
 
     def capture(self) -> None:
         Capture(self.config).run(until_current=True)
+
+    def merge_step_by_step(self, lease: Lease) -> tuple[list[TableResult], list[str]]:
+        """Merges a batch by drivers that do one step of a statement each, and die before their second. Returns the
+        results of the last one, and the steps of the others."""
+        from spark_jobs.apply.schema import evolve  # PySpark, which most tests with a loop do not need
+
+        steps: list[str] = []
+        while True:
+            seen: list[str] = []
+
+            def die(table: str, step: str, seen: list[str] = seen) -> None:
+                seen.append(step)
+                if len(seen) == 2:
+                    raise Killed(step)
+
+            evolve.before_step = die
+            try:
+                return pipeline.merge(self.config, lease), steps
+            except CdcError:
+                steps.append(seen[0])
+                assert len(steps) < 30
 
     def edit(self, old: str, new: str) -> None:
         """Replaces a text in the configuration's file, as an operator does, and reads the file again."""

@@ -57,8 +57,8 @@ outcome, without another run of Spark. Tables without a primary key are changelo
 _EVIDENCE = """
 ## Statements that are followed by a look at the rows
 
-What such a statement does to old rows depends on their values, which the Delta table has. Apply looks for values that
-make the effect uncertain, by Delta's statistics or one pass over the column; a table that has one needs a snapshot.
+The effect of such a statement on old rows depends on their values. Apply searches the Delta table for values that make
+the effect uncertain, by Delta's statistics or one pass over the column. A table that has one needs a snapshot.
 
 | statement | what apply looks for or computes |
 |---|---|
