@@ -181,9 +181,9 @@ class Schemas(BaseModel):
     """By ``db.table``, of partitioned tables whose partitions are known; None in files of Towpath 0.1, and where no
     capture has written them."""
     dropped_partitions: dict[int, dict[str, str]] = {}
-    """By the seq of a statement that drops or truncates partitions, and by ``db.table``: the clause of the partitions
-    right before it, as far as it tells which rows went. Of the last few such statements; a table whose partitions were
-    not certain is missing."""
+    """By the seq of a statement that drops, truncates, exchanges or converts partitions, and by ``db.table``: the
+    clause of the partitions right before it, as far as it tells which rows went. Of the last few such statements; a
+    table whose partitions were not certain is missing."""
 
     @property
     def key_ends(self) -> frozenset[str]:

@@ -307,16 +307,16 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         if ready.has_position:
             result = result_of(table, ready.state)
         elif changes:
-            cascaded, columns = batch.cascaded.get(table), ready.columns
-            if columns is None and cascaded is not None:
-                columns = columns_there(target, ready.state, columns_of_schema(cascaded.schema, target.policies))
+            unlogged, columns = ready.moved or batch.cascaded.get(table), ready.columns
+            if columns is None and unlogged is not None:
+                columns = columns_there(target, ready.state, columns_of_schema(unlogged.schema, target.policies))
             merge = TableMerge(
                 session=session,
                 target=target,
                 manifest=batch.manifest,
                 layout=ready.layout,
                 columns=columns,
-                cascaded=cascaded,
+                unlogged=unlogged,
                 schema=ready.schema,
                 check=batch.check,
                 is_large=batch.is_large(table),

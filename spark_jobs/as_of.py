@@ -389,7 +389,7 @@ class _Table:
         state = replace(state, applied_seq=found.seq)
         mode = self._target.apply.mode
         merge = TableMerge(
-            self._session, self._target, manifest, layout, columns, schema, lambda: None, cascaded=cascaded
+            self._session, self._target, manifest, layout, columns, schema, lambda: None, unlogged=cascaded
         )
         if mode == "append":
             rows = with_variants(read_changes(merge, columns, found.seq, "both"), columns.variants)

@@ -724,7 +724,7 @@ def _changes(
         schema=schema,
         check=lambda: None,
         is_large=found.largest_event_bytes.get(target.table, 0) > LARGE_BYTES,
-        cascaded=cascaded,
+        unlogged=cascaded,
     )
     rows = read_changes(merge, columns, low_seq, "after" if keys.is_primary else "both")
     return rows if keys.is_primary else with_moved_rows(rows, keys.names)

@@ -25,6 +25,7 @@ from cdc.store.formats.index import IndexFile, SegmentStats, StoreStats, stats_o
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.missing import read_removed
 from cdc.store.reader.reader import StoreReader
+from cdc.store.retention.disk import disk_usage
 from cdc.units import human_bytes
 from cdc.work_folders import make_work_folder
 
@@ -153,7 +154,7 @@ class ArchivedReader(StoreReader):
 
     def _require_room(self, size: int) -> None:
         with storage_errors(self.path):
-            usage = shutil.disk_usage(self.path)
+            usage = disk_usage(self.path)
         left = usage.free - int(usage.total * (1 - self._stop_ratio))
         if size > left:
             raise StorageError(

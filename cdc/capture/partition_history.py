@@ -23,6 +23,7 @@ from cdc.sql.changes import (
     DropDatabase,
     DropPartitions,
     DropTable,
+    MovePartition,
     RenameColumn,
     RenameTable,
     UnknownEffect,
@@ -51,7 +52,7 @@ class PartitionHistory:
         self._read = read
         self.known: dict[str, KnownPartitions] = {}
         self.dropped: dict[int, dict[str, str]] = {}
-        """By the seq of a statement: the partitions right before it, of the tables that lost rows by it."""
+        """By the seq of a statement: the partitions right before it, of the tables whose rows left some by it."""
 
     def begin(self, seq: int, stored: Schemas | None) -> None:
         """Takes the definitions that hold after ``seq`` from the newest file up to it, and those of other tables from
@@ -111,6 +112,8 @@ class PartitionHistory:
                 self._create(seq, name, change)
             case ChangePartitions() | DropPartitions():
                 self._change(seq, name, change)
+            case MovePartition():
+                self._note_before(seq, name, change)
             case RenameColumn() | DropColumn() | ChangeColumn() | UnknownEffect() | Unsupported():
                 if name in self.known and not (isinstance(change, ChangeColumn) and change.column.name == change.name):
                     self._ask(seq, name)
@@ -126,9 +129,19 @@ class PartitionHistory:
         else:
             self._ask(seq, name)
 
-    def _change(self, seq: int, name: str, change: ChangePartitions | DropPartitions) -> None:
+    def _right_before(self, seq: int, name: str) -> Partitions | None:
+        """Returns a table's partitions right before the statement at ``seq``; None if they are not certain."""
         known = self.known.get(name)
-        before = None if known is None or known.until >= seq else read_partitions(known.clause)
+        return None if known is None or known.until >= seq else read_partitions(known.clause)
+
+    def _note_before(self, seq: int, name: str, change: MovePartition) -> None:
+        """Keeps the partition whose rows leave a partitioned table, which stays as it is."""
+        before = self._right_before(seq, name)
+        if change.is_partitioned and change.partition is not None and before is not None:
+            self.dropped.setdefault(seq, {})[name] = before.reduced([change.partition]).to_text()
+
+    def _change(self, seq: int, name: str, change: ChangePartitions | DropPartitions) -> None:
+        before = self._right_before(seq, name)
         after = _after(before, change)
         if isinstance(change, DropPartitions) and before is not None and after is not None and change.names:
             self.dropped.setdefault(seq, {})[name] = before.reduced(change.names).to_text()

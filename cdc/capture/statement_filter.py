@@ -15,7 +15,7 @@ from cdc.binlog.framer import Decision
 from cdc.binlog.table_map import may_be_sequence
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
-from cdc.sql.changes import DropPartitions, NoEffect, RenameTable, SetDefault, TableName, table_of
+from cdc.sql.changes import DropPartitions, MovePartition, NoEffect, RenameTable, SetDefault, TableName, table_of
 from cdc.sql.statements import Statement, classify
 from cdc.sql.table_options import union_of
 from cdc.sql.tokens import tokenize
@@ -196,7 +196,7 @@ class StatementFilter:
         for name in names:
             mask |= 1 << (self._numbers.number(name) & 63)
         # A table without a listed change may have changed, such as the new name of a RENAME.
-        same = (NoEffect, SetDefault, DropPartitions)
+        same = (NoEffect, SetDefault, DropPartitions, MovePartition)
         harmless = {table_of(change) for change in found.changes if isinstance(change, same)}
         harmless -= {table_of(change) for change in found.changes if not isinstance(change, same)}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}

@@ -104,6 +104,12 @@ def _remarks(reader: StoreReader, found: Search, table: str) -> None:
     """Says what the store cannot tell."""
     for name, rows in found.lacking.items():
         say(f"{rows:,} row events of {table} are from a time at which it had no column {name}; they were not searched")
+    newest = reader.newest_schemas()
+    for key in () if newest is None else (newest[1].foreign_keys or {}).get(table, ()):
+        say(
+            f"the foreign key {key.name} to {key.parent} ({key.actions}) may have changed the row as well, without an "
+            "event here; `cdc.read_as_of` shows the row as of a transaction"
+        )
     first = found.changes[0] if found.changes else None
     if first is not None and first["op"] == "insert":
         return

@@ -142,7 +142,8 @@ class ApplyConfig(Section):
             }
         ),
     ] = "apply"
-    """Treatment of ALTER TABLE … DROP PARTITION and TRUNCATE PARTITION."""
+    """Treatment of rows that leave a partitioned table by ALTER TABLE … DROP PARTITION, TRUNCATE PARTITION, EXCHANGE
+    PARTITION or CONVERT PARTITION."""
     on_unknown_effect: Annotated[
         OnUnknownEffect,
         Doc(

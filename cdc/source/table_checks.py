@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
+from cdc.foreign_keys import refusal
 from cdc.patterns import exclusion
-from cdc.schemas import VERSIONED, ColumnSchema, Schemas, TableSchema, versioned_remedy
+from cdc.schemas import CHANGES_ROWS, VERSIONED, ColumnSchema, ForeignKey, Schemas, TableSchema, versioned_remedy
 from cdc.source.findings import Finding, error, ok, warning
 from cdc.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table, table_path
 
@@ -256,8 +257,24 @@ def check_foreign_keys(config: DestinationConfig, schemas: Schemas) -> Iterator[
                     f"Remove foreign_keys: park, so that apply executes the actions, or set {ignore} if its Delta "
                     f"table may differ. `cdc snapshot {config.name} {name}` brings a parked table back.",
                 )
+            elif obstacles := _obstacles(config, schemas, name, key):
+                yield warning(
+                    f"table {name}",
+                    f"{what}, and apply cannot find these rows in the Delta table: {obstacles}; it parks the table "
+                    f"when rows of {key.parent} are deleted, or their referenced columns change",
+                    f"Remove the obstacle, or set {ignore} if its Delta table may differ. `cdc snapshot {config.name} "
+                    f"{name}` brings a parked table back.",
+                )
             else:
                 yield ok(f"table {name}", f"{what}; apply executes its actions on the rows of the Delta table")
+
+
+def _obstacles(config: DestinationConfig, schemas: Schemas, child: str, key: ForeignKey) -> str:
+    """Returns why apply cannot follow a key's actions; nothing if it can."""
+    updates = key.on_update in CHANGES_ROWS or key.on_delete in ("SET NULL", "SET DEFAULT")
+    acts = {True: updates, False: key.on_delete == "CASCADE"}
+    found = [refusal(config, schemas, child, key, changes) for changes, may_act in acts.items() if may_act]
+    return "; ".join(dict.fromkeys(reason for reason in found if reason is not None))
 
 
 def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:

@@ -10,9 +10,12 @@ from cdc.sql.changes import (
     ChangeColumn,
     ChangePartitions,
     ConvertCharset,
+    CreateTable,
     DropColumn,
     DropPartitions,
     DropPrimaryKey,
+    DropTable,
+    MovePartition,
     NoEffect,
     RenameColumn,
     RenameTable,
@@ -25,7 +28,7 @@ from cdc.sql.changes import (
 )
 from cdc.sql.columns import Definition, Dialect, default_text, take_default, take_definition
 from cdc.sql.create_table import is_constraint, take_constraint
-from cdc.sql.partitions import take_listed, take_partitions
+from cdc.sql.partitions import take_listed, take_partition, take_partitions
 from cdc.sql.table_options import VERSIONING, merged, take_option, take_partitioning
 from cdc.sql.tokens import UNREADABLE, Cursor, Token, shown, split_commas
 from cdc.sql.types import take_charset, take_collation
@@ -89,8 +92,8 @@ class _Reader:
         if verb is None:
             return None
         text = shown(c.tokens[start:])
-        if c.take_words("TABLE") and verb == "CONVERT":
-            return self._with_other(c, text)
+        if verb == "CONVERT" and c.take_words("TABLE"):
+            return self._from_table(c, text)
         if not c.take_words("PARTITION"):
             if verb in ("DISCARD", "IMPORT") and c.take_words("TABLESPACE"):
                 return [UnknownEffect(self._table, "the rows come from a file, or go", clause=text)]
@@ -100,7 +103,7 @@ class _Reader:
         if verb in ("ADD", "COALESCE", "REORGANIZE"):
             return [self._changed_partitions(c, verb, text)]
         if verb in ("EXCHANGE", "CONVERT"):
-            return self._with_other(c, text)
+            return self._exchange(c, text) if verb == "EXCHANGE" else self._to_table(c, text)
         if verb in ("DROP", "TRUNCATE"):
             if_exists, names = c.take_words("IF", "EXISTS"), _take_names(c)
             is_all = c.take_words("ALL") if not names else False
@@ -126,14 +129,53 @@ class _Reader:
             self._table, "add", listed=listed or (), count=count, if_not_exists=if_not_exists, clause=text
         )
 
-    def _with_other(self, c: Cursor, text: str) -> list[Change]:
-        """EXCHANGE PARTITION p WITH TABLE t, CONVERT PARTITION p TO TABLE t, CONVERT TABLE t TO PARTITION p."""
-        other = c.take_table() if c.at and c.tokens[c.at - 1].is_word("TABLE") else None
-        while other is None and not c.at_end():
-            if c.take_words("TABLE"):
-                other = c.take_table()
-            else:
-                c.at += 1
+    def _exchange(self, c: Cursor, text: str) -> list[Change]:
+        """EXCHANGE PARTITION p WITH TABLE t."""
+        partition = c.take_name()
+        other = c.take_table() if c.take_words("WITH", "TABLE") else None
+        validates = _take_validation(c)
+        if partition is None or other is None or not c.at_end():
+            return self._between(other, text)
+        self.others.append(other)
+        return [
+            MovePartition(self._table, other, partition, is_partitioned=True, validates=validates, clause=text),
+            MovePartition(other, self._table, partition, is_partitioned=False, validates=validates, clause=text),
+        ]
+
+    def _to_table(self, c: Cursor, text: str) -> list[Change]:
+        """CONVERT PARTITION p TO TABLE t: MariaDB makes the table like the other one, but for the partitions."""
+        partition = c.take_name()
+        other = c.take_table() if c.take_words("TO", "TABLE") else None
+        if partition is None or other is None or not c.at_end():
+            return self._between(other, text)
+        self.others.append(other)
+        return [
+            DropPartitions(self._table, (partition,), clause=text),
+            CreateTable(other, None, like=self._table, clause=text),
+            ChangePartitions(other, "set", clause=text),
+            MovePartition(other, self._table, partition, is_partitioned=False, clause=text),
+        ]
+
+    def _from_table(self, c: Cursor, text: str) -> list[Change]:
+        """CONVERT TABLE t TO PARTITION p VALUES …, of MariaDB."""
+        other = c.take_table()
+        if_not_exists = c.take_words("IF", "NOT", "EXISTS")
+        validation = [at for at, token in enumerate(c.rest) if token.is_word("WITH") or token.is_word("WITHOUT")]
+        end = c.at + validation[0] if validation else len(c.tokens)
+        added = take_partition(c.tokens[c.at : end]) if c.take_words("TO") else None
+        c.at = end
+        # Without validation the rows of any other partition may come.
+        if other is None or added is None or if_not_exists or not _take_validation(c) or not c.at_end():
+            return self._between(other, text)
+        self.others.append(other)
+        return [
+            ChangePartitions(self._table, "add", listed=(added,), clause=text),
+            MovePartition(self._table, other, None, is_partitioned=True, clause=text),
+            DropTable(other, clause=text),
+        ]
+
+    def _between(self, other: TableName | None, text: str) -> list[Change]:
+        """A statement that moves rows between two tables in a way that is not understood."""
         tables = [self._table]
         if other is not None:
             self.others.append(other)
@@ -334,6 +376,11 @@ def _take_names(c: Cursor) -> tuple[str, ...]:
         if not c.take_punct(","):
             break
     return tuple(names)
+
+
+def _take_validation(c: Cursor) -> bool:
+    """Takes WITH VALIDATION or WITHOUT VALIDATION. Returns whether rows are validated, as they are by default."""
+    return c.take_words("WITH", "VALIDATION") or not c.take_words("WITHOUT", "VALIDATION")
 
 
 def _is_order(part: list[Token]) -> bool:

@@ -223,8 +223,28 @@ class DropPartitions(Clause):
 
 
 @dataclass(frozen=True, slots=True)
+class MovePartition(Clause):
+    """Rows of a partition go to another table, or come from there. A statement has one such change for each of the two
+    tables whose rows are not told by its other changes:
+
+    - EXCHANGE PARTITION: one for each, as the rows go both ways.
+    - CONVERT PARTITION … TO TABLE: one for the new table; the partitioned table loses the partition.
+    - CONVERT TABLE … TO PARTITION: one for the partitioned table; the other table is dropped.
+    """
+
+    table: TableName
+    other: TableName
+    partition: str | None
+    """The partition or subpartition whose rows leave the partitioned table; None for CONVERT TABLE."""
+    is_partitioned: bool
+    """Whether ``table`` is the one with partitions."""
+    validates: bool = True
+    """Whether the server has made sure that rows which come into the partition belong there."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownEffect(Clause):
-    """Rows change, appear or vanish in a way that only the server knows: EXCHANGE PARTITION, ENGINE = BLACKHOLE."""
+    """Rows change, appear or vanish in a way that only the server knows: IMPORT PARTITION, ENGINE = BLACKHOLE."""
 
     table: TableName
     reason: str
@@ -280,6 +300,7 @@ Change = (
     | ConvertCharset
     | SetTableCharset
     | DropPartitions
+    | MovePartition
     | UnknownEffect
     | Unsupported
     | NoEffect

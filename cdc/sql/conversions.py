@@ -54,14 +54,19 @@ class Widened:
 class Converted:
     """Every old value becomes another one, which can be computed."""
 
-    to: Literal["rounded", "cut", "trimmed", "ordered", "bytes", "padded", "day", "digits", "text", "single", "double"]
+    to: Literal[
+        "rounded", "cut", "trimmed", "ordered", "bytes", "padded", "day", "digits", "text", "single", "double",
+        "clamped", "filled",
+    ]  # fmt: skip
     """``rounded``: to ``number`` digits behind the point, half away from zero. ``cut``: to ``number`` characters;
     ``trimmed``: then without trailing blanks. ``ordered``: the members of a SET in the order of ``members``, without
     others. ``bytes``: the text in UTF-8; ``padded``: with zero bytes up to ``number`` bytes. ``day``: the day of a
     time; ``digits``: a day as the number 20260131. ``text``: as SELECT shows it. ``single``, ``double``: the nearest
-    floating-point number of that precision."""
+    floating-point number of that precision. ``clamped``: a number beyond ``range`` becomes its end; ``filled``: NULL
+    becomes 0 or, in a column of texts or bytes, the empty one."""
     number: int = 0
     members: tuple[str, ...] = ()
+    range: tuple[int, int] = (0, 0)
     unless: tuple[Doubt, ...] = ()
 
 
@@ -96,8 +101,20 @@ def value_effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int = 0, ignore
         is_kept = bool(sql_mode & MODE_NO_AUTO_VALUE_ON_ZERO)
         effect = _unless(effect, Doubt("null" if is_kept else "zero", "AUTO_INCREMENT numbers such rows anew"))
     elif old.nullable and not new.nullable and (not strict or new.data_type == "timestamp"):
+        if effect in (Same(), Widened()) and _family(old) is not None and _family(old) == _family(new):
+            return Converted("filled")
         effect = _unless(effect, Doubt("null", "NULL becomes another value where NOT NULL is added"))
     return effect
+
+
+def _family(column: ColumnSchema) -> str | None:
+    """Returns the kind of a column whose NULLs become 0, or the empty text, where NOT NULL is added; else None."""
+    kind = column.data_type
+    if kind in INTEGER_BYTES or kind in ("decimal", "float", "double"):
+        return "number"
+    if kind in ("char", "varchar") or kind in TEXT_BYTES:
+        return "text"
+    return "bytes" if kind == "varbinary" or kind in BLOB_BYTES else None
 
 
 def _unless(effect: ValueEffect, *doubts: Doubt) -> ValueEffect:
@@ -182,7 +199,7 @@ def _integer(old: Shape, new: Shape, strict: bool) -> ValueEffect:
     if new.kind in INTEGER_BYTES:
         if new.least <= old.least and old.largest <= new.largest:
             return Same() if old.kind == new.kind and old.unsigned == new.unsigned else Widened()
-        return _if_fits(Same(), strict, _outside(new.least, new.largest))
+        return Same() if strict else Converted("clamped", range=(new.least, new.largest))
     digits = len(str(old.largest))
     if new.kind == "decimal":
         fits = (new.first or 10) - (new.second or 0) >= digits and (old.unsigned or not new.unsigned)

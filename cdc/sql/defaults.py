@@ -16,6 +16,7 @@ from cdc.schemas import ColumnSchema
 from cdc.sql.changes import Constant, OldRows, Unknown
 from cdc.sql.literals import Literal
 from cdc.sql.moment import Moment
+from cdc.sql.partitions import whole_number
 from cdc.sql.shapes import BLOB_BYTES, INTEGER_BYTES, TEXT_BYTES, Shape, shape_of
 from cdc.sql.tokens import UNREADABLE
 from cdc.sql.types import TEXTS, UNICODE
@@ -42,6 +43,9 @@ def expression(column: ColumnSchema, text: str, moment: Moment | None) -> OldRow
     """The value of a default that is an expression: the time of the statement, or not known."""
     unknown = Unknown(f"its default is the expression {text}")
     shape, match = shape_of(column), _NOW.fullmatch(text.replace(" ", ""))
+    number = whole_number(text) if shape.kind in INTEGER_BYTES else None
+    if number is not None and shape.least <= number <= shape.largest:
+        return Constant(str(number))
     if match is None or moment is None:
         return unknown
     if shape.kind == "date":

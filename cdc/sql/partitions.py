@@ -165,6 +165,12 @@ def _call(name: str, tokens: list[Token]) -> Expression | None:
     return Call({"day": "dayofmonth", "ceil": "ceiling"}.get(name, name), known)
 
 
+def whole_number(text: str) -> int | None:
+    """Returns the whole number that an expression of constants is; None if it is not understood."""
+    parsed = _parse(tokenize(text))
+    return None if parsed is None else _constant(parsed)
+
+
 def _constant(expression: Expression) -> int | None:
     """Returns the value of a bound; None if it depends on the session, or is not certain."""
     match expression:
@@ -394,6 +400,11 @@ def take_listed(c: Cursor) -> tuple[Partition, ...] | None:
     """Takes ``(PARTITION a VALUES …, PARTITION b …)``; None if it is not understood."""
     group = c.take_group()
     return None if group is None else _listed(group)
+
+
+def take_partition(tokens: list[Token]) -> Partition | None:
+    """Returns the partition that ``PARTITION name VALUES …`` defines; None if it is not understood."""
+    return _partition(Cursor(tokens, ""))
 
 
 def _partition(c: Cursor) -> Partition | None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cdc.decode import TableLayout
     from cdc.schemas import TableSchema
     from spark_jobs.apply.prepare import PreparedBatch
+    from spark_jobs.apply.schema.moved_rows import MovedRows
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession
 
@@ -104,6 +105,8 @@ class ReadyTable:
     columns: SourceColumns | None = None
     schema: TableSchema | None = None
     """The source's definition of the rows' columns."""
+    moved: MovedRows | None = None
+    """The rows that a statement has moved between the table and another one."""
 
 
 def make_ready(
@@ -114,11 +117,11 @@ def make_ready(
     table, stored = target.table, batch.schema(target.table)
     layout = batch.layout(table)
     require_configured(target, state, layout, stored)
-    has_position, changed = False, False
+    has_position, changed, moved = False, False, None
     around = _surroundings(batch, session, target, layout)
     if batch.statements:
         evolved = evolution_of(target, around, state).run(list(batch.statements))
-        changed, has_position = evolved.changed, evolved.has_position
+        changed, has_position, moved = evolved.changed, evolved.has_position, evolved.moved
         state = evolved.state
     else:
         state = evolution_of(target, around, state).mend()
@@ -133,7 +136,7 @@ def make_ready(
         changed = True
     if layout is None or state.applied_seq >= batch.manifest.last_seq:
         # The rows that the table has already are counted, which takes the names of their columns.
-        return ReadyTable(state, has_position, is_untouched=not changed, layout=layout, schema=stored)
+        return ReadyTable(state, has_position, is_untouched=not changed, layout=layout, schema=stored, moved=moved)
     return _with_rows(batch, session, target, state, layout)
 
 

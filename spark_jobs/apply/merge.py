@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from cdc.decode import TableLayout
     from cdc.schemas import TableSchema
     from spark_jobs.apply.foreign_keys.changes import CascadedRows
+    from spark_jobs.apply.schema.moved_rows import MovedRows
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.input_splits import InputSplit
@@ -79,15 +80,15 @@ class TableMerge:
     """Raises if the batch may not be merged any more."""
     is_large: bool = False
     """Whether there may be values of which an executor cannot hold several copies."""
-    cascaded: CascadedRows | None = None
-    """The changes of the table by foreign keys, which have no row events."""
+    unlogged: CascadedRows | MovedRows | None = None
+    """The changes of the table by foreign keys, or by a statement about partitions: they have no row events."""
 
     @property
     def definition(self) -> tuple[Sequence[str], Sequence[str]]:
         """The names of the source's columns, and its primary key."""
         if self.layout is None:
-            assert self.cascaded is not None
-            return self.cascaded.schema.column_names, self.cascaded.schema.primary_key
+            assert self.unlogged is not None
+            return self.unlogged.schema.column_names, self.unlogged.schema.primary_key
         return [column.name for column in self.layout.columns], self.layout.primary_key
 
     @property
@@ -162,7 +163,7 @@ def _changes_by_key(
 def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
     """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``: by the key plan, or as Spark finds
     them if the changes cannot be planned. Both give the same rows."""
-    if not keys.is_primary or merge.is_large or merge.cascaded is not None:
+    if not keys.is_primary or merge.is_large or merge.unlogged is not None:
         return _merge_reduced(merge, state, keys, columns)
     splits = merge.changes.splits(state.applied_seq)
     small = is_small(splits)
@@ -358,13 +359,13 @@ def read_changes(
     reader = merge.changes.reader(columns, after_seq, images, counts=counts)
     splits = [] if merge.layout is None else merge.changes.splits(after_seq)
     rows = changes_frame(merge.session, reader, splits)
-    if merge.cascaded is None:
+    if merge.unlogged is None:
         return rows
-    own = replace(merge, cascaded=None)
-    cascaded = merge.cascaded.frame(
+    own = replace(merge, unlogged=None)
+    unlogged = merge.unlogged.frame(
         merge.session, columns, after_seq, images, lambda others: read_changes(own, others, 0, "both"), counts=counts
     )
-    return rows.unionByName(cascaded)
+    return rows.unionByName(unlogged)
 
 
 def _result(merge: TableMerge, state: DeltaState, stats: MergeStats, began: float) -> TableResult:

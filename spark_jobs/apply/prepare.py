@@ -13,12 +13,12 @@ from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.errors import CdcError
+from cdc.foreign_keys import refusal
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.foreign_keys.changes import CascadedRows
-from spark_jobs.apply.foreign_keys.comparison import refusal
 from spark_jobs.apply.foreign_keys.reach import reached_tables
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.delta.comments import follows_comments

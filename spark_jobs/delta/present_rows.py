@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -114,6 +114,16 @@ def _latest(rows: DataFrame, keys: Sequence[str], matches: Callable[[DataFrame],
     )
     last = events.withColumn(_RANK, f.row_number().over(order)).where((f.col(_RANK) == 1) & f.col(_IS_PRESENT))
     return last.drop(_RANK, _IS_PRESENT)
+
+
+def as_decoded(rows: DataFrame, variants: Collection[str]) -> DataFrame:
+    """Returns rows of the lake as the decoder delivers them: VARIANT, in these columns, as JSON text."""
+    return rows.select(
+        *[
+            (f.to_json(f.col(quote(name))) if name in variants else f.col(quote(name))).alias(name)
+            for name in rows.columns
+        ]
+    )
 
 
 def matched(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -> DataFrame:

@@ -2,11 +2,13 @@
 
 The process is killed when some chunks are read, before an ALTER, before the MERGE that carries the position, and between
 that and the table's return. The next call goes on from there: chunks that were read are not read again, and the values
-are merged once.
+are merged once. ``TOWPATH_KILLS`` says how often it is killed at each moment (once, unless ``make test-kill`` sets it).
 """
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from tests.support.compare import ledger_faults
 
 Database = Callable[[Server], str]
 ROWS = 40
+KILLS = int(os.environ.get("TOWPATH_KILLS", "1"))
 _PROGRAM = """
 import sys
 from pathlib import Path
@@ -35,11 +38,11 @@ from spark_jobs.apply import commit
 from spark_jobs.apply.schema import evolve
 from tests.support.pause import pause
 
-moment, path = sys.argv[1], Path(sys.argv[2])
+moment, path, chunks = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 if moment == "chunk":
     read_chunk = reader.SegmentReader.read_chunk
     def read(self, conn, chunk):
-        if len(self._files.records()) >= 3:
+        if len(self._files.records()) >= chunks:
             pause(path, "chunk")
         return read_chunk(self, conn, chunk)
     reader.SegmentReader.read_chunk = read
@@ -50,18 +53,18 @@ elif moment == "statement":
 else:
     unpark = parking.unpark
     parking.unpark = lambda *arguments: pause(path, "level") or unpark(*arguments)
-sys.exit(main(sys.argv[3:]))
+sys.exit(main(sys.argv[4:]))
 """
 
 
-def kill_at(loop: Loop, moment: str, place: Path) -> None:
-    """Begins ``cdc snapshot`` and kills it, with its JVM, at this moment."""
+def kill_at(loop: Loop, moment: str, place: Path, chunks: int) -> None:
+    """Begins ``cdc snapshot`` and kills it, with its JVM, at this moment: ``chunk`` is when so many are read."""
     file = loop.config.file
     words = ["--conf-dir", str(file.parent), "snapshot", loop.config.name]
     log = place.with_suffix(".log")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, moment, str(place), *words], stdout=output, stderr=output
+            [sys.executable, "-c", _PROGRAM, moment, str(place), str(chunks), *words], stdout=output, stderr=output
         )
     here = place.with_name(place.name + ".here")
     wait_for(lambda: here.exists() or process.poll() is not None, f"the snapshot at its {moment}", 300)
@@ -79,11 +82,15 @@ def chunks(loop: Loop) -> dict[str, int]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("turn", range(KILLS))
 @pytest.mark.parametrize(
     "moment",
     ["statement", *(pytest.param(one, marks=pytest.mark.long) for one in ("chunk", "step", "level"))],
 )
-def test_a_snapshot_of_columns_is_killed(moment: str, tmp_path: Path, mariadb11: Server, database: Database) -> None:
+def test_a_snapshot_of_columns_is_killed(
+    moment: str, turn: int, tmp_path: Path, mariadb11: Server, database: Database, seed: int
+) -> None:
+    kept = random.Random(f"{seed} {turn}").randint(1, ROWS // 5 - 1)
     loop = Loop(
         tmp_path,
         mariadb11,
@@ -103,11 +110,11 @@ def test_a_snapshot_of_columns_is_killed(moment: str, tmp_path: Path, mariadb11:
     loop.capture()
     loop.apply_all()
     with capturing(loop.config):
-        kill_at(loop, moment, tmp_path / "held")
+        kill_at(loop, moment, tmp_path / "held", kept)
         parked = BatchService(loop.config).subscription().parked[f"{loop.db}.t"]
         assert (parked.due, parked.columns and parked.columns.names) == ("snapshot", ("u",))
         done = chunks(loop)
-        assert len(done) == 3 if moment == "chunk" else len(done) > 6
+        assert len(done) == kept if moment == "chunk" else len(done) > 6
         (found,) = pipeline.snapshot(loop.config)
     if moment == "level":  # the values were merged, and only the rest of the way was left
         assert (found.columns, found.chunks) == ((), 0)

@@ -42,7 +42,8 @@ def change(loop: Loop, turn: int) -> None:
     loop.capture()
 
 
-def _is_later(loop: Loop, table: str, version: int) -> bool:
+def is_later(loop: Loop, table: str, version: int) -> bool:
+    """Whether a table has a commit after this version."""
     return loop.version(table) > version
 
 
@@ -71,7 +72,7 @@ def test_a_driver_is_killed_within_a_cascade(mariadb11: Server, tmp_path: Path, 
             first = rng.sample(held, rng.randint(1, len(held) - 1))
             release(place, first)
             for table in first:
-                wait_for(partial(_is_later, loop, table, before[table]), f"the commit of {table}")
+                wait_for(partial(is_later, loop, table, before[table]), f"the commit of {table}")
             driver.kill("both")
         finally:
             driver.end()

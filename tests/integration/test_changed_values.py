@@ -71,8 +71,9 @@ def selected(loop: Loop, table: str) -> list[Any]:
     return ordered(tuple(row) for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", ["", pytest.param("STRICT_TRANS_TABLES", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["", "STRICT_TRANS_TABLES"])
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
 def test_old_rows_get_what_the_server_made_of_them(
     kind: str, mode: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path

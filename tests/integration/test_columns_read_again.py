@@ -96,6 +96,7 @@ def changed_around(loop: Tables, statement: str) -> None:
     loop.apply_all()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_new_columns(tmp_path: Path, mariadb11: Server, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A default that differs from row to row, and numbers that the server has given."""

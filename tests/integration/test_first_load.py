@@ -318,7 +318,7 @@ def test_a_statement_just_before_the_snapshot_of_a_server_without_gtids(
 @pytest.mark.parametrize(
     ("kind", "left_out", "seed"),
     [
-        pytest.param("mysql9", _OF_A_MIGRATION, 0, id="mysql9-some-0"),
+        pytest.param("mysql9", _OF_A_MIGRATION, 0, id="mysql9-some-0", marks=pytest.mark.long),
         *(
             pytest.param(kind, (), seed, id=f"{kind}-{seed}", marks=pytest.mark.long)
             for kind in ("mysql9", "mariadb11", "mariadb10", "mysql56")

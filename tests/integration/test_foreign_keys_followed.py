@@ -84,6 +84,7 @@ def server(request: pytest.FixtureRequest) -> Server:
     return server
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_tables_equal_select_in_every_mode(tmp_path: Path, server: Server, database: Database) -> None:
     loop = made(tmp_path, server, database(server))

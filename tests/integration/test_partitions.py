@@ -1,4 +1,4 @@
-"""DROP PARTITION and TRUNCATE PARTITION reach Delta: the rows of the partitions go, exactly those, exactly once."""
+"""Statements about partitions reach Delta: the rows of the partitions go or move, exactly those, exactly once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -116,16 +116,14 @@ class InMode:
 def _cases(kind: str, seed: int) -> list[Case]:
     found = [
         case for case in cases_for(kind)
-        if case.file == "partitions" and any("DROP PARTITION" in s or "TRUNCATE PARTITION" in s for s in case.sql)
+        if case.file == "partitions" and any(re.search("(DROP|TRUNCATE|EXCHANGE|CONVERT) .*PARTITION", s) for s in case.sql)
     ]  # fmt: skip
     return found if SAMPLE == "all" else random.Random(seed).sample(found, int(SAMPLE))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    "kind",
-    ["mysql9", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long), pytest.param("mysql56", marks=pytest.mark.long)],
-)  # fmt: skip
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11", "mariadb10", "mysql56"])
 def test_each_mode_shows_the_rows_that_are_left(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Database, seed: int
 ) -> None:
@@ -227,6 +225,102 @@ def test_what_is_kept_is_not_lost_by_a_snapshot(tmp_path: Path, mysql9: Server, 
     assert [row["id"] for row in loop.delta("kept")] == [1, 2, 3, 4, 8]
 
 
+LOOSE = "CREATE TABLE {} (id INT, y INT, v VARCHAR(9), PRIMARY KEY (id, y)) DEFAULT CHARSET = utf8mb4"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11", "mariadb10", "mysql56"])
+def test_rows_move_between_two_tables(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Database, seed: int
+) -> None:
+    """Between tables in two modes; the driver is killed before each commit and before the ack."""
+    server: Server = request.getfixturevalue(kind)
+    converts = kind.startswith("mariadb")
+    pairs = {f"p{n}": (mode, MODES[(n + seed) % 4], f"x{n}") for n, mode in enumerate(MODES)}
+    modes = {name: mode for name, (mode, _, _) in pairs.items()}
+    modes |= {other: mode for _, mode, other in pairs.values()}
+    if converts:
+        modes |= {f"c{other}": mode for _, mode, other in pairs.values()}
+    overrides = ", ".join(f"DB.{name}: {{mode: {mode}}}" for name, mode in modes.items())
+    loop = Loop(tmp_path, server, database(server), overrides=overrides)
+    for name, (_, _, other) in pairs.items():
+        loop.sql(CREATE.format(name), ROWS.format(name), LOOSE.format(other))
+        loop.sql(
+            f"INSERT INTO {other} VALUES (2, 15, 'same key'), (7, 18, 'g'), (8, 19, 'h')",
+            f"DELETE FROM {other} WHERE id = 8",
+        )
+        loop.sql(f"UPDATE {name} SET y = 16, v = 'moved' WHERE id = 4")
+    loop.capture()
+    loop.apply_all()
+    for name, (_, _, other) in pairs.items():
+        loop.sql(f"ALTER TABLE {name} EXCHANGE PARTITION p1 WITH TABLE {other}")
+        loop.sql(f"INSERT INTO {name} VALUES (9, 10, 'i')", f"INSERT INTO {other} VALUES (7, 1, 'free')")
+    loop.capture()
+
+    def kill(table: str) -> None:
+        raise _KilledError
+
+    for _ in range(3):
+        lease = loop.fetch()
+        commit.before_statement = kill
+        with pytest.raises(MergeFailedError, match="_KilledError"):
+            pipeline.merge(loop.config, lease)
+        commit.before_statement = lambda table: None
+        pipeline.merge(loop.config, lease)  # killed before the ack
+        pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+    loop.apply_all()
+    for name, mode in modes.items():
+        if not name.startswith("c"):
+            require_equal(loop, name, mode)
+    if converts:
+        for name, (_, _, other) in pairs.items():
+            loop.sql(f"ALTER TABLE {name} CONVERT PARTITION p2 TO TABLE c{other}")
+            loop.sql(f"INSERT INTO c{other} VALUES (30, 30, 'new')", f"DELETE FROM {other} WHERE y < 10")
+        loop.capture()
+        loop.apply_all()
+        for name, mode in modes.items():
+            require_equal(loop, name, mode)
+        for name, (_, _, other) in pairs.items():
+            loop.sql(f"UPDATE c{other} SET v = 'back'")
+            loop.sql(f"ALTER TABLE {name} CONVERT TABLE c{other} TO PARTITION p9 VALUES LESS THAN (40)")
+        loop.capture()
+        loop.apply_all()
+        for name, (mode, _, _) in pairs.items():
+            require_equal(loop, name, mode)
+    assert not parked(loop)
+
+
+@pytest.mark.timeout(1800)
+def test_rows_that_nobody_has_wait_for_a_snapshot(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    db = database(mysql9)
+    overrides = "DB.waits: {on_drop_partition: snapshot}, DB.kept: {on_drop_partition: keep}"
+    loop = Loop(tmp_path, mysql9, db, apply="on_error: park", overrides=overrides)
+    loop.exclude(rf"{db}\.secret")
+    for name in ("waits", "wrong", "shown", "kept"):
+        loop.sql(CREATE.format(name), ROWS.format(name), LOOSE.format(f"{name}_x"))
+    loop.sql(LOOSE.format("secret"), "INSERT INTO secret VALUES (5, 12, 's')", "INSERT INTO wrong_x VALUES (6, 3, 'w')")
+    loop.sql("INSERT INTO kept_x VALUES (2, 15, 'x'), (20, 12, 'x')")
+    loop.capture()
+    loop.apply_all()
+    loop.sql(
+        "ALTER TABLE waits EXCHANGE PARTITION p1 WITH TABLE waits_x",
+        "ALTER TABLE wrong EXCHANGE PARTITION p1 WITH TABLE wrong_x WITHOUT VALIDATION",
+        "ALTER TABLE shown EXCHANGE PARTITION p1 WITH TABLE secret",
+        "ALTER TABLE kept EXCHANGE PARTITION p1 WITH TABLE kept_x",
+    )
+    loop.capture()
+    loop.apply_all()
+    reasons = {name.partition(".")[2]: reason for name, reason in parked(loop).items()}
+    assert reasons.keys() == {"waits", "wrong", "wrong_x", "shown"}, reasons
+    assert "on_drop_partition is snapshot" in reasons["waits"]
+    assert "rows of" in reasons["wrong"] and "lie outside of the partition" in reasons["wrong_x"]
+    assert f"{db}.secret" in reasons["shown"] and "not captured" in reasons["shown"]
+    require_equal(loop, "waits_x", "upsert")
+    assert [(row["id"], row["v"]) for row in loop.delta("kept")] == [(1, "a"), (2, "x"), (3, "c"), (4, "d"), (20, "x")]
+    require_equal(loop, "kept_x", "upsert")
+
+
 @pytest.mark.timeout(1800)
 def test_what_is_not_certain_waits_for_a_snapshot(tmp_path: Path, mysql9: Server, database: Database) -> None:
     db = database(mysql9)
@@ -284,66 +378,130 @@ def test_what_is_not_certain_waits_for_a_snapshot(tmp_path: Path, mysql9: Server
 # --- random maintenance ----------------------------------------------------------------------------------------------
 
 
-class _Maintenance:
-    """A table by RANGE whose partitions come, go, move, and get names again that others had."""
+MOST_CONVERTED = 8
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.bounds = [("a", 0), ("b", 10), ("c", 20)]
-        self.rows: dict[int, int] = {}
-        self.free = ["d", "e", "f"]
-        self.next_id = 0
 
-    def create(self, table: str) -> str:
-        return f"CREATE TABLE {table} (id INT, y INT, v INT, PRIMARY KEY (id, y)) PARTITION BY RANGE (y) ({self._listed()})"
+@dataclass
+class Maintenance:
+    """A table by RANGE whose partitions come, go, move, and get names again that others had; and tables that it
+    exchanges rows with."""
+
+    table: str
+    rng: random.Random
+    converts: bool
+    """Whether the server has CONVERT PARTITION."""
+    bounds: list[tuple[str, int]] = field(default_factory=lambda: [("a", 0), ("b", 10), ("c", 20)])
+    free: list[str] = field(default_factory=lambda: ["d", "e", "f"])
+    made: list[str] = field(default_factory=list)
+    """The tables that partitions were converted to."""
+    next_id: int = 0
+
+    @property
+    def other(self) -> str:
+        """The table that partitions are exchanged with."""
+        return f"{self.table}_x"
+
+    @property
+    def names(self) -> list[str]:
+        """All tables that there may be."""
+        return [self.table, self.other, *(f"{self.table}_c{number}" for number in range(MOST_CONVERTED))]
+
+    @property
+    def create(self) -> list[str]:
+        columns = "(id INT, y INT, v INT, PRIMARY KEY (id, y))"
+        parts = f"PARTITION BY RANGE (y) ({self._listed()})"
+        return [f"CREATE TABLE {self.table} {columns} {parts}", f"CREATE TABLE {self.other} {columns}"]
 
     def _listed(self) -> str:
         return ", ".join(f"PARTITION {name} VALUES LESS THAN ({bound})" for name, bound in self.bounds)
 
     def steps(self) -> list[str]:
-        """Returns some statements, with ``{}`` in place of the table."""
-        rng, found = self.rng, []
-        for _ in range(rng.randint(3, 9)):
-            self.next_id += 1
-            y = rng.randint(self.bounds[0][1] - 8, self.bounds[-1][1] - 1)
-            found.append(f"INSERT INTO {{}} VALUES ({self.next_id}, {y}, 0)")
+        """Returns some statements."""
+        rng, table = self.rng, self.table
+        found = [self._insert(table, self.bounds[0][1] - 8, self.bounds[-1][1]) for _ in range(rng.randint(3, 9))]
         found.append(
-            f"UPDATE {{}} SET y = {rng.randint(-5, self.bounds[-1][1] - 1)} WHERE id = {rng.randint(1, self.next_id)}"
+            f"UPDATE {table} SET y = {rng.randint(-5, self.bounds[-1][1] - 1)} WHERE id = {rng.randint(1, self.next_id)}"
         )
-        found.append(f"UPDATE {{}} SET v = v + 1 WHERE id > {rng.randint(0, self.next_id)}")
-        found.append(f"DELETE FROM {{}} WHERE id = {rng.randint(1, self.next_id)}")
+        found.append(f"UPDATE {table} SET v = v + 1 WHERE id > {rng.randint(0, self.next_id)}")
+        found.append(f"DELETE FROM {table} WHERE id = {rng.randint(1, self.next_id)}")
         at = rng.randrange(len(self.bounds))
-        name, bound = self.bounds[at]
-        kind = rng.choice(["drop", "drop", "truncate", "add", "split"])
-        if kind == "add" or (kind in ("drop", "split") and len(self.bounds) < 3):
-            new, self.free = self.free[0], self.free[1:]
+        kind = rng.choice(["drop", "drop", "truncate", "add", "split", "exchange", "exchange", "convert"])
+        if kind == "convert" and (not self.converts or len(self.made) == MOST_CONVERTED):
+            kind = "exchange"
+        if kind == "add" or (kind in ("drop", "split", "convert") and len(self.bounds) < 3):
+            new = self._name()
             self.bounds.append((new, self.bounds[-1][1] + rng.randint(3, 12)))
-            found.append(f"ALTER TABLE {{}} ADD PARTITION (PARTITION {new} VALUES LESS THAN ({self.bounds[-1][1]}))")
-        elif kind == "drop":
-            del self.bounds[at]
-            self.free.append(name)
-            found.append(f"ALTER TABLE {{}} DROP PARTITION {name}")
-        elif kind == "truncate":
-            found.append(f"ALTER TABLE {{}} TRUNCATE PARTITION {name.upper()}")
-        else:  # the name stays and means other rows
-            new, self.free = self.free[0], self.free[1:]
-            middle = bound - 2
-            if at and middle <= self.bounds[at - 1][1]:
-                return found
-            self.bounds[at : at + 1] = [(new, middle), (name, bound)]
-            found.append(
-                f"ALTER TABLE {{}} REORGANIZE PARTITION {name} INTO (PARTITION {new} VALUES LESS THAN ({middle}), "
-                f"PARTITION {name} VALUES LESS THAN ({bound}))"
-            )
+            return [
+                *found,
+                f"ALTER TABLE {table} ADD PARTITION (PARTITION {new} VALUES LESS THAN ({self.bounds[-1][1]}))",
+            ]
+        if kind == "truncate":
+            return [*found, f"ALTER TABLE {table} TRUNCATE PARTITION {self.bounds[at][0].upper()}"]
+        return found + {"drop": self._drop, "split": self._split, "exchange": self._exchange, "convert": self._convert}[
+            kind
+        ](at)
+
+    def _insert(self, table: str, low: int, high: int) -> str:
+        """``high`` is excluded."""
+        self.next_id += 1
+        return f"INSERT INTO {table} VALUES ({self.next_id}, {self.rng.randrange(low, high)}, 0)"
+
+    def _name(self) -> str:
+        """Returns a name for a partition, perhaps of a former one."""
+        new, *self.free = self.free
         if len(self.free) < 2:
             self.free += [f"g{self.next_id}", f"h{self.next_id}"]
-        return found
+        return new
+
+    def _low(self, at: int) -> int:
+        return self.bounds[at - 1][1] if at else self.bounds[0][1] - 8
+
+    def _drop(self, at: int) -> list[str]:
+        name, _ = self.bounds.pop(at)
+        self.free.append(name)
+        return [f"ALTER TABLE {self.table} DROP PARTITION {name}"]
+
+    def _split(self, at: int) -> list[str]:
+        """The name stays and means other rows."""
+        (name, bound), middle = self.bounds[at], self.bounds[at][1] - 2
+        if at and middle <= self.bounds[at - 1][1]:
+            return []
+        new = self._name()
+        self.bounds[at : at + 1] = [(new, middle), (name, bound)]
+        return [
+            (
+                f"ALTER TABLE {self.table} REORGANIZE PARTITION {name} INTO (PARTITION {new} VALUES LESS THAN ({middle}), "
+                f"PARTITION {name} VALUES LESS THAN ({bound}))"
+            )
+        ]
+
+    def _exchange(self, at: int) -> list[str]:
+        name, bound = self.bounds[at]
+        rows = [self._insert(self.other, self._low(at), bound) for _ in range(self.rng.randint(0, 3))]
+        exchange = f"ALTER TABLE {self.table} EXCHANGE PARTITION {name} WITH TABLE {self.other}"
+        return [f"DELETE FROM {self.other}", *rows, exchange, f"UPDATE {self.other} SET v = v + 100"]
+
+    def _convert(self, at: int) -> list[str]:
+        """Makes a table of a partition; the last partition comes back under another name."""
+        made, is_last, (name, bound) = (
+            f"{self.table}_c{len(self.made)}",
+            at == len(self.bounds) - 1,
+            self.bounds.pop(at),
+        )
+        self.made.append(made)
+        low = self.bounds[at - 1][1] if at else bound - 8
+        found = [f"ALTER TABLE {self.table} CONVERT PARTITION {name} TO TABLE {made}", self._insert(made, low, bound)]
+        if not is_last:
+            return found
+        new = self._name()
+        self.bounds.append((new, bound))
+        return [*found, f"ALTER TABLE {self.table} CONVERT TABLE {made} TO PARTITION {new} VALUES LESS THAN ({bound})"]
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("kind", "rounds"),
-    [("mysql9", 4), ("mariadb11", 4), *(
+    [("mysql9", 2), ("mariadb11", 2), *(
         pytest.param(kind, 15, marks=pytest.mark.long) for kind in ("mysql9", "mariadb11", "mariadb10", "mysql56")
     )],
 )  # fmt: skip
@@ -353,18 +511,20 @@ def test_random_maintenance(
     server: Server = request.getfixturevalue(kind)
     rng = random.Random(seed)
     db = database(server)
-    tables = {mode: _Maintenance(random.Random(f"{seed} {mode}")) for mode in MODES}
-    for mode, table in tables.items():
-        server.execute(table.create(f"`{db}`.{mode}"))
-    overrides = ", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in MODES)
+    converts = kind.startswith("mariadb")
+    tables = {mode: Maintenance(mode, random.Random(f"{seed} {mode}"), converts) for mode in MODES}
+    overrides = ", ".join(f"DB.{name}: {{mode: {mode}}}" for mode in MODES for name in tables[mode].names)
     loop = Loop(tmp_path, server, db, overrides=overrides, start="now")
+    loop.sql(*(sql for table in tables.values() for sql in table.create))
     loop.capture()
     for _ in range(rounds):
-        for mode, table in tables.items():
-            loop.sql(*(sql.format(mode) for sql in table.steps()))
+        for table in tables.values():
+            loop.sql(*table.steps())
             if rng.random() < 0.2:
                 loop.capture()  # else it stays behind, and the source shows later partitions
     loop.capture()
     loop.apply_all()
-    for mode in MODES:
-        require_equal(loop, mode, mode)
+    for mode, table in tables.items():
+        for name in (mode, table.other, *table.made):
+            if selected(loop, name)[0]:
+                require_equal(loop, name, mode)

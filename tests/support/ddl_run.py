@@ -204,6 +204,7 @@ _COMPUTED = {
     "rounded": "rounded", "cut": "cut", "trimmed": "cut, without trailing blanks", "ordered": "members in their new order",
     "bytes": "the bytes in UTF-8", "padded": "the bytes, with zeros behind them", "day": "the day", "digits": "the day as a number",
     "text": "the text that SELECT shows", "single": "the nearest FLOAT", "double": "the nearest DOUBLE",
+    "clamped": "the least or the largest number that fits", "filled": "0 or the empty text for NULL",
 }  # fmt: skip
 """What apply computes, by the kind of conversion."""
 _LOOKED_FOR = {

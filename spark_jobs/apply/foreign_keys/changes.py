@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cdc.decode.layout import BEFORE, METADATA_FIELDS
-from spark_jobs.delta.present_rows import matched
+from spark_jobs.delta.present_rows import as_decoded, matched
 from spark_jobs.delta.sql import quote
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import DELETE, UPDATE, local_frame
@@ -173,7 +173,9 @@ class CascadedRows:
             present = self.child.base.choose(
                 session, [*keys, *kinds], lambda frame: matched(frame, f.broadcast(wanted), keys, "left_semi")
             )
-            present = _as_decoded(present, self.child.columns).toDF(*[f"_k{i}" for i in range(len(keys))], *in_base)
+            present = as_decoded(present, self.child.columns.variants).toDF(
+                *[f"_k{i}" for i in range(len(keys))], *in_base
+            )
             same = f.col("_from_seq") == 0
             for i in range(len(keys)):
                 same = same & f.col(f"_f{i}").eqNullSafe(f.col(f"_k{i}"))
@@ -196,13 +198,3 @@ class CascadedRows:
             for (name, kind), base, event in zip(kinds.items(), in_base, in_events, strict=True)
         ]
         return rows.select("*", *values)
-
-
-def _as_decoded(rows: DataFrame, columns: SourceColumns) -> DataFrame:
-    """Returns rows of the lake as the decoder delivers them: VARIANT as JSON text."""
-    return rows.select(
-        *[
-            (f.to_json(f.col(quote(name))) if name in columns.variants else f.col(quote(name))).alias(name)
-            for name in rows.columns
-        ]
-    )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from cdc.errors import CdcError
+from cdc.foreign_keys import EXACT, STRANGE, Comparison, IncomparableError, column_of, comparison_of
 from spark_jobs.apply.foreign_keys.actions import Cascades, Key, Row, Table, Value
 from spark_jobs.apply.foreign_keys.changes import CascadedRows, ChildTable
-from spark_jobs.apply.foreign_keys.comparison import EXACT, STRANGE, IncomparableError, column_of, comparison_of
 from spark_jobs.apply.foreign_keys.events import TableEvents
 from spark_jobs.apply.foreign_keys.reach import not_followed
 from spark_jobs.delta.present_rows import LakeVersion
@@ -141,7 +141,12 @@ class CascadeSearch:
         state = target.state()
         schema = None if state is None else tracked_schema(state)
         schema = schema or self.schemas.tables[table]
-        columns = columns_of_schema(schema, target.policies)
+        try:
+            columns = columns_of_schema(schema, target.policies)
+        except CdcError as error:
+            raise _NotFollowedError(
+                table, None, self.last_seq, f"its columns cannot be had: {error.message}"
+            ) from error
         sources = [*schema.primary_key, *(name for key in self._keys_of(table) for name in key.columns)]
         sources += self._referenced(table, followed)
         names = [column.name for source in sources if (column := columns.field_of(source)) is not None]
@@ -206,7 +211,7 @@ class CascadeSearch:
         def matches(frame: DataFrame) -> DataFrame:
             same: Column = f.lit(True)
             for i, (name, how) in enumerate(zip(names, folds, strict=True)):
-                same = same & (how.column(f.col(f"r.{quote(name)}")) == f.col(f"v._v{i}"))
+                same = same & (_folded(f.col(f"r.{quote(name)}"), how) == f.col(f"v._v{i}"))
                 if how.ignores_case:
                     same = same | f.col(f"r.{quote(name)}").rlike(STRANGE)
             if len(values) <= _FEW and all(how == EXACT for how in folds):
@@ -255,3 +260,9 @@ def base_version(config: DestinationConfig, table: str, after_seq: int, state: D
         return LakeVersion.of(target, state)
     version, entry = min(later, key=lambda commit: commit[0])
     return LakeVersion.of(target, state, version - 1, int(entry["first_seq"]))
+
+
+def _folded(column: Column, how: Comparison) -> Column:
+    """Returns the SQL of :meth:`~cdc.foreign_keys.Comparison.apply`, for texts that can be compared."""
+    column = f.lower(column) if how.ignores_case else column
+    return f.rtrim(column) if how.pads else column

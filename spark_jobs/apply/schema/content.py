@@ -24,11 +24,15 @@ def fill_statement(target: Target, values: Mapping[str, str]) -> str:
     and types."""
     values = {quote(name): value for name, value in values.items()}
     conditions = [] if target.own_rows is None else [target.own_rows]
-    if all(value == NOTHING for value in values.values()):  # rows without a value stay unread
-        conditions.append(f"({' OR '.join(f'{name} IS NOT NULL' for name in values)})")
+    if all(value == NOTHING or name in value for name, value in values.items()):  # files without a change stay
+        conditions.append(f"({' OR '.join(_differs(name, value) for name, value in values.items())})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     listed = ", ".join(f"{name} = {value}" for name, value in values.items())
     return f"UPDATE {target.sql} SET {listed}{where}"  # noqa: S608 - names are quoted, values are literals
+
+
+def _differs(name: str, value: str) -> str:
+    return f"{name} IS NOT NULL" if value == NOTHING else f"NOT ({name} <=> {value})"
 
 
 def position_statement(target: Target) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
-from cdc.sql.changes import CreateTable, DropPartitions, UnknownEffect, Unsupported
+from cdc.sql.changes import CreateTable, DropPartitions, MovePartition, UnknownEffect, Unsupported
 from cdc.targets import (
     BEGINS_PROPERTY,
     GENERATION_PROPERTY,
@@ -45,6 +45,7 @@ from spark_jobs.apply.schema.content import (
 )
 from spark_jobs.apply.schema.evidence import conditions_met
 from spark_jobs.apply.schema.lineage import Followed, differences, follow
+from spark_jobs.apply.schema.moved_rows import Move, MovedRows, SomeRows, moved_rows, rows_before
 from spark_jobs.apply.schema.partition_removal import Dropped, removal
 from spark_jobs.apply.schema.partitions import Unclear
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
@@ -122,6 +123,8 @@ class Evolved:
     """Whether the position was committed; if not, the statements changed nothing, or rows follow."""
     changed: bool = False
     """Whether anything was changed."""
+    moved: MovedRows | None = None
+    """The rows that the last statement moved between this table and another one, which the merge brings."""
 
 
 class Evolution:
@@ -134,6 +137,7 @@ class Evolution:
         self._has_position = False
         self._changed = False
         self._is_recorded = False
+        self._moved: MovedRows | None = None
         self._known: Record | None = None
         """The record of the last statement, which the table's position has not reached yet."""
 
@@ -149,7 +153,7 @@ class Evolution:
                 self._apply(effect)
         if self._is_recorded and not self._has_position:
             self._commit(position_statement(self._target))
-        return Evolved(self._state, self._has_position, self._changed)
+        return Evolved(self._state, self._has_position, self._changed, self._moved)
 
     def mend(self) -> DeltaState | None:
         """Gives columns their names again that an outdated driver has renamed. Returns the table's state."""
@@ -178,13 +182,18 @@ class Evolution:
             for change in effect.changes:
                 if isinstance(change, Unsupported):
                     raise not_understood(self._target, effect.by, change.reason or change.clause)
-            self._create(effect.by, effect.creates)
+            if effect.moves is not None:
+                self._create_from_partition(effect.by, effect.creates, effect.moves)
+            else:
+                self._create(effect.by, effect.creates)
         elif effect.drops:
             self._drop(effect)
         elif effect.origin != self._target.table:
             self._rename(effect)
         elif self._state is not None:
             self._alter(effect, self._state)
+        elif effect.moves is not None:
+            raise unknown(self._target, effect.by, "rows of another table came, and the table is not in the lake yet")
         else:  # the table is created from the definition behind the statement, if that brings no rows
             for change in effect.changes:
                 if isinstance(change, UnknownEffect) and not change.keeps_empty:
@@ -307,6 +316,9 @@ class Evolution:
         if effect.drops_partitions is not None:
             self._drop_partitions(by, effect.drops_partitions, state, before)
             return
+        if effect.moves is not None:
+            self._move(by, effect.moves, SomeRows(target, state, before))
+            return
         try:
             after, followed = self._follow(effect, before, state)
         except UnsupportedDdlError:
@@ -330,6 +342,8 @@ class Evolution:
                 raise unknown(target, by, change.reason)
             if isinstance(change, DropPartitions) and has_rows(state.path, target.table):
                 raise unknown(target, by, "it drops partitions and does something else")
+            if isinstance(change, MovePartition):
+                raise unknown(target, by, "it moves a partition and does something else")
         try:
             return follow(before, effect.changes, by.sql_mode)
         except UnsupportedDdlError as error:
@@ -500,18 +514,51 @@ class Evolution:
         if policy == "snapshot":
             raise unknown(target, by, "the rows of its partitions go, and on_drop_partition is snapshot")
         if policy == "keep":
-            kept = [*kept_statements(state), {"seq": by.seq, "statement": by.shown}]
-            listed = {one["seq"]: one for one in kept[-_KEPT_STATEMENTS:]}
-            property_ = {KEPT_PROPERTY: json.dumps(list(listed.values()), ensure_ascii=False)}
-            self._sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(property_)})")
+            self._note_kept(by, state)
             self._commit(position_statement(target))
             return
-        clause = self._around.dropped_partitions.get(by.seq, {}).get(target.table)
+        clause = self._clauses(by).get(target.table)
         try:
             with removal(self._around.session, target, state, Dropped(by, change, schema, clause)) as statement:
                 self._commit(statement)
         except Unclear as reason:
             raise unknown(target, by, str(reason)) from None
+
+    def _note_kept(self, by: DdlStatement, state: DeltaState) -> None:
+        """Writes into the table's properties that it keeps rows which left their partition at the source."""
+        kept = [*kept_statements(state), {"seq": by.seq, "statement": by.shown}]
+        listed = {one["seq"]: one for one in kept[-_KEPT_STATEMENTS:]}
+        properties = self._target.sql_properties({KEPT_PROPERTY: json.dumps(list(listed.values()), ensure_ascii=False)})
+        self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({properties})")
+
+    # --- rows that move between two tables ---------------------------------------------------------------------------
+
+    def _create_from_partition(self, by: DdlStatement, create: CreateTable, change: MovePartition) -> None:
+        """Creates the table of a CONVERT PARTITION, whose rows the merge brings."""
+        other = self._other_before(by, change)
+        # The rows take the place of those that follow a CREATE TABLE … SELECT.
+        self._around = replace(self._around, rows_follow=other.schema)
+        self._create(by, create)
+        self._moved = moved_rows(self._around.session, self._target, Move(by, change, None, other, self._clauses(by)))
+
+    def _move(self, by: DdlStatement, change: MovePartition, own: SomeRows) -> None:
+        """Finds the rows that leave the table, and those that come from another one."""
+        policy = self._target.apply.on_drop_partition
+        if policy == "snapshot":
+            raise unknown(self._target, by, "rows of a partition come or go, and on_drop_partition is snapshot")
+        move = Move(by, change, own, self._other_before(by, change), self._clauses(by))
+        moved = moved_rows(self._around.session, self._target, move)
+        if change.is_partitioned and moved.gone is not None and policy == "keep":
+            self._note_kept(by, own.state)
+            moved = replace(moved, gone=None)
+        self._moved, self._changed = moved, True
+
+    def _other_before(self, by: DdlStatement, change: MovePartition) -> SomeRows:
+        name = ".".join(change.other)
+        return rows_before(self._target, self._around.other(name), name, by)
+
+    def _clauses(self, by: DdlStatement) -> Mapping[str, str]:
+        return self._around.dropped_partitions.get(by.seq, {})
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

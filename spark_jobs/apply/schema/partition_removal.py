@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from cdc.sql.partitions import read_partitions
+from cdc.sql.partitions import Partitions, read_partitions
 from spark_jobs.apply.schema.columns import columns_of
 from spark_jobs.apply.schema.content import (
     deletes_statement,
@@ -53,26 +53,52 @@ def removal(session: TableSession, target: Target, state: DeltaState, dropped: D
     if not change.names:
         yield truncate_statement(target, by, state.applied_seq)
         return
-    partitions = None if dropped.clause is None else read_partitions(dropped.clause)
-    if partitions is None:
-        raise Unclear("the table's partitions at this position of the binlog are not known")
+    partitions = known_partitions(dropped.clause)
     there = [name for name in change.names if partitions.has(name)] if change.if_exists else change.names
     if not there:
         yield position_statement(target)
         return
-    condition = condition_of(partitions, there, target, schema, columns_of(state))
+    where = certain_condition(session, target, state, schema, partitions, there)
+    if target.apply.mode != "append":
+        yield removal_statement(target, by, where)
+        return
+    keys = require_distinct_rows(target, schema)
+    columns = [column.name for column in columns_of(state)]
+    lake = LakeVersion(target, state.version, state.applied_seq, keys, loaded_seq(state, by.seq))
+    rows = lake.choose(session, columns, lambda frame: frame.where(where))
+    in_order = Window.orderBy(*[f.col(quote(key)) for key in keys])
+    with view_of(rows.withColumn("_row", (f.row_number().over(in_order) - 1).cast("long"))) as view:
+        yield deletes_statement(target, by, view, columns)
+
+
+def known_partitions(clause: str | None) -> Partitions:
+    """Reads the partitions right before a statement. ``clause``: None if they are not known. Raises Unclear."""
+    partitions = None if clause is None else read_partitions(clause)
+    if partitions is None:
+        raise Unclear("the table's partitions at this position of the binlog are not known")
+    return partitions
+
+
+def certain_condition(
+    session: TableSession,
+    target: Target,
+    state: DeltaState,
+    schema: TableSchema,
+    partitions: Partitions,
+    names: Sequence[str],
+) -> str:
+    """Returns the SQL condition of the rows in some partitions or subpartitions. ``schema``: the source's before the
+    statement. Raises Unclear if the Delta table has a row for which it is not certain."""
+    condition = condition_of(partitions, names, target, schema, columns_of(state))
     for doubt in conditions_met(session.spark, target, state, condition.doubts, present=False):
         raise Unclear(condition.doubts[doubt])
-    if target.apply.mode != "append":
-        yield removal_statement(target, by, condition.where)
-        return
+    return condition.where
+
+
+def require_distinct_rows(target: Target, schema: TableSchema) -> tuple[str, ...]:
+    """Returns the columns in Delta by which a changelog tells its rows apart. Raises Unclear if it does not."""
     sources = target.apply.keys or schema.primary_key
     keys = [key for source in sources if (key := target.policies.lake_name(source)) is not None]
     if not keys or len(keys) < len(sources) or any(target.policies.column(one).kind == "null" for one in sources):
         raise Unclear("without a key, mode append does not tell which of its rows are still at the source")
-    columns = [column.name for column in columns_of(state)]
-    lake = LakeVersion(target, state.version, state.applied_seq, tuple(keys), loaded_seq(state, by.seq))
-    rows = lake.choose(session, columns, lambda frame: frame.where(condition.where))
-    in_order = Window.orderBy(*[f.col(quote(key)) for key in keys])
-    with view_of(rows.withColumn("_row", (f.row_number().over(in_order) - 1).cast("long"))) as view:
-        yield deletes_statement(target, by, view, columns)
+    return tuple(keys)

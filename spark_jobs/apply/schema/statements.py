@@ -22,6 +22,7 @@ from cdc.sql.changes import (
     DropDatabase,
     DropPartitions,
     DropTable,
+    MovePartition,
     NoEffect,
     RenameTable,
     TruncateTable,
@@ -136,6 +137,13 @@ class TableEffect:
         (change, *others) = self.changes or (None,)
         return change if isinstance(change, DropPartitions) and not others else None
 
+    @property
+    def moves(self) -> MovePartition | None:
+        """The partition whose rows come from another table or go there, if the statement does nothing else to the
+        columns and rows."""
+        moves = [change for change in self.changes if isinstance(change, MovePartition)]
+        return moves[0] if len(moves) == len(self.changes) == 1 else None
+
 
 def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
     """Returns the effect of a statement on ``db.table``; None if it has none."""
@@ -156,8 +164,10 @@ def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
         elif isinstance(change, CreateTable) and _name(change.table) == table:
             creates = change
     if creates is not None:
-        unsupported = tuple(c for c in by.statement.changes if isinstance(c, Unsupported) and _is_of(c, table))
-        return TableEffect(by, None, unsupported, creates=creates)
+        others = tuple(
+            c for c in by.statement.changes if isinstance(c, Unsupported | MovePartition) and _is_of(c, table)
+        )
+        return TableEffect(by, None, others, creates=creates)
     origin = origins.get(table, table)
     if origin is None:
         return TableEffect(by, None, drops=True, is_renamed=is_renamed)

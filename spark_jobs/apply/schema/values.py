@@ -57,7 +57,9 @@ def conversion(
     what the server did. The values are those of the source; policies that change them are not known here. ``effect``:
     what the server did to the values; None: they stayed as they are, or became wider."""
     if isinstance(effect, Converted):
-        return _converted(effect, have, want)
+        # A DECIMAL of more than 38 digits is a text in Delta.
+        is_text = old.data_type in _NUMBERS and isinstance(have, t.StringType)
+        return None if is_text and effect.to == "filled" else _converted(effect, have, want)
     if old.data_type in _NUMBERS and new.data_type in _NUMBERS:
         if isinstance(want, t.StringType):
             return _as_number_text(old, new, have)
@@ -120,8 +122,23 @@ def _computed(effect: Converted, have: t.DataType) -> Expression | None:
         return lambda value: f"CAST(CAST({value} AS DOUBLE) AS FLOAT)"
     if effect.to == "text":
         return _shown(have, number)
+    if effect.to == "clamped" and isinstance(have, t.NumericType):
+        return lambda value: _clamped(value, *effect.range)
+    if effect.to == "filled":
+        return _filled(have)
     kind, expression = forms.get(effect.to, (t.NullType, lambda value: value))
     return expression if isinstance(have, kind) else None
+
+
+def _clamped(value: str, least: int, largest: int) -> str:
+    return f"CASE WHEN {value} < {least} THEN {least} WHEN {value} > {largest} THEN {largest} ELSE {value} END"
+
+
+def _filled(have: t.DataType) -> Expression | None:
+    if isinstance(have, t.NumericType):
+        return lambda value: f"coalesce({value}, 0)"
+    empty = {t.StringType: "''", t.BinaryType: "X''"}.get(type(have))
+    return None if empty is None else lambda value: f"coalesce({value}, {empty})"
 
 
 def _ordered(value: str, members: tuple[str, ...]) -> str:

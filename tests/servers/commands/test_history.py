@@ -130,6 +130,25 @@ def test_an_altered_table_and_rows_from_before_the_store(
     assert short(asked.changes("t", "1"), "v") == [("update", 1, 3), ("update", 3, 5000000000), ("update", 6, 7)]
 
 
+def test_foreign_keys_that_may_have_changed_the_row_are_named(
+    mariadb11: Server, tmp_path: Path, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(tmp_path, mariadb11, database(mariadb11))
+    loop.sql(
+        "CREATE TABLE p (id INT PRIMARY KEY)",
+        "CREATE TABLE c (id INT PRIMARY KEY, p INT, CONSTRAINT of_p FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+        "INSERT INTO p VALUES (1)",
+        "INSERT INTO c VALUES (1, 1)",
+        "DELETE FROM p",
+    )
+    loop.capture()
+    asked = Asked(loop, capsys)
+    assert short(asked.changes("c", "1"), "p") == [("insert", None, 1)]
+    assert f"the foreign key of_p to {loop.db}.p (ON DELETE CASCADE) may have changed the row as well" in asked.remarks
+    asked.changes("p", "1")
+    assert "foreign key" not in asked.remarks
+
+
 def test_bad_input_ends_with_one_sentence(
     mysql9: Server, tmp_path: Path, database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,6 +128,11 @@ def test_foreign_keys_with_actions_are_named(source: Server, tmp_path: Path) -> 
             "apply executes its actions on the rows of the Delta table"
         )
         assert [f.message for f in findings if "foreign key" in f.message] == ([] if has_events else [expected])
+        dropped = "{fk.c: {columns: {p: drop}}}"
+        findings = check_source(config(source, tmp_path, include=r"fk\..*", overrides=dropped))
+        warnings = [(f.level, f.message) for f in findings if "foreign key" in f.message]
+        assert [level for level, _ in warnings] == ([] if has_events else ["warning"])
+        assert all("the column p is left out of the lake" in message for _, message in warnings)
     finally:
         source.execute("DROP DATABASE fk")
 

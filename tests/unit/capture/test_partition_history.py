@@ -61,6 +61,22 @@ def test_a_drop_is_recorded_with_the_definition_before_it() -> None:
     assert Schemas.model_validate_json(saved.model_dump_json()) == saved
 
 
+def test_a_partition_that_moves_is_recorded_with_the_definition_before_it() -> None:
+    source = Source({"s.t": AB}, seq(100))
+    found = history(source)
+    assert run(found, 200, "ALTER TABLE t EXCHANGE PARTITION a WITH TABLE b")
+    assert found.dropped[seq(200)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
+    assert found.known["s.t"].clause == AB
+    source.tables, source.seq = {"s.t": B}, seq(300)
+    assert run(found, 300, "ALTER TABLE t CONVERT PARTITION a TO TABLE b")
+    assert found.dropped[seq(300)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
+    assert found.known.keys() == {"s.t"} and found.known["s.t"].clause == B
+    source.tables, source.seq = {"s.t": AB}, seq(500)
+    assert run(found, 400, "ALTER TABLE t CONVERT TABLE b TO PARTITION c VALUES LESS THAN (30)")
+    clause = "RANGE (`y`) (PARTITION `b` VALUES LESS THAN (20), PARTITION `c` VALUES LESS THAN (30))"
+    assert found.known["s.t"].clause == clause and seq(400) not in found.dropped
+
+
 def test_a_definition_that_was_read_ahead_counts_only_behind_that_position() -> None:
     source = Source({"s.t": AB}, seq(250))
     found = history(source)

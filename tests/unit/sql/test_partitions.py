@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.sql.changes import ChangePartitions, CreateTable, DropPartitions
+from cdc.sql.changes import ChangePartitions, CreateTable, DropPartitions, MovePartition
 from cdc.sql.partitions import (
+    Partition,
     Partitions,
     coalesced,
     columns_of,
@@ -142,6 +143,24 @@ def test_the_same_definition_in_another_order_is_the_same() -> None:
     assert one is not None and one != other and one.is_same(other)
     assert not one.is_same(made("LIST (y) (PARTITION a VALUES IN (NULL, 1))"))
     assert not one.is_same(None)
+
+
+def test_partitions_that_move() -> None:
+    def moves(clause: str) -> list[MovePartition]:
+        return [one for one in classify(f"ALTER TABLE t {clause}", "s").changes if isinstance(one, MovePartition)]
+
+    t, b = ("s", "t"), ("s", "b")
+    for validation in ("", " WITH VALIDATION"):
+        assert moves(f"EXCHANGE PARTITION `p``q` WITH TABLE b{validation}") == [
+            MovePartition(t, b, "p`q", is_partitioned=True), MovePartition(b, t, "p`q", is_partitioned=False),
+        ]  # fmt: skip
+    first, second = moves("EXCHANGE PARTITION p WITH TABLE x.b WITHOUT VALIDATION")
+    assert not first.validates and not second.validates and first.other == second.table == ("x", "b")
+    assert moves("CONVERT PARTITION p TO TABLE b") == [MovePartition(b, t, "p", is_partitioned=False)]
+    convert = "CONVERT TABLE b TO PARTITION p VALUES LESS THAN (5) COMMENT 'WITH'"
+    assert moves(convert) == [MovePartition(t, b, None, is_partitioned=True)]
+    added = next(one for one in classify(f"ALTER TABLE t {convert}", "s").changes if isinstance(one, ChangePartitions))
+    assert added.listed == (Partition("p", (("5",),)),)
 
 
 def test_dropped_partitions() -> None:

@@ -15,6 +15,8 @@ from cdc.sql.changes import (
     DropDatabase,
     DropPartitions,
     DropPrimaryKey,
+    DropTable,
+    MovePartition,
     NoEffect,
     Null,
     RenameColumn,
@@ -169,6 +171,9 @@ def test_alter_without_effect_on_rows_or_columns(clause: str) -> None:
         ("ADD (c INT, PRIMARY KEY (c))", [AddColumn, SetPrimaryKey]),
         ("DROP PARTITION p, q", [DropPartitions]),
         ("TRUNCATE PARTITION ALL", [DropPartitions]),
+        ("EXCHANGE PARTITION p WITH TABLE b", [MovePartition, MovePartition]),
+        ("CONVERT PARTITION p TO TABLE b", [DropPartitions, CreateTable, ChangePartitions, MovePartition]),
+        ("CONVERT TABLE b TO PARTITION p VALUES LESS THAN (5)", [ChangePartitions, MovePartition, DropTable]),
     ],
 )
 def test_clauses(clause: str, kinds: list[type]) -> None:
@@ -179,9 +184,10 @@ def test_clauses(clause: str, kinds: list[type]) -> None:
 @pytest.mark.parametrize(
     "clause",
     [
-        "DISCARD PARTITION p TABLESPACE", "EXCHANGE PARTITION p WITH TABLE b", "DISCARD TABLESPACE",
-        "IMPORT TABLESPACE", "ENGINE=BLACKHOLE", "ENGINE = 'blackhole'", "ENGINE=FEDERATED", "UNION=(a, b)",
-        "CONVERT TABLE b TO PARTITION p VALUES LESS THAN (5)", "CONVERT PARTITION p TO TABLE b",
+        "DISCARD PARTITION p TABLESPACE", "DISCARD TABLESPACE", "IMPORT TABLESPACE", "ENGINE=BLACKHOLE",
+        "ENGINE = 'blackhole'", "ENGINE=FEDERATED", "UNION=(a, b)",
+        "CONVERT TABLE b TO PARTITION p VALUES LESS THAN (5) WITHOUT VALIDATION",
+        "CONVERT TABLE b TO PARTITION IF NOT EXISTS p VALUES LESS THAN (5)", "EXCHANGE PARTITION p WITH TABLE b NOW",
     ],
 )  # fmt: skip
 def test_what_only_the_server_knows(clause: str) -> None:

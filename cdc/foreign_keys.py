@@ -1,4 +1,4 @@
-"""Which keys can be followed, and how the values of their columns are compared."""
+"""Which foreign keys apply can follow, and how the server compares the values of their columns."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as f
-
-from cdc.errors import CdcError
 from cdc.sql.tokens import word_set
-from spark_jobs.delta.tables import target_of
-from spark_jobs.source.columns import SourceColumns, columns_of_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-    from cdc.config import DestinationConfig
+    from cdc.config import ApplyConfig, DestinationConfig
     from cdc.schemas import ColumnSchema, ForeignKey, Schemas, TableSchema
 
 _EXACT_TYPES = word_set(
@@ -31,13 +24,11 @@ _SIMPLE_COLLATION = re.compile(
 """Collations in which two printable characters of ASCII are equal if they are the same letter."""
 _PRINTABLE = re.compile(r"[ -~]*", re.DOTALL)
 STRANGE = "[^ -~]"
+"""A regular expression for texts that are not compared where letters of either case are equal."""
 
 
 class IncomparableError(Exception):
     """A text may equal others in its collation, which only the server knows."""
-
-
-# --- which keys can be followed
 
 
 def refusal(config: DestinationConfig, schemas: Schemas, child: str, key: ForeignKey, updates: bool) -> str | None:
@@ -55,32 +46,47 @@ def refusal(config: DestinationConfig, schemas: Schemas, child: str, key: Foreig
         return "SET DEFAULT is not followed"
     if updates and any(column.is_generated for column in schema.columns):
         return "the table has generated columns, which the action may change, too"
-    try:
-        columns = columns_of_schema(schema, target_of(config, child).policies)
-        columns.keys(schema.primary_key)
-    except CdcError as error:
-        return f"its columns cannot be had: {error.message}"
+    for name in schema.primary_key:
+        column = column_of(schema, name)
+        if column is None or not _tells_rows_apart(apply, column):
+            return f"the column {name} of the primary key has other values in the lake"
     for name, referenced in zip(key.columns, key.parent_columns, strict=True):
-        why = _incomparable(columns, column_of(schema, name), column_of(parent, referenced))
+        why = _incomparable(apply, column_of(schema, name), column_of(parent, referenced))
         if why is not None:
             return f"the column {name} {why}"
+    of_parent = config.table_apply(key.parent)
     for name in key.parent_columns:  # the parent may be a child, too, whose rows are in the lake
-        policy = target_of(config, key.parent).policies.column(name).kind
-        if policy not in ("keep", "rename"):
-            return f"the referenced column {name} has the policy {policy}"
+        if not _is_kept(of_parent, name):
+            return f"the referenced column {name} has the policy {_policy(of_parent, name)}"
     return None
 
 
-def _incomparable(columns: SourceColumns, column: ColumnSchema | None, referenced: ColumnSchema | None) -> str | None:
+def _policy(apply: ApplyConfig, name: str) -> str:
+    policy = apply.columns.get(name.lower())
+    return "keep" if policy is None else policy.kind
+
+
+def _is_kept(apply: ApplyConfig, name: str) -> bool:
+    return _policy(apply, name) in ("keep", "rename")
+
+
+def _is_boolean(apply: ApplyConfig, column: ColumnSchema) -> bool:
+    return apply.types.get("tinyint(1)") == "boolean" and column.column_type.startswith("tinyint(1)")
+
+
+def _tells_rows_apart(apply: ApplyConfig, column: ColumnSchema) -> bool:
+    return _policy(apply, column.name) not in ("drop", "null", "mask") and not _is_boolean(apply, column)
+
+
+def _incomparable(apply: ApplyConfig, column: ColumnSchema | None, referenced: ColumnSchema | None) -> str | None:
     """Returns why the values of a key's column cannot be compared with those of the referenced one, as a predicate."""
     if column is None or referenced is None:
         return "is not in the stored definition"
-    policed = next((one for one in columns.policies.columns if one.source.name == column.name), None)
-    if policed is None or policed.policy.kind not in ("keep", "rename"):
+    if not _is_kept(apply, column.name):
         return "is left out of the lake, or has other values there"
-    if column.name in columns.lossy or column.data_type not in (*_EXACT_TYPES, *_TEXTS):
+    if _is_boolean(apply, column) or column.data_type not in (*_EXACT_TYPES, *_TEXTS):
         return f"has the type {column.column_type}"
-    if column.data_type in _DATES and columns.values.zero_dates != "fail":
+    if column.data_type in _DATES and apply.zero_dates != "fail":
         return "is a date, which may be null in the lake without zero_dates: fail"
     if column.data_type in _TEXTS:
         if column.collation is None or column.collation != referenced.collation:
@@ -111,10 +117,6 @@ class Comparison:
                 raise IncomparableError
             value = value.lower()
         return value.rstrip(" ") if self.pads else value
-
-    def column(self, column: Column) -> Column:
-        column = f.lower(column) if self.ignores_case else column
-        return f.rtrim(column) if self.pads else column
 
 
 EXACT = Comparison(pads=False, ignores_case=False)
