@@ -96,9 +96,8 @@ def init(
     """
     from cdc.config import SYSTEM_SCHEMAS, SourceConfig, TablesConfig, parse
     from cdc.config.loading import server_ids
-    from cdc.schemas import Schemas
     from cdc.source.connection import connect, query
-    from cdc.source.schemas import list_tables, silent_keys
+    from cdc.source.schemas import list_tables, read_schemas
     from cdc.source.server import describe, variables
     from cdc.source.table_checks import check_foreign_keys
 
@@ -118,7 +117,7 @@ def init(
             patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
             chosen = TablesConfig(include=tuple(patterns), lower_case_table_names=names)
             found = list_tables(conn, chosen)
-            keys = silent_keys(conn, chosen, found)
+            schemas = read_schemas(conn, chosen)
             others = (
                 [] if found else list_tables(conn, TablesConfig(include=(r".*\..*",), lower_case_table_names=names))
             )
@@ -142,7 +141,7 @@ def init(
     )
     config = parse(text, file)  # fails before anything is written, if it could not be read again
     _write(file, text, None if login.from_environment else login.password)
-    silent = check_foreign_keys(config, Schemas(tables={}, foreign_keys=keys))
+    silent = check_foreign_keys(config, schemas)
     _report(config, info, found, login, silent, scheme_changed=not url.startswith(f"{info.flavor}:"))
     if not found:
         _say(_without_tables(config.tables.include, others))

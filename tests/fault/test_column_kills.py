@@ -81,12 +81,10 @@ def chunks(loop: Loop) -> dict[str, int]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("turn", range(KILLS))
-@pytest.mark.parametrize(
-    "moment",
-    ["statement", *(pytest.param(one, marks=pytest.mark.long) for one in ("chunk", "step", "level"))],
-)
+@pytest.mark.parametrize("moment", ["statement", "chunk", "step", "level"])
 def test_a_snapshot_of_columns_is_killed(
     moment: str, turn: int, tmp_path: Path, mariadb11: Server, database: Database, seed: int
 ) -> None:

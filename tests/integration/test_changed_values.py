@@ -101,8 +101,8 @@ def test_old_rows_get_what_the_server_made_of_them(
 
 
 DOUBTS = {
-    "small": ("MODIFY small TINYINT", "small = 1000", "a value that does not fit is cut"),
-    "count": ("MODIFY count INT NOT NULL", "count = NULL", "NULL becomes another value where NOT NULL is added"),
+    "exact": ("MODIFY exact DECIMAL(4,3)", "exact = 1000", "a value that does not fit is cut"),
+    "born": ("MODIFY born DATETIME NOT NULL", "born = NULL", "NULL becomes another value where NOT NULL is added"),
     "kind": ("MODIFY kind ENUM('new','paid')", "kind = 'gone'", "members that are no longer there become other values"),
     "word": ("MODIFY word VARCHAR(9) CHARACTER SET ascii", "word = 'ü'", "characters that ascii lacks are lost"),
     "id": ("MODIFY id INT AUTO_INCREMENT", "id = 0", "AUTO_INCREMENT numbers such rows anew"),

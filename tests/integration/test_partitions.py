@@ -172,6 +172,7 @@ class _KilledError(Exception):
     """A kill, as the code under test sees it."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, mysql9: Server, database: Database) -> None:
     overrides = ", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in MODES)

@@ -302,25 +302,6 @@ def test_additive_and_ignore_keep_columns_and_drop_deletes_rows(
     assert (len(rows(loop, "gone")[1]), len(rows(loop, "kept")[1])) == (0, 2)
 
 
-def test_an_empty_table_that_gets_a_partition_waits_for_a_snapshot(loop: Loop) -> None:
-    parts = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)"
-    loop.sql(
-        f"CREATE TABLE parts (id INT PRIMARY KEY, v INT) {parts}",
-        "CREATE TABLE bare (id INT PRIMARY KEY, v INT)",
-        "INSERT INTO parts VALUES (1, 1), (11, 2)",
-    )
-    loop.config = loop.config.model_copy(update={"apply": loop.config.apply.model_copy(update={"on_error": "park"})})
-    loop.capture()
-    loop.apply_all()
-    loop.sql("ALTER TABLE parts EXCHANGE PARTITION p0 WITH TABLE bare")
-    loop.capture()
-    loop.apply_all()
-    parked = BatchService(loop.config).subscription("apply").parked
-    assert {name.partition(".")[2]: one.due for name, one in parked.items()} == {
-        "bare": "snapshot", "parts": "snapshot",
-    }  # fmt: skip
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_shadow_table_that_is_not_captured(tmp_path: Path, mysql9: Server, database: Database) -> None:
