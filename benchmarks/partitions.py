@@ -100,8 +100,8 @@ def main() -> None:
     for column in ("", "s", "CPU s", "time against DELETE"):
         table.add_column(column, justify="right")
     base = median(seconds["DELETE"])
-    for name, found in seconds.items():
-        table.add_row(name, f"{median(found):.2f}", f"{median(cpu[name]):.2f}", f"{median(found) / base:.2f}")
+    for name, spans in seconds.items():
+        table.add_row(name, f"{median(spans):.2f}", f"{median(cpu[name]):.2f}", f"{median(spans) / base:.2f}")
     table.add_row("cdc snapshot", f"{loads[1]:.2f}", "", f"{loads[1] / base:.1f}")
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 

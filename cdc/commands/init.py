@@ -96,8 +96,9 @@ def init(
     """
     from cdc.config import SYSTEM_SCHEMAS, SourceConfig, TablesConfig, parse
     from cdc.config.loading import server_ids
+    from cdc.schemas import Schemas
     from cdc.source.connection import connect, query
-    from cdc.source.schemas import list_tables, read_schemas
+    from cdc.source.schemas import list_tables, read_schemas, silent_keys
     from cdc.source.server import describe, variables
     from cdc.source.table_checks import check_foreign_keys
 
@@ -117,7 +118,8 @@ def init(
             patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
             chosen = TablesConfig(include=tuple(patterns), lower_case_table_names=names)
             found = list_tables(conn, chosen)
-            schemas = read_schemas(conn, chosen)
+            has_keys = bool(silent_keys(conn, chosen, found))
+            schemas = read_schemas(conn, chosen) if has_keys else Schemas(tables={})
             others = (
                 [] if found else list_tables(conn, TablesConfig(include=(r".*\..*",), lower_case_table_names=names))
             )

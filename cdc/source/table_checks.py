@@ -273,8 +273,8 @@ def _obstacles(config: DestinationConfig, schemas: Schemas, child: str, key: For
     """Returns why apply cannot follow a key's actions; nothing if it can."""
     updates = key.on_update in CHANGES_ROWS or key.on_delete in ("SET NULL", "SET DEFAULT")
     acts = {True: updates, False: key.on_delete == "CASCADE"}
-    found = [refusal(config, schemas, child, key, changes) for changes, may_act in acts.items() if may_act]
-    return "; ".join(dict.fromkeys(reason for reason in found if reason is not None))
+    reasons = [refusal(config, schemas, child, key, changes) for changes, may_act in acts.items() if may_act]
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason is not None))
 
 
 def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:

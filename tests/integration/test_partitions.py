@@ -172,6 +172,21 @@ class _KilledError(Exception):
     """A kill, as the code under test sees it."""
 
 
+def apply_with_kills(loop: Loop) -> None:
+    """Applies a batch, whose driver is killed before a commit, and again before the ack."""
+
+    def kill(table: str) -> None:
+        raise _KilledError
+
+    lease = loop.fetch()
+    commit.before_statement = kill
+    with pytest.raises(MergeFailedError, match="_KilledError"):
+        pipeline.merge(loop.config, lease)
+    commit.before_statement = lambda table: None
+    pipeline.merge(loop.config, lease)
+    pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, mysql9: Server, database: Database) -> None:
@@ -185,19 +200,8 @@ def test_a_kill_loses_nothing_and_repeats_nothing(tmp_path: Path, mysql9: Server
     for mode in MODES:
         loop.sql(f"ALTER TABLE {mode} DROP PARTITION p0", f"INSERT INTO {mode} VALUES (5, 7, 'e')")  # now in p1
     loop.capture()
-
-    def kill(table: str) -> None:
-        raise _KilledError
-
     for _ in range(8):
-        lease = loop.fetch()
-        commit.before_statement = kill
-        with pytest.raises(MergeFailedError, match="_KilledError"):
-            pipeline.merge(loop.config, lease)
-        commit.before_statement = lambda table: None
-        pipeline.merge(loop.config, lease)  # killed before the ack
-        results = pipeline.merge(loop.config, lease)
-        pipeline.finalize(loop.config, lease, True, results)
+        apply_with_kills(loop)
     for mode in MODES:
         require_equal(loop, mode, mode)
     removed = [row for row in loop.delta("append", order="_seq, _row") if row["_op"] == "delete"]
@@ -258,18 +262,8 @@ def test_rows_move_between_two_tables(
         loop.sql(f"ALTER TABLE {name} EXCHANGE PARTITION p1 WITH TABLE {other}")
         loop.sql(f"INSERT INTO {name} VALUES (9, 10, 'i')", f"INSERT INTO {other} VALUES (7, 1, 'free')")
     loop.capture()
-
-    def kill(table: str) -> None:
-        raise _KilledError
-
     for _ in range(3):
-        lease = loop.fetch()
-        commit.before_statement = kill
-        with pytest.raises(MergeFailedError, match="_KilledError"):
-            pipeline.merge(loop.config, lease)
-        commit.before_statement = lambda table: None
-        pipeline.merge(loop.config, lease)  # killed before the ack
-        pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+        apply_with_kills(loop)
     loop.apply_all()
     for name, mode in modes.items():
         if not name.startswith("c"):
@@ -419,12 +413,12 @@ class Maintenance:
     def steps(self) -> list[str]:
         """Returns some statements."""
         rng, table = self.rng, self.table
-        found = [self._insert(table, self.bounds[0][1] - 8, self.bounds[-1][1]) for _ in range(rng.randint(3, 9))]
-        found.append(
+        statements = [self._insert(table, self.bounds[0][1] - 8, self.bounds[-1][1]) for _ in range(rng.randint(3, 9))]
+        statements.append(
             f"UPDATE {table} SET y = {rng.randint(-5, self.bounds[-1][1] - 1)} WHERE id = {rng.randint(1, self.next_id)}"
         )
-        found.append(f"UPDATE {table} SET v = v + 1 WHERE id > {rng.randint(0, self.next_id)}")
-        found.append(f"DELETE FROM {table} WHERE id = {rng.randint(1, self.next_id)}")
+        statements.append(f"UPDATE {table} SET v = v + 1 WHERE id > {rng.randint(0, self.next_id)}")
+        statements.append(f"DELETE FROM {table} WHERE id = {rng.randint(1, self.next_id)}")
         at = rng.randrange(len(self.bounds))
         kind = rng.choice(["drop", "drop", "truncate", "add", "split", "exchange", "exchange", "convert"])
         if kind == "convert" and (not self.converts or len(self.made) == MOST_CONVERTED):
@@ -433,14 +427,17 @@ class Maintenance:
             new = self._name()
             self.bounds.append((new, self.bounds[-1][1] + rng.randint(3, 12)))
             return [
-                *found,
+                *statements,
                 f"ALTER TABLE {table} ADD PARTITION (PARTITION {new} VALUES LESS THAN ({self.bounds[-1][1]}))",
             ]
         if kind == "truncate":
-            return [*found, f"ALTER TABLE {table} TRUNCATE PARTITION {self.bounds[at][0].upper()}"]
-        return found + {"drop": self._drop, "split": self._split, "exchange": self._exchange, "convert": self._convert}[
-            kind
-        ](at)
+            return [*statements, f"ALTER TABLE {table} TRUNCATE PARTITION {self.bounds[at][0].upper()}"]
+        return statements + {
+            "drop": self._drop,
+            "split": self._split,
+            "exchange": self._exchange,
+            "convert": self._convert,
+        }[kind](at)
 
     def _insert(self, table: str, low: int, high: int) -> str:
         """``high`` is excluded."""

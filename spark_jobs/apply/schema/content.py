@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 
 from cdc.targets import SOURCE_COLUMN
-from spark_jobs.apply.schema.plan import NOTHING
+from spark_jobs.apply.schema.plan import NOTHING, differs
 from spark_jobs.delta.layout import Layout, layout_of
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tables import BEFORE, Target, ddl_type, delta_schema, sql_properties
@@ -25,14 +25,10 @@ def fill_statement(target: Target, values: Mapping[str, str]) -> str:
     values = {quote(name): value for name, value in values.items()}
     conditions = [] if target.own_rows is None else [target.own_rows]
     if all(value == NOTHING or name in value for name, value in values.items()):  # files without a change stay
-        conditions.append(f"({' OR '.join(_differs(name, value) for name, value in values.items())})")
+        conditions.append(f"({' OR '.join(differs(name, value) for name, value in values.items())})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     listed = ", ".join(f"{name} = {value}" for name, value in values.items())
     return f"UPDATE {target.sql} SET {listed}{where}"  # noqa: S608 - names are quoted, values are literals
-
-
-def _differs(name: str, value: str) -> str:
-    return f"{name} IS NOT NULL" if value == NOTHING else f"NOT ({name} <=> {value})"
 
 
 def position_statement(target: Target) -> str:

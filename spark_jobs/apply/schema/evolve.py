@@ -45,7 +45,7 @@ from spark_jobs.apply.schema.content import (
 )
 from spark_jobs.apply.schema.evidence import conditions_met
 from spark_jobs.apply.schema.lineage import Followed, differences, follow
-from spark_jobs.apply.schema.moved_rows import Move, MovedRows, SomeRows, moved_rows, rows_before
+from spark_jobs.apply.schema.moved_rows import MovedRows, SomeRows, moved_rows, rows_before
 from spark_jobs.apply.schema.partition_removal import Dropped, removal
 from spark_jobs.apply.schema.partitions import Unclear
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
@@ -539,15 +539,15 @@ class Evolution:
         # The rows take the place of those that follow a CREATE TABLE … SELECT.
         self._around = replace(self._around, rows_follow=other.schema)
         self._create(by, create)
-        self._moved = moved_rows(self._around.session, self._target, Move(by, change, None, other, self._clauses(by)))
+        self._moved = moved_rows(self._around.session, self._target, by, change, None, other, self._clauses(by))
 
     def _move(self, by: DdlStatement, change: MovePartition, own: SomeRows) -> None:
         """Finds the rows that leave the table, and those that come from another one."""
         policy = self._target.apply.on_drop_partition
         if policy == "snapshot":
             raise unknown(self._target, by, "rows of a partition come or go, and on_drop_partition is snapshot")
-        move = Move(by, change, own, self._other_before(by, change), self._clauses(by))
-        moved = moved_rows(self._around.session, self._target, move)
+        other = self._other_before(by, change)
+        moved = moved_rows(self._around.session, self._target, by, change, own, other, self._clauses(by))
         if change.is_partitioned and moved.gone is not None and policy == "keep":
             self._note_kept(by, own.state)
             moved = replace(moved, gone=None)

@@ -55,9 +55,9 @@ class SomeRows:
 
     def require_certain(self) -> None:
         """Raises Unclear if the Delta table does not tell the rows that the source had."""
-        there = {column.name.lower() for column in columns_of(self.state)}
+        in_delta = {column.name.lower() for column in columns_of(self.state)}
         names = [self.target.policies.lake_name(column.name) for column in self.schema.columns]
-        lost = [name for name in names if name is not None and name.lower() not in there]
+        lost = [name for name in names if name is not None and name.lower() not in in_delta]
         if lost:
             raise Unclear(f"the Delta table of {self.target.table} does not have {', '.join(lost)}")
         if self.target.apply.mode == "append":
@@ -77,12 +77,12 @@ class SomeRows:
 
     def frame(self, session: TableSession, columns: SourceColumns, by: DdlStatement) -> DataFrame:
         """Returns the rows with these columns, as the decoder delivers them."""
-        names, loaded = [one.name for one in columns.read_fields], loaded_seq(self.state, by.seq)
+        names, loaded = [field.name for field in columns.read_fields], loaded_seq(self.state, by.seq)
         lake = LakeVersion(self.target, self.state.version, self.state.applied_seq, self.keys, loaded)
         rows = lake.choose(session, names, lambda frame: frame if self.where is None else frame.where(self.where))
         decoded = as_decoded(rows.toDF(*names), columns.variants)
         return decoded.select(
-            *[f.col(quote(one.name)).cast(one.dataType).alias(one.name) for one in columns.read_fields]
+            *[f.col(quote(field.name)).cast(field.dataType).alias(field.name) for field in columns.read_fields]
         )
 
     @property
@@ -136,7 +136,7 @@ class MovedRows:
         *,
         counts: bool,
     ) -> DataFrame:
-        names = [quote(one.name) for one in columns.read_fields]
+        names = [quote(field.name) for field in columns.read_fields]
         first = 0 if op == DELETE else _ADDED_ROW
         number = f.lit(first)
         if self.is_numbered:
@@ -151,13 +151,14 @@ class MovedRows:
             "_gtid": f.lit(self.by.gtid),
         }
         metadata = [
-            values[one.name].cast(one.dataType).alias(one.name) for one in from_arrow_schema(pa.schema(METADATA_FIELDS))
+            values[field.name].cast(field.dataType).alias(field.name)
+            for field in from_arrow_schema(pa.schema(METADATA_FIELDS))
         ]
         image = f.struct(*names)
         pair = [image if op == DELETE else f.when(f.lit(False), image)] if images == "both" and names else []
         zero = [f.lit(0).cast("long").alias(null_dates.COLUMN)] if counts else []
-        found = rows.frame(session, columns, self.by)
-        return found.select(*metadata, *names, *[one.alias(BEFORE) for one in pair], *zero)
+        frame = rows.frame(session, columns, self.by)
+        return frame.select(*metadata, *names, *[column.alias(BEFORE) for column in pair], *zero)
 
 
 def rows_before(target: Target, other: Target | None, name: str, by: DdlStatement) -> SomeRows:
@@ -174,27 +175,23 @@ def rows_before(target: Target, other: Target | None, name: str, by: DdlStatemen
     return SomeRows(other, state, record.schema)
 
 
-@dataclass(frozen=True)
-class Move:
-    """A statement that moves rows, from the side of one table."""
-
-    by: DdlStatement
-    change: MovePartition
-    own: SomeRows | None
-    """The table's rows before it; None if it is new."""
-    other: SomeRows
-    clauses: Mapping[str, str]
-    """The partitions of tables right before it, by ``db.table``."""
-
-
-def moved_rows(session: TableSession, target: Target, move: Move) -> MovedRows:
-    """Returns the changes of a table by a statement. Raises NeedsSnapshotError or UnsupportedDdlError if it is not
-    certain which rows move."""
-    change, own, other, part = move.change, move.own, move.other, None
+def moved_rows(
+    session: TableSession,
+    target: Target,
+    by: DdlStatement,
+    change: MovePartition,
+    own: SomeRows | None,
+    other: SomeRows,
+    clauses: Mapping[str, str],
+) -> MovedRows:
+    """Returns the changes of a table by a statement. ``own``: its rows before the statement; None if it is new.
+    ``clauses``: the partitions of tables right before it, by ``db.table``. Raises NeedsSnapshotError or
+    UnsupportedDdlError if it is not certain which rows move."""
+    part = None
     partitioned, loose = (own, other) if change.is_partitioned else (other, own)
     try:
         if change.partition is not None and partitioned is not None:
-            part = partitioned.in_partition(session, move.clauses.get(partitioned.target.table), change.partition)
+            part = partitioned.in_partition(session, clauses.get(partitioned.target.table), change.partition)
         if not change.validates and loose is not None and part is not None and part.where is not None:
             loose.require_all(session, part.where)
         gone, added = (part, loose) if change.is_partitioned else (loose, part)
@@ -202,6 +199,6 @@ def moved_rows(session: TableSession, target: Target, move: Move) -> MovedRows:
             if rows is not None:
                 rows.require_certain()
     except Unclear as reason:
-        raise unknown(target, move.by, str(reason)) from None
+        raise unknown(target, by, str(reason)) from None
     schema = other.schema if own is None else own.schema
-    return MovedRows(move.by, schema, gone, added, is_numbered=target.apply.mode == "append")
+    return MovedRows(by, schema, gone, added, is_numbered=target.apply.mode == "append")

@@ -88,8 +88,7 @@ class Plan:
             if column.was is None or column.value is None or not column.is_computed:
                 return column
             name = quote(column.was.name)
-            differs = f"NOT ({name} <=> {column.value(name)})"
-            return column if met([differs]) else replace(column, value=None)
+            return column if met([differs(name, column.value(name))]) else replace(column, value=None)
 
         return replace(
             self,
@@ -280,6 +279,11 @@ def _additive(wanted: Plan, there: Sequence[DeltaColumn], *, is_shared: bool) ->
 
 def _nothing(_: str) -> str:
     return NOTHING
+
+
+def differs(name: str, value: str) -> str:
+    """Returns the condition, as SQL, of the rows in which a quoted column has another value than this SQL."""
+    return f"{name} IS NOT NULL" if value == NOTHING else f"NOT ({name} <=> {value})"
 
 
 def _copied(name: str, value: Expression | None) -> Expression:

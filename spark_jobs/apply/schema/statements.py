@@ -134,15 +134,17 @@ class TableEffect:
     @property
     def drops_partitions(self) -> DropPartitions | None:
         """The partitions whose rows go, if the statement does nothing else."""
-        (change, *others) = self.changes or (None,)
-        return change if isinstance(change, DropPartitions) and not others else None
+        return self._only_change if isinstance(self._only_change, DropPartitions) else None
 
     @property
     def moves(self) -> MovePartition | None:
         """The partition whose rows come from another table or go there, if the statement does nothing else to the
         columns and rows."""
-        moves = [change for change in self.changes if isinstance(change, MovePartition)]
-        return moves[0] if len(moves) == len(self.changes) == 1 else None
+        return self._only_change if isinstance(self._only_change, MovePartition) else None
+
+    @property
+    def _only_change(self) -> Change | None:
+        return self.changes[0] if len(self.changes) == 1 else None
 
 
 def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
