@@ -22,7 +22,7 @@ from cdc.config.secrets import hash_key
 from cdc.decode import DecodeOptions, DecodeStats
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.jsonl import json_lines
-from cdc.decode.layout import BEFORE, METADATA_FIELDS, TableLayout
+from cdc.decode.layout import BEFORE, DELETE, INSERT, METADATA_FIELDS, TableLayout
 from cdc.decode.policies import ColumnPolicies, policies_of_layout, value_policies
 from cdc.decode.reader import Decoder
 from cdc.decode.scan import table_events
@@ -37,9 +37,9 @@ from cdc.validation import there_is
 
 if TYPE_CHECKING:
     from cdc.config import ApplyConfig, DestinationConfig
+    from cdc.foreign_keys.row_history import UnloggedChanges
 
 _OPTIONS = DecodeOptions(images="both")
-_DELETE, _INSERT = 0, 1
 _HINTS = {"binary": " in hexadecimal digits", "date": " like 2026-03-01", "timestamp": " like 2026-03-01 09:00:00"}
 
 
@@ -140,6 +140,10 @@ class Search:
     """Transactions that were read."""
     of: int = 0
     """Transactions that may have rows of the table."""
+    key: dict[str, Any] | None = None
+    """The values of the row's key by column; None if no row was compared."""
+    policies: ColumnPolicies | None = None
+    """The policies of the columns at the last change."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,9 @@ def search(
             continue
         history = history_of(segment, key.table)
         matched: list[np.ndarray[Any, Any]] = []
-        for batch, mine, _ in _decoded(transactions, key, history, found, policies, all_columns=False):
+        for batch, mine, policed in _decoded(transactions, key, history, found, policies, all_columns=False):
+            found.policies = policed
+            found.key = {name: value.as_py() for name, value in _literals(key, batch.schema).items()}
             matched.append(batch.column(1).filter(mine).to_numpy())
             progress(found)
         found.transactions += len(transactions.entries)
@@ -254,13 +260,20 @@ def matches(batch: pa.RecordBatch, key: RowKey) -> tuple[pa.Array, pa.Array]:
     """Returns for each row of a batch with old rows whether it is the wanted one after the change, and before it."""
     op = batch.column(0)
     old = batch.column(batch.schema.get_field_index(BEFORE))
-    after, before = pc.not_equal(op, _DELETE), pc.not_equal(op, _INSERT)
-    for name, text in key.values.items():
+    after, before = pc.not_equal(op, DELETE), pc.not_equal(op, INSERT)
+    for name, wanted in _literals(key, batch.schema).items():
         column = batch.column(batch.schema.get_field_index(name))
-        wanted = _literal(text, column.type, f"column {name} of table {key.table}")
         after = pc.and_(after, pc.fill_null(pc.equal(column, wanted), False))
         before = pc.and_(before, pc.fill_null(pc.equal(pc.struct_field(old, name), wanted), False))
     return after, before
+
+
+def _literals(key: RowKey, schema: pa.Schema) -> dict[str, pa.Scalar]:
+    """Returns the values of a key by column. Raises UsageError."""
+    place = f"of table {key.table}"
+    return {
+        name: _literal(text, schema.field(name).type, f"column {name} {place}") for name, text in key.values.items()
+    }
 
 
 def _literal(text: str, kind: pa.DataType, place: str) -> pa.Scalar:
@@ -326,6 +339,26 @@ def _changes(
                 shown[name]: other[shown[name]] for name in key.values if name in shown
             }
         yield change
+
+
+def add_unlogged(found: Search, key: RowKey, unlogged: UnloggedChanges, source_file: Callable[[int], str]) -> None:
+    """Adds the changes of the row by foreign keys, which are told by ``foreign_key``. They have the values of the
+    columns that no key compares from the change before."""
+    if unlogged.rows is None:
+        return
+    policies = found.policies
+    if policies is not None:
+        compared = {*unlogged.rows.schema.names}
+        policies = replace(policies, columns=tuple(one for one in policies.columns if one.source.name in compared))
+    for change, name in zip(_changes(unlogged.rows, key, policies, source_file), unlogged.keys, strict=True):
+        found.changes.append({**change, "foreign_key": name})
+    found.changes.sort(key=lambda change: (change["seq"], change["row"]))
+    row: dict[str, Any] = {}
+    for change in found.changes:
+        if "foreign_key" in change:
+            for image in ("before", "after"):
+                change[image] = change[image] and {**row, **change[image]}
+        row = change["after"] or {}
 
 
 def changed_columns(change: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -19,7 +19,7 @@ from cdc.batches.manifest import Manifest, schemas_of
 from cdc.batches.table_batches import TableChanges, batches_between
 from cdc.client import open_table_batches
 from cdc.config import as_config
-from cdc.decode.layout import survey
+from cdc.decode.layout import DELETE, survey
 from cdc.decode.policies import value_policies
 from cdc.errors import CdcError, NeedsSnapshotError, TargetError, UnsupportedError, UsageError
 from cdc.log import get_logger
@@ -39,7 +39,6 @@ from spark_jobs.delta.present_rows import LakeVersion
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import MODE_PROPERTY, Target, schema_of, target_of
 from spark_jobs.runtime.session import OLD_VERSIONS, TableSession, setting_of
-from spark_jobs.source.changes import DELETE
 from spark_jobs.source.columns import columns_of_layout, columns_of_schema
 from spark_jobs.source.row_choice import SEEN
 

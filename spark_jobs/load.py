@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc.decode.layout import survey
+from cdc.decode.layout import DELETE, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.errors import NeedsSnapshotError, TargetError, UnsupportedError
@@ -76,7 +76,6 @@ from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, r
 from spark_jobs.runtime.driver import ignore_errors
 from spark_jobs.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent
 from spark_jobs.runtime.session import transaction, view_of
-from spark_jobs.source.changes import DELETE
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:

@@ -54,6 +54,10 @@ class ByteRange(_Part):
         "that is not known.",
     )
 
+    def may_hold(self, table_mask: int) -> bool:
+        """Whether the range can have transactions with one of the bits of ``table_mask``, as far as is known."""
+        return self.table_bits is None or any(table_mask >> bit & 1 for bit in self.table_bits)
+
 
 class Position(_Part):
     """The end of a transaction in the source's binlog: a commit position as JSON."""

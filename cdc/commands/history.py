@@ -45,7 +45,9 @@ def history(
     """Show every change of one row that the store still has, oldest first: time, GTID, position, before and after.
 
     Texts are compared exactly, whatever the column's collation. A change of the key is shown as a delete of the old key
-    or as an insert of the new one. Columns are shown as the lake has them, without those that are dropped.
+    or as an insert of the new one. Changes that foreign keys made without an event are shown with the key's name, if
+    the store has the events of the row and its parents. Columns are shown as the lake has them, without those that are
+    dropped.
     """
     if len(words) not in (2, 3):
         raise UsageError(
@@ -54,7 +56,8 @@ def history(
     table, text = words[-2:]
     config = load(ctx, words[0] if len(words) == 3 else None)
 
-    from cdc.history import UNCHANGED, RowKey, TablePolicies, definition_of, search
+    from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
+    from cdc.history import UNCHANGED, RowKey, TablePolicies, add_unlogged, definition_of, search
     from cdc.meta import open_meta
     from cdc.store.reader.reader import StoreReader
 
@@ -68,11 +71,15 @@ def history(
     key = RowKey.parse(text, table, definition_of(reader, table), config.table_apply(table).keys)
     with _progress(table) as tick:
         found = search(reader, key, tick, UNCHANGED if source_values else TablePolicies.of(config, table))
+        unlogged = UnloggedChanges()
+        if found.key is not None:
+            unlogged = unlogged_changes(config, reader, table, found.key, lambda _: tick(found))
+            add_unlogged(found, key, unlogged, reader.source_file)
     if as_json:
         print_json(found.changes)
     elif found.changes:
         _show(found.changes)
-    _remarks(reader, found, table)
+    _remarks(reader, found, unlogged.doubts, table)
 
 
 @contextmanager
@@ -100,16 +107,12 @@ def _progress(table: str) -> Iterator[Callable[[Search], None]]:
         yield tick
 
 
-def _remarks(reader: StoreReader, found: Search, table: str) -> None:
+def _remarks(reader: StoreReader, found: Search, doubts: list[str], table: str) -> None:
     """Says what the store cannot tell."""
     for name, rows in found.lacking.items():
         say(f"{rows:,} row events of {table} are from a time at which it had no column {name}; they were not searched")
-    newest = reader.newest_schemas()
-    for key in () if newest is None else (newest[1].foreign_keys or {}).get(table, ()):
-        say(
-            f"the foreign key {key.name} to {key.parent} ({key.actions}) may have changed the row as well, without an "
-            "event here; `cdc.read_as_of` shows the row as of a transaction"
-        )
+    for doubt in doubts:
+        say(doubt)
     first = found.changes[0] if found.changes else None
     if first is not None and first["op"] == "insert":
         return
@@ -146,6 +149,8 @@ def _show(changes: list[dict[str, Any]]) -> None:
                 change["op"], f"{_value(before)} → {_value(after)}"
             )
             lines.append(f"{name}: {shown}")
+        if "foreign_key" in change:
+            lines.append(f"(by the foreign key {change['foreign_key']})")
         for word in ("moved_to", "moved_from"):
             if word in change:
                 other = ", ".join(f"{name}={_value(value)}" for name, value in change[word].items())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
-from cdc.foreign_keys import refusal
+from cdc.foreign_keys.rules import refusal
 from cdc.patterns import exclusion
 from cdc.schemas import CHANGES_ROWS, VERSIONED, ColumnSchema, ForeignKey, Schemas, TableSchema, versioned_remedy
 from cdc.source.findings import Finding, error, ok, warning

@@ -17,12 +17,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from cdc.decode.layout import DELETE, INSERT
 from cdc.targets import SOURCE_COLUMN
 from spark_jobs.apply.statements import empty_statement, key_ranges, own_conditions, soft_delete_statement
 from spark_jobs.apply.versions import CLOSES, recent, versions
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import schema_of
-from spark_jobs.source.changes import DELETE, INSERT
 from spark_jobs.source.row_choice import SEEN
 
 if TYPE_CHECKING:

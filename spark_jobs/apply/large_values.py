@@ -15,10 +15,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cdc.decode.columns import METADATA_COLUMNS
+from cdc.decode.layout import DELETE
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tables import LARGE_PROPERTY, schema_of
 from spark_jobs.runtime.session import setting_of
-from spark_jobs.source.changes import DELETE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

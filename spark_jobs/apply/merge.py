@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.columns import METADATA_COLUMNS
+from cdc.decode.layout import DELETE
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
@@ -45,7 +46,7 @@ from spark_jobs.delta.tables import Target, schema_of
 from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
 from spark_jobs.runtime.session import view_of
 from spark_jobs.source import null_dates
-from spark_jobs.source.changes import DELETE, changes_frame, is_small
+from spark_jobs.source.changes import changes_frame, is_small
 from spark_jobs.source.columns import SourceColumns
 from spark_jobs.source.key_plan import FileOutput, KeyPlan, KeyRanges, integer_spans, make_plan, planned_frame
 from spark_jobs.source.row_choice import SEEN

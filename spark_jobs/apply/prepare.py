@@ -13,7 +13,7 @@ from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.errors import CdcError
-from cdc.foreign_keys import refusal
+from cdc.foreign_keys.rules import refusal
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.targets import split_table
@@ -24,7 +24,6 @@ from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.delta.comments import follows_comments
 from spark_jobs.delta.proof import prove_idle
 from spark_jobs.delta.tables import target_of
-from spark_jobs.source.input_splits import may_hold
 
 if TYPE_CHECKING:
     from cdc.batches.parking import TableGate
@@ -291,7 +290,7 @@ def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str]
     for one in masks:
         mask |= ALL_TABLES if one is None else one
     return survey(
-        [one for one in manifest.ranges if may_hold(one, mask)],
+        [one for one in manifest.ranges if one.may_hold(mask)],
         tables,
         schemas,
         lambda table: value_policies(config.table_apply(table)),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql import types as t
 
 from cdc.batches.manifest import TableResult
+from cdc.decode.layout import DELETE
 from cdc.errors import CdcError, MergeFailedError
 from cdc.log import get_logger
 from cdc.targets import has_percent_sign, local_path
@@ -40,7 +41,7 @@ from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import recorded_policies, require_same_policies, schema_of
 from spark_jobs.delta.tracked import record_in_force
 from spark_jobs.runtime.failures import ConcurrentCommitError, broken_rule, first_line
-from spark_jobs.source.changes import DELETE, is_small, read_all
+from spark_jobs.source.changes import is_small, read_all
 from spark_jobs.source.columns import columns_of_layout
 from spark_jobs.source.key_plan import KeyPlan, make_plan
 from spark_jobs.source.row_choice import SEEN

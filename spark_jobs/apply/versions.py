@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
+from cdc.decode.layout import DELETE
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.large_values import keep_last
 from spark_jobs.delta.sql import quote
-from spark_jobs.source.changes import DELETE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.runtime.session import TableSession
 
-DELETE, INSERT, UPDATE = 0, 1, 2
-"""Values of ``_op``."""
-CASCADED = 1 << 31
-"""The bit of ``_row`` that a change by a foreign key has, and no row of an event: see
-:mod:`spark_jobs.apply.foreign_keys.actions`."""
 SMALL_BYTES = 4 * 1024 * 1024
 """Changes in splits of at most this many bytes together are decoded on the driver."""
 _LEAST_ROW_BYTES = 32

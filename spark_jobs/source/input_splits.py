@@ -81,7 +81,7 @@ def input_splits(
     """
     splits: list[InputSplit] = []
     for one in ranges:
-        if table_mask is not None and not may_hold(one, table_mask):
+        if table_mask is not None and not one.may_hold(table_mask):
             continue
         entries = staged_entries(one.path, one.offset, one.length)
         entries = entries[(entries["seq"] > after_seq) & (entries["length"] > 0)]
@@ -92,11 +92,6 @@ def input_splits(
         wanted = entries[(entries["table_mask"] & np.uint64(mask)) != 0]
         splits += _Splitter(size_bytes, table, mask).splits(one.path, wanted)
     return splits
-
-
-def may_hold(one: ByteRange, table_mask: int) -> bool:
-    """Whether a range can have transactions with one of the bits, as far as the manifest tells."""
-    return one.table_bits is None or any(table_mask >> bit & 1 for bit in one.table_bits)
 
 
 def _mask(path: str, table: str) -> int:

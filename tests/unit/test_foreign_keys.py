@@ -10,7 +10,7 @@ import pytest
 
 from cdc.config import DestinationConfig
 from cdc.config.loading import parse
-from cdc.foreign_keys import Comparison, IncomparableError, refusal
+from cdc.foreign_keys.rules import Comparison, IncomparableError, refusal
 from cdc.schemas import ColumnSchema, ForeignKey, Schemas, TableSchema
 
 

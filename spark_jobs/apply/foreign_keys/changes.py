@@ -11,19 +11,19 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc.decode.layout import BEFORE, METADATA_FIELDS
+from cdc.decode.layout import BEFORE, DELETE, METADATA_FIELDS, UPDATE
 from spark_jobs.delta.present_rows import as_decoded, matched
 from spark_jobs.delta.sql import quote
 from spark_jobs.source import null_dates
-from spark_jobs.source.changes import DELETE, UPDATE, local_frame
+from spark_jobs.source.changes import local_frame
 from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.split_reader import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from cdc.foreign_keys.actions import CascadedChange, Row
     from cdc.schemas import TableSchema
-    from spark_jobs.apply.foreign_keys.actions import CascadedChange, Row
     from spark_jobs.delta.present_rows import PresentRows
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.columns import SourceColumns

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cdc.batches.manifest import schemas_of
 from cdc.batches.table_batches import batches_between
 from cdc.errors import NeedsSnapshotError
-from cdc.foreign_keys import refusal
+from cdc.foreign_keys.rules import refusal
 from cdc.targets import split_table
 from spark_jobs.apply.foreign_keys.reach import reached_tables
 from spark_jobs.apply.foreign_keys.search import CascadeSearch

@@ -8,16 +8,17 @@ lake. Tables for which it cannot are parked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cdc.decode.transactions import ALL_TABLES, TableHistory, Transactions, open_range
 from cdc.errors import CdcError, NeedsSnapshotError, RetryableError
+from cdc.foreign_keys.events import ParentChange, parent_changes
 from cdc.patterns import exclusion
 from cdc.positions import split_seq
 from cdc.schemas import CHANGES_ROWS, ForeignKey, Schemas
 from cdc.targets import split_table
-from spark_jobs.apply.foreign_keys.events import ParentChange, parent_changes
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
@@ -80,7 +81,8 @@ def reached_tables(
         possible = {child for column in (None, *updated) for child in _reached(keys, parent, column, why)}
         if not possible & set(watched):
             continue
-        for change in parent_changes([manifest], parent, schemas.tables.get(parent), updated):
+        history = TableHistory.always(schemas.tables.get(parent))
+        for change in parent_changes(transactions_of([manifest], parent), parent, updated, history):
             for child, reach in _reached(keys, parent, change.column, why).items():
                 seq = next((seq for seq in change.seqs if seq > applied_seq(child)), None)
                 if child not in watched or child in errors or seq is None:
@@ -91,6 +93,17 @@ def reached_tables(
     if reached.keys() - errors.keys():
         _add_doubts(config, keys, reached, errors, _key_doubt(reader(), manifest.last_seq))
     return frozenset(reached.keys() - errors.keys()), errors
+
+
+def transactions_of(manifests: Iterable[Manifest], table: str) -> Iterator[Transactions]:
+    """Yields the transactions of batches that can have rows of a table, range by range."""
+    for manifest in manifests:
+        mask = manifest.table_mask(table)
+        mask = ALL_TABLES if mask is None else mask
+        for segment in manifest.ranges:
+            if table in manifest.tables and segment.may_hold(mask):
+                transactions = open_range(segment.path, segment.offset, segment.length, mask)
+                yield transactions.between(manifest.after_seq, manifest.last_seq)
 
 
 def _add_doubts(

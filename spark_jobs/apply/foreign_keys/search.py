@@ -6,18 +6,19 @@ whichever tables have the batch already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from cdc.decode.transactions import TableHistory
 from cdc.errors import CdcError
-from cdc.foreign_keys import EXACT, STRANGE, Comparison, IncomparableError, column_of, comparison_of
-from spark_jobs.apply.foreign_keys.actions import Cascades, Key, Row, Table, Value
+from cdc.foreign_keys.actions import Cascades, Key, Row, Table, Value
+from cdc.foreign_keys.events import TableEvents, row_changes
+from cdc.foreign_keys.rules import EXACT, STRANGE, Comparison, IncomparableError, column_of, comparison_of, fold
 from spark_jobs.apply.foreign_keys.changes import CascadedRows, ChildTable
-from spark_jobs.apply.foreign_keys.events import TableEvents
-from spark_jobs.apply.foreign_keys.reach import not_followed
+from spark_jobs.apply.foreign_keys.reach import not_followed, transactions_of
 from spark_jobs.delta.present_rows import LakeVersion
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import target_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
+    from cdc.decode.transactions import Transactions
     from cdc.schemas import ForeignKey, Schemas
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.present_rows import PresentRows
@@ -105,8 +107,7 @@ class CascadeSearch:
         tables |= {name: Table(name, (), 0) for name in parents}
         events = {name: self._events(child) for name, child in children.items()}
         for name in parents:
-            referenced = self._referenced(name, followed)
-            events[name] = TableEvents.of_parent(self.batches(name), name, referenced, self.schemas.tables.get(name))
+            events[name] = self._parent_events(name, followed)
         for key in keys:
             for name in (key.child, key.parent):
                 if events[name].lacks_columns:
@@ -115,13 +116,15 @@ class CascadeSearch:
         rows: dict[str, dict[Row, Row]] = {name: {} for name in children}
         looked_up: dict[Key, set[Value]] = {key: set() for key in keys}
         cascades = Cascades(tables, keys)
-        acting = [change for name, one in events.items() for change in one.acting(keys, children.get(name))]
+        acting = [change for name, own in events.items() for change in own.acting(keys, is_own=name in children)]
         if not acting:
             return {}
         while True:
             changes = {(change.table, change.seq, change.row): change for change in acting}
-            for name, child in children.items():
-                changes |= {(name, one.seq, one.row): one for one in events[name].own(child, keys, looked_up, tables)}
+            for name in children:
+                wanted = [(key.columns, key, looked_up[key]) for key in keys if key.child == name]
+                own = events[name].own(wanted, tables[name].identity)
+                changes |= {(name, change.seq, change.row): change for change in own}
             cascades.run(changes.values(), rows, {name: one.ordinals for name, one in events.items()}, looked_up)
             if not self.is_exact and cascades.repeated is not None:
                 why = "the key got a value again that its action had replaced before, while the rows were read"
@@ -166,11 +169,9 @@ class CascadeSearch:
             names = [name.lower() for name in self._referenced(key.parent, set(children))]
             parent_columns = tuple(names.index(name.lower()) for name in key.parent_columns)
 
-        def fold(value: Value) -> Value | None:
-            if any(one is None for one in value):
-                return None
+        def folded(value: Value) -> Value | None:
             try:
-                return tuple(how.apply(one) for how, one in zip(folds, value, strict=True))
+                return fold(folds, value)
             except IncomparableError:
                 why = "texts with other characters than those of ASCII may be equal in its collation"
                 raise _NotFollowedError(child, key.name, self.last_seq, why) from None
@@ -183,17 +184,33 @@ class CascadeSearch:
             parent_columns,
             key.on_delete,
             key.on_update,
-            fold,
+            folded,
         )
 
     def _events(self, child: ChildTable) -> TableEvents:
         try:
-            return TableEvents.of_child(self.batches(child.name), child, self.schemas.tables.get(child.name))
+            columns = child.columns.only(child.compared)
+            ordered = sorted(columns.policies.columns, key=lambda column: child.compared.index(column.field.name))
+            policies = replace(columns.policies, columns=tuple(ordered))
+            ranges, history = self._ranges(child.name)
+            return TableEvents.of(
+                child.name, row_changes(ranges, child.name, policies, history, columns.values), child.compared
+            )
         except CdcError as error:
             if error.retryable:
                 raise
             why = f"its rows cannot be read: {error.message}"
             raise _NotFollowedError(child.name, None, self.last_seq, why) from error
+
+    def _parent_events(self, parent: str, followed: set[str]) -> TableEvents:
+        names = tuple(name.lower() for name in self._referenced(parent, followed))
+        ranges, history = self._ranges(parent)
+        changes = row_changes(ranges, parent, frozenset(names), history, only_acting=True)
+        return TableEvents.of(parent, changes, names)
+
+    def _ranges(self, table: str) -> tuple[Iterator[Transactions], TableHistory]:
+        history = TableHistory.always(self.schemas.tables.get(table))
+        return transactions_of(self.batches(table), table), history
 
     def _look_up(self, child: ChildTable, key: Key, values: set[Value]) -> dict[Row, Row]:
         """Returns the rows of the lake, by primary key, whose key has one of these values."""
@@ -263,6 +280,6 @@ def base_version(config: DestinationConfig, table: str, after_seq: int, state: D
 
 
 def _folded(column: Column, how: Comparison) -> Column:
-    """Returns the SQL of :meth:`~cdc.foreign_keys.Comparison.apply`, for texts that can be compared."""
+    """Returns the SQL of :meth:`~cdc.foreign_keys.rules.Comparison.apply`, for texts that can be compared."""
     column = f.lower(column) if how.ignores_case else column
     return f.rtrim(column) if how.pads else column

@@ -151,7 +151,7 @@ def first_changes(changes: DataFrame, columns: SourceColumns, keys: Sequence[str
 
     ``changes``: with both images and the columns of ``columns``, JSON as text.
     """
-    from spark_jobs.source.changes import DELETE, INSERT, UPDATE
+    from cdc.decode.layout import DELETE, INSERT, UPDATE
 
     names = [field.name for field in columns.read_fields]
     at = [f.col(SEQ).cast("long").alias(SEQ), f.col(ROW).cast("long").alias(ROW)]

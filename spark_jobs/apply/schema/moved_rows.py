@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from cdc.decode.layout import BEFORE, METADATA_FIELDS
+from cdc.decode.layout import BEFORE, DELETE, INSERT, METADATA_FIELDS
 from spark_jobs.apply.schema.columns import columns_of
 from spark_jobs.apply.schema.evidence import conditions_met
 from spark_jobs.apply.schema.partition_removal import certain_condition, known_partitions, require_distinct_rows
@@ -25,7 +25,6 @@ from spark_jobs.delta.present_rows import LakeVersion, as_decoded, loaded_seq
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tracked import record_in_force
 from spark_jobs.source import null_dates
-from spark_jobs.source.changes import DELETE, INSERT
 from spark_jobs.source.column_types import from_arrow_schema
 
 if TYPE_CHECKING:

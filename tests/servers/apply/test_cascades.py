@@ -12,8 +12,10 @@ import pytest
 from cdc.batches.manifest import Manifest, schemas_of
 from cdc.batches.service import BatchService
 from cdc.decode.layout import BEFORE
+from cdc.decode.transactions import TableHistory
+from cdc.foreign_keys.events import row_changes
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs.apply.foreign_keys.events import row_changes
+from spark_jobs.apply.foreign_keys.reach import transactions_of
 from spark_jobs.apply.foreign_keys.search import CascadeSearch
 from spark_jobs.runtime.session import TableSession
 from tests.support.apply import Loop
@@ -42,7 +44,8 @@ def rows_after(loop: Loop, manifest: Manifest) -> dict[str, list[tuple[Any, ...]
         names = [*(cascaded[table].child.compared if table in cascaded else schemas.tables[table].column_names)]
         key = [names.index(name) for name in schemas.tables[table].primary_key]
         changes: list[tuple[int, int, Any, Any]] = []
-        for part in row_changes([manifest], table, schemas.tables[table], frozenset(names)):
+        history = TableHistory.always(schemas.tables[table])
+        for part in row_changes(transactions_of([manifest], table), table, frozenset(names), history):
             for row in part.rows.to_pylist():
                 old = row[BEFORE] and tuple(row[BEFORE][name] for name in names)
                 new = None if row["_op"] == 0 else tuple(row[name] for name in names)

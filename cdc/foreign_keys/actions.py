@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
+from cdc.decode.layout import CASCADED
 from cdc.errors import UnsupportedError
-from spark_jobs.source.changes import CASCADED
 
 Row: TypeAlias = tuple[Any, ...]
 """The values of a table's compared columns."""
@@ -95,6 +95,8 @@ class CascadedChange:
     origin: Origin
     commit_time: datetime
     gtid: str | None
+    foreign_key: str
+    """The name of the key."""
 
 
 @dataclass
@@ -194,7 +196,7 @@ class Cascades:
             self._put(key.child, changed, origin)
         self.changes.setdefault(key.child, []).append(
             CascadedChange(
-                cause.seq, self._number(key.child, cause), row, changed, origin, cause.commit_time, cause.gtid
+                cause.seq, self._number(key.child, cause), row, changed, origin, cause.commit_time, cause.gtid, key.name
             )
         )
         self._act(cause, key.child, row, changed, level + 1)

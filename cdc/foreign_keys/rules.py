@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,3 +132,11 @@ def comparison_of(column: ColumnSchema) -> Comparison | None:
     if collation.endswith("_bin"):
         return Comparison(pads, ignores_case=False)
     return Comparison(pads, ignores_case=True) if _SIMPLE_COLLATION.fullmatch(collation) else None
+
+
+def fold(comparisons: Sequence[Comparison], value: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns the values of a key's columns in the form in which they are compared; None if one of them is null. Raises
+    IncomparableError."""
+    if any(part is None for part in value):
+        return None
+    return tuple(comparison.apply(part) for comparison, part in zip(comparisons, value, strict=True))

@@ -1,9 +1,9 @@
-"""The row events of a table in a batch, with the columns that foreign keys compare."""
+"""The row events of a table, with the columns that foreign keys compare."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,19 +14,14 @@ import pyarrow.compute as pc
 
 from cdc.binlog.constants import HEADER_SIZE, EventType
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
-from cdc.decode.layout import BEFORE
+from cdc.decode.layout import BEFORE, DELETE, UPDATE
 from cdc.decode.reader import DecodeOptions, decode_transactions
 from cdc.decode.scan import table_events
-from cdc.decode.transactions import ALL_TABLES, TableHistory, Transactions, open_range
-from spark_jobs.apply.foreign_keys.actions import Change, Key, Row, Table, Value
-from spark_jobs.source.changes import DELETE, UPDATE
-from spark_jobs.source.input_splits import may_hold
+from cdc.decode.transactions import TableHistory, Transactions
+from cdc.foreign_keys.actions import Change, Key, Row, Value
 
 if TYPE_CHECKING:
-    from cdc.batches.manifest import ByteRange, Manifest
     from cdc.decode.policies import ColumnPolicies
-    from cdc.schemas import TableSchema
-    from spark_jobs.apply.foreign_keys.changes import ChildTable
 
 Places: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -67,20 +62,18 @@ class RowChanges:
 
 
 def row_changes(
-    manifests: Iterable[Manifest],
+    ranges: Iterable[Transactions],
     table: str,
-    schema: TableSchema | None,
     columns: ColumnPolicies | frozenset[str],
+    history: TableHistory,
     values: ValuePolicies = DEFAULT_POLICIES,
     *,
     only_acting: bool = False,
 ) -> Iterator[RowChanges]:
-    """Yields a table's changes in batches, range by range. ``columns``: names in the source in lower case, or columns
-    with their policies. ``only_acting``: without ranges that have nothing but inserts, or no event with actions."""
-    history = TableHistory.always(schema)
-    for manifest, segment, mask in _ranges(manifests, table):
-        transactions = open_range(segment.path, segment.offset, segment.length, mask)
-        transactions = transactions.between(manifest.after_seq, manifest.last_seq)
+    """Yields a table's changes, range by range. ``columns``: names in the source in lower case, or columns with their
+    policies. ``only_acting``: without ranges that have nothing but inserts, or no event with actions. Raises
+    DamagedError, StorageError, UnsupportedError."""
+    for transactions in ranges:
         events = _event_numbers(transactions, table, history)
         if not len(events.numbers) or (only_acting and not events.may_act.any()):
             continue
@@ -98,16 +91,6 @@ def row_changes(
         tx = np.searchsorted(transactions.entries["seq"], rows["_seq"].to_numpy().astype(np.uint64))
         at = np.searchsorted(events.numbers, (tx << 32) | (rows["_row"].to_numpy() >> 32))
         yield RowChanges(rows, events.places[at], events.acts[at])
-
-
-def _ranges(manifests: Iterable[Manifest], table: str) -> Iterator[tuple[Manifest, ByteRange, int]]:
-    """Yields the ranges that can have rows of the table, each with the table's mask."""
-    for manifest in manifests:
-        mask = manifest.table_mask(table)
-        mask = ALL_TABLES if mask is None else mask
-        for segment in manifest.ranges:
-            if table in manifest.tables and may_hold(segment, mask):
-                yield manifest, segment, mask
 
 
 @dataclass(frozen=True)
@@ -158,11 +141,11 @@ def _old(rows: pa.Table, name: str) -> pa.Array:
 
 
 def parent_changes(
-    manifests: Iterable[Manifest], parent: str, schema: TableSchema | None, columns: Collection[str]
+    ranges: Iterable[Transactions], parent: str, columns: Collection[str], history: TableHistory
 ) -> Iterator[ParentChange]:
-    """Yields the deletes of a table's rows in batches, and the changes of these columns (in lower case), for which
-    the server executed the actions of foreign keys."""
-    for changes in row_changes(manifests, parent, schema, frozenset(columns), only_acting=True):
+    """Yields the deletes of a table's rows, and the changes of these columns (in lower case), for which the server
+    executed the actions of foreign keys."""
+    for changes in row_changes(ranges, parent, frozenset(columns), history, only_acting=True):
         seqs = changes.rows["_seq"].to_numpy()
         deleted = changes.acts & (changes.rows["_op"].to_numpy() == 0)
         if deleted.any():
@@ -179,7 +162,7 @@ def parent_changes(
 
 @dataclass(frozen=True)
 class TableEvents:
-    """A table's row events in the batch, with the compared columns."""
+    """Row events of a table, with the compared columns."""
 
     table: str
     rows: pa.Table | None
@@ -192,22 +175,8 @@ class TableEvents:
     """Whether some rows do not have all of them."""
 
     @classmethod
-    def of_child(cls, manifests: Iterable[Manifest], child: ChildTable, schema: TableSchema | None) -> TableEvents:
-        columns = child.columns.only(child.compared)
-        ordered = sorted(columns.policies.columns, key=lambda column: child.compared.index(column.field.name))
-        policies = replace(columns.policies, columns=tuple(ordered))
-        changes = row_changes(manifests, child.name, schema, policies, columns.values)
-        return cls._of(child.name, changes, child.compared)
-
-    @classmethod
-    def of_parent(
-        cls, manifests: Iterable[Manifest], table: str, columns: Sequence[str], schema: TableSchema | None
-    ) -> TableEvents:
-        names = tuple(name.lower() for name in columns)
-        return cls._of(table, row_changes(manifests, table, schema, frozenset(names), only_acting=True), names)
-
-    @classmethod
-    def _of(cls, table: str, changes: Iterable[RowChanges], names: tuple[str, ...]) -> TableEvents:
+    def of(cls, table: str, changes: Iterable[RowChanges], names: tuple[str, ...]) -> TableEvents:
+        """Returns the events with these changes, whose columns have these names in any case."""
         parts = list(changes)
         if not parts:
             none = np.zeros(0, np.int64)
@@ -233,7 +202,7 @@ class TableEvents:
             ordinals.setdefault(int(seqs[at]), {})[int(self.places[at])] = int(rows[at])
         return {seq: sorted(events.items()) for seq, events in ordinals.items()}
 
-    def acting(self, keys: Sequence[Key], child: ChildTable | None) -> list[Change]:
+    def acting(self, keys: Sequence[Key], *, is_own: bool) -> list[Change]:
         """Returns the deletes, and the updates of referenced columns, for which the server executed actions."""
         if self.rows is None:
             return []
@@ -242,32 +211,41 @@ class TableEvents:
             if key.parent == self.table and key.on_update in ("CASCADE", "SET NULL"):
                 for place in key.parent_columns:
                     mask |= self.acts & changed_rows(self.rows, self._spelled[place])
-        return self._changes(np.flatnonzero(mask), is_own=child is not None)
+        return self._changes(np.flatnonzero(mask), is_own=is_own)
 
     def own(
-        self, child: ChildTable, keys: Sequence[Key], looked_up: Mapping[Key, set[Value]], tables: Mapping[str, Table]
+        self,
+        values: Iterable[tuple[Sequence[int], Key, set[Value]]],
+        identity: Sequence[int],
+        rows: Iterable[Row] = (),
     ) -> list[Change]:
-        """Returns all changes of the rows that had one of the values at some moment of the batch."""
+        """Returns all changes of the rows that had, before or after some change here, one of the values of a key in
+        columns at these places, or one of these primary keys. ``identity``: the places of the primary key; without it
+        only the changes with the values are returned."""
         if self.rows is None:
             return []
-        identity = tables[child.name].identity
-        before = self.rows[BEFORE].combine_chunks()
         mask = np.zeros(len(self.rows), dtype=bool)
-        for key in keys:
-            if key.child == child.name and looked_up[key]:
-                for image in (self._column, lambda place: before.field(self._spelled[place])):
-                    mask |= _has_value([image(place) for place in key.columns], key, looked_up[key])
-        if not mask.any():
-            return []
-        wanted: set[Row] = set()
-        chosen = np.flatnonzero(mask)
-        while True:  # a row may have had several primary keys
-            images = [[self._column(place) for place in identity], [before.field(self._spelled[p]) for p in identity]]
-            more = {row for image in images for row in _rows(image, chosen)} - wanted
+        for places, key, wanted in values:
+            for image in self._images(places) if wanted else ():
+                mask |= _has_value(image, key, wanted)
+        chosen, identities = np.flatnonzero(mask), set(rows)
+        images = self._images(identity) if identity else []
+        if images and identities:
+            chosen = np.union1d(chosen, np.concatenate([_positions(image, identities) for image in images]))
+        while images and len(chosen):  # a row may have had several primary keys
+            more = {row for image in images for row in _rows(image, chosen)} - identities
             if not more:
-                return self._changes(chosen, is_own=True)
-            wanted |= more
-            chosen = np.unique(np.concatenate([_places_of(image, wanted) for image in images]))
+                break
+            identities |= more
+            chosen = np.unique(np.concatenate([_positions(image, identities) for image in images]))
+        return self._changes(chosen, is_own=bool(identity))
+
+    def _images(self, places: Sequence[int]) -> list[list[pa.Array]]:
+        """Returns columns after the changes, and before them."""
+        assert self.rows is not None
+        before = self.rows[BEFORE].combine_chunks()
+        names = [self._spelled[place] for place in places]
+        return [[self.rows[name].combine_chunks() for name in names], [before.field(name) for name in names]]
 
     @cached_property
     def _spelled(self) -> list[str]:
@@ -275,9 +253,10 @@ class TableEvents:
         spelled = {name.lower(): name for name in self.rows.column_names}
         return [spelled[name.lower()] for name in self.names]
 
-    def _column(self, place: int) -> pa.Array:
-        assert self.rows is not None
-        return self.rows[self._spelled[place]].combine_chunks()
+    @property
+    def types(self) -> list[pa.DataType]:
+        """The types of the compared columns; empty without events."""
+        return [] if self.rows is None else [self.rows.schema.field(name).type for name in self._spelled]
 
     def _changes(self, at: Places, *, is_own: bool) -> list[Change]:
         assert self.rows is not None
@@ -311,8 +290,8 @@ def _rows(columns: Sequence[pa.Array], at: Places) -> list[Row]:
     return list(zip(*[column.take(pa.array(at)).to_pylist() for column in columns], strict=True))
 
 
-def _places_of(columns: Sequence[pa.Array], wanted: set[Row]) -> Places:
-    """Returns the places of the rows that have one of these values."""
+def _positions(columns: Sequence[pa.Array], wanted: set[Row]) -> Places:
+    """Returns where the rows have one of these values."""
     firsts = pa.array({row[0] for row in wanted if row[0] is not None}, columns[0].type)
     at: Places = np.flatnonzero(pc.is_in(columns[0], firsts).to_numpy(zero_copy_only=False))
     is_wanted = np.array([row in wanted for row in _rows(columns, at)], dtype=bool)
