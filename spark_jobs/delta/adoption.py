@@ -365,7 +365,8 @@ def _hadoop(jvm: DriverJvm) -> Any:
     """Returns the session's Hadoop configuration for files of this machine: without the files of checksums, which cost
     more than copying."""
     conf = jvm.session.sessionState().newHadoopConf()
-    conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+    is_ours = conf.get("fs.file.impl", "").startswith("io.towpath.")
+    conf.set("fs.file.impl", "io.towpath.LocalFiles$Raw" if is_ours else "org.apache.hadoop.fs.RawLocalFileSystem")
     conf.set("fs.file.impl.disable.cache", "true")
     return conf
 

@@ -57,7 +57,7 @@ S3 = Packages(
 )
 """The packages that Spark needs for ``s3a://``."""
 CLASSES = Path(__file__).with_name("towpath.jar")
-"""Towpath's log store for S3 and its Connect server, compiled from ``java`` beside it by
+"""Towpath's log store for S3, its local file system and its Connect server, compiled from ``java`` beside it by
 ``scripts/make-java-classes.sh``."""
 
 

@@ -53,7 +53,6 @@ APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
-_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options of a JVM that ends before its slower compiler has paid off. That compiler has 240 MB for code, too."""
@@ -62,6 +61,12 @@ _SMALL_COLLECTOR = " -XX:+UseSerialGC"
 
 _SHORT_BYTES = 128 << 20
 """Merging so many bytes together does not take long enough for well compiled code."""
+
+_LOCAL_FILES = {
+    "spark.hadoop.fs.file.impl": "io.towpath.LocalFiles",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "io.towpath.LocalFiles$Context",
+}
+"""Hadoop's own classes start a process (chmod, readlink) for each file that they create or rename on a local disk."""
 
 _lock = threading.Lock()
 _warm: dict[str, WarmSession] = {}
@@ -91,14 +96,12 @@ def settings(config: SparkConfig) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(_cores(config.master)),
-            # Delta writes a checksum file with each commit. Hadoop's default way starts five processes for it on a
-            # local disk (chmod, readlink), a sixth of the CPU time of a small table.
-            "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         }
     found = jars.of_session(config.conf, with_s3=config.lake is not None)
     values["spark.jars"] = ",".join(found)
-    if in_process(config):
-        values["spark.driver.extraClassPath"] = os.pathsep.join(jars.of_driver(found))
+    if in_process(config) and (on_driver := jars.of_driver(found)):
+        values["spark.driver.extraClassPath"] = os.pathsep.join(on_driver)
+        values |= _LOCAL_FILES
     if config.lake is not None:
         values |= config.lake.spark_settings()
     return _merged(values, config.conf)

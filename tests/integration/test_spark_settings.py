@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from cdc import pipeline
 from cdc.config.spark import FIXED_SETTINGS
@@ -134,3 +136,42 @@ def test_no_setting_changes_what_values_mean(mysql9: Server, tmp_path: Path, dat
         print(at, wrong, flush=True)
     assert not wrong, "\n".join(wrong)
     assert len(settings) > 50
+
+
+def test_files_of_a_local_disk_start_no_process(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    loop.capture()
+    loop.apply_all()
+    spark = session.acquire(loop.config.spark).spark
+    jvm: Any = spark._jvm
+    java = spark.sparkContext._gateway.proc.pid
+    ended = cpu_of_ended_processes(java)
+    loop.sql("INSERT INTO t VALUES (2)", "ALTER TABLE t ADD COLUMN v INT DEFAULT 3", "DELETE FROM t WHERE id = 1")
+    loop.capture()
+    loop.apply_all()
+    assert delta_rows(loop.config, loop.db, "t") == shown_rows(mysql9, loop.db, "t")
+    assert cpu_of_ended_processes(java) == ended
+
+    hadoop, conf = jvm.org.apache.hadoop.fs, spark.sparkContext._jsc.hadoopConfiguration()
+    files = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), conf)
+    context = hadoop.FileContext.getFileContext(conf)
+    file, link = tmp_path / "file", tmp_path / "link"
+    files.create(
+        hadoop.Path(str(file)), jvm.org.apache.hadoop.fs.permission.FsPermission(0o640), True, 4096, 1, 4096, None
+    ).close()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    files.setPermission(hadoop.Path(str(tmp_path)), jvm.org.apache.hadoop.fs.permission.FsPermission(0o1755))
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1755
+    link.symlink_to(file)
+    status = context.getFileLinkStatus(hadoop.Path(str(link)))
+    assert status.isSymlink() and status.getSymlink().toString().endswith(str(file))
+    assert not context.getFileLinkStatus(hadoop.Path(str(file))).isSymlink()
+    with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+        context.getFileLinkStatus(hadoop.Path(str(tmp_path / "none")))
+
+
+def cpu_of_ended_processes(parent: int) -> tuple[int, int]:
+    """Returns the CPU time of the processes that a process has started and that have ended, in ticks."""
+    fields = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[13]), int(fields[14])
