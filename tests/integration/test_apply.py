@@ -187,6 +187,7 @@ def test_the_same_batch_again_from_a_server_that_names_no_columns(
     loop.require_equal("t")
 
 
+@pytest.mark.long
 def test_other_batch_boundaries_after_a_rollback(loop: Loop) -> None:
     loop.sql(*TABLES, *changes(0, 4))
     loop.capture()

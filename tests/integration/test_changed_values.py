@@ -110,6 +110,7 @@ DOUBTS = {
 """By table: a statement, the value that makes its effect uncertain, and the reason."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_row_for_which_it_is_not_certain_parks_the_table(loop: Loop) -> None:
     loop.sql("SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'", *(sql.format(t) for t in DOUBTS for sql in (CREATE, *ROWS[:1])))

@@ -30,6 +30,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.long
 def test_names_in_any_letters(server: Server, tmp_path: Path) -> None:
     server.execute("DROP DATABASE IF EXISTS Shop", "CREATE DATABASE Shop", "CREATE DATABASE IF NOT EXISTS Other")
     loop = Loop(

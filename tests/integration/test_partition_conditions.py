@@ -89,6 +89,7 @@ def _row(rng: random.Random, number: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     ["mysql9", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long), pytest.param("mysql56", marks=pytest.mark.long)],

@@ -286,6 +286,7 @@ def test_rows_move_between_two_tables(
     assert not parked(loop)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_rows_that_nobody_has_wait_for_a_snapshot(tmp_path: Path, mysql9: Server, database: Database) -> None:
     db = database(mysql9)

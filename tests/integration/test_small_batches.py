@@ -396,6 +396,7 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(
     loop.require_equal("t")
 
 
+@pytest.mark.long
 def test_many_tables_that_need_spark_share_one_driver(
     tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
