@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accounting import Run, run
-from cdc.cache import cache_dir
+from cdc.disk.cache import cache_dir
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
 PROGRAMS = Path(__file__).with_name("programs")

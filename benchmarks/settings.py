@@ -70,7 +70,7 @@ def files(config: DestinationConfig, names: list[str]) -> int:
     """Returns the number of files of these tables."""
     from deltalake import DeltaTable
 
-    from cdc.targets import table_path
+    from cdc.base.targets import table_path
 
     return sum(len(DeltaTable(table_path(config.apply.target, "bench", name)).file_uris()) for name in names)
 

@@ -32,14 +32,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from cdc import files
+from cdc.base.log import configure
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
-from cdc.durable import replace_file
+from cdc.binlog.positions import make_file_name, make_seq, split_seq
+from cdc.disk import files
+from cdc.disk.durable import replace_file
 from cdc.event_store.memory_store import MemoryStore
 from cdc.event_store.transaction import SourceFile, Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.log import configure
-from cdc.positions import make_file_name, make_seq, split_seq
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, was_aborted
 from cdc.store.formats.index import make_header, seal

@@ -24,10 +24,10 @@ from benchmarks.accounting import Span, Stopwatch, Tree
 from benchmarks.lines import Measurement, Options
 from benchmarks.workload import apply, capture, configure, create_table
 from cdc import pipeline
+from cdc.base.targets import table_path
 from cdc.config import DestinationConfig
 from cdc.snapshot.result_set import ResultSet
 from cdc.snapshot.session import open_session
-from cdc.targets import table_path
 from cdc.testing.servers import Server
 
 _NARROW = """CREATE TABLE bench.narrow (id BIGINT NOT NULL PRIMARY KEY, customer INT NOT NULL, total DECIMAL(12,2) NOT NULL,

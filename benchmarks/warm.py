@@ -85,7 +85,7 @@ def last_file(server: Server) -> tuple[str, int]:
 
 def _parquet_to_delta(config: DestinationConfig, name: str, watch: Stopwatch) -> None:
     """Writes the table's rows as Parquet, and measures how Spark makes another Delta table from these files."""
-    from cdc.targets import table_path
+    from cdc.base.targets import table_path
     from spark_jobs.runtime.session import acquire
 
     spark = acquire(config.spark).spark
@@ -267,7 +267,7 @@ def _way(config: DestinationConfig, name: str) -> str:
     """Returns what the last MERGE of a table did with the rows that it changed."""
     from deltalake import DeltaTable
 
-    from cdc.targets import table_path
+    from cdc.base.targets import table_path
 
     metrics = DeltaTable(table_path(config.apply.target, "bench", name)).history(1)[0]["operationMetrics"]
     marks = sum(int(metrics.get(f"numTargetDeletionVectors{word}", 0)) for word in ("Added", "Updated"))

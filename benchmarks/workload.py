@@ -106,7 +106,7 @@ def apply(config: DestinationConfig) -> None:
 
 def count(config: DestinationConfig, name: str) -> int:
     """Returns the rows of a Delta table, counted by Spark."""
-    from cdc.targets import table_path
+    from cdc.base.targets import table_path
     from spark_jobs.runtime.session import acquire
 
     spark = acquire(config.spark).spark

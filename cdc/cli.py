@@ -25,8 +25,8 @@ from typing import Annotated
 import typer
 
 import cdc
+from cdc.base.errors import CdcError
 from cdc.commands.common import Globals, one_line
-from cdc.errors import CdcError
 
 _HELP = (
     "Towpath moves the changes of MySQL and MariaDB into Delta Lake tables.\n\n"
@@ -96,7 +96,7 @@ def _main(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    from cdc.log import configure
+    from cdc.base.log import configure
 
     ctx.obj = Globals(conf_dir, log_format.value, verbose)
     configure(log_format.value, verbose)

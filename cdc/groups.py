@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError
-from cdc.units import iso_time_us
+from cdc.base.errors import CdcError
+from cdc.base.units import iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

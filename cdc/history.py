@@ -18,6 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import UsageError
+from cdc.base.validation import there_is
+from cdc.binlog.positions import split_seq
+from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.config.secrets import hash_key
 from cdc.decode import DecodeOptions, DecodeStats
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
@@ -27,13 +31,9 @@ from cdc.decode.policies import ColumnPolicies, policies_of_layout, value_polici
 from cdc.decode.reader import Decoder
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import Transactions, history_of, open_range
-from cdc.errors import UsageError
-from cdc.positions import split_seq
-from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.reader import StoreReader
-from cdc.validation import there_is
 
 if TYPE_CHECKING:
     from cdc.config import ApplyConfig, DestinationConfig

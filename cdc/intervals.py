@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdc.base.errors import CutOffError, LakeBehindError
+from cdc.base.units import iso_time, iso_time_us, time_us
 from cdc.batches.manifest import schemas_of
 from cdc.batches.preconditions import incomplete_error
 from cdc.batches.table_batches import batches_between
 from cdc.binlog.entry import EntryFlag
+from cdc.binlog.positions import format_seq
 from cdc.client import captured_tables, open_batches, open_meta, open_store, open_table_batches
 from cdc.decode.reader import DecodeOptions, DecodeStats, decode_range
 from cdc.decode.transactions import ALL_TABLES
-from cdc.errors import CutOffError, LakeBehindError
 from cdc.meta.state import Subscription
-from cdc.positions import format_seq
-from cdc.units import iso_time, iso_time_us, time_us
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.config import DestinationConfig
-    from cdc.schemas import Schemas
     from cdc.store.formats.state import Beginning
     from cdc.store.reader.store import Store
 

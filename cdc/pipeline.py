@@ -16,13 +16,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import MergeFailedError
 from cdc.batches.manifest import TableResult
-from cdc.errors import MergeFailedError
 
 if TYPE_CHECKING:
+    from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
-    from cdc.errors import LeaseHeldError, StoreIncompleteError
     from cdc.snapshot.progress import ProgressCallback
     from cdc.table_jobs.plan import Plan
     from cdc.table_jobs.replay import ReplayResult

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.base.errors import MergeFailedError
+from cdc.base.log import get_logger
 from cdc.batches.manifest import TableResult
 from cdc.batches.results import read_results
-from cdc.errors import MergeFailedError
-from cdc.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cdc import groups
-from cdc.targets import split_table
-from cdc.units import human_bytes, iso_time, iso_time_us
+from cdc.base.targets import split_table
+from cdc.base.units import human_bytes, iso_time, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -245,7 +245,7 @@ def _rolled_back(known: Subscription) -> int:
 
 
 def _is_cut_off(reader: Store, acked_seq: int) -> bool:
-    from cdc.errors import CutOffError
+    from cdc.base.errors import CutOffError
 
     try:
         reader.require_kept(acked_seq)
@@ -280,8 +280,8 @@ def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
 
 def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
     """Returns the tables, and the members of each shared one."""
+    from cdc.base.targets import split_table, table_path
     from cdc.client import captured_tables
-    from cdc.targets import split_table, table_path
     from spark_jobs.delta.log import TablePosition, read_position
 
     def look(name: str) -> tuple[str, TablePosition]:

@@ -18,9 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from cdc.batches.manifest import Manifest, Parking, TableResult
-from cdc.batches.parking import TableGate
-from cdc.errors import (
+from cdc.base.errors import (
     BatchError,
     CatalogUnavailableError,
     CdcError,
@@ -32,9 +30,11 @@ from cdc.errors import (
     TokenError,
     UnsupportedDdlError,
 )
-from cdc.log import get_logger
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
+from cdc.batches.manifest import Manifest, Parking, TableResult
+from cdc.batches.parking import TableGate
 from cdc.meta.state import Subscription, UnknownColumns
-from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.foreign_keys.search import CascadeSearch, base_version
 from spark_jobs.apply.merge import TableMerge, merge_table
@@ -54,8 +54,8 @@ from spark_jobs.source.columns import columns_of_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
-    from cdc.schemas import TableComments
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.present_rows import LakeVersion
     from spark_jobs.delta.tables import Target

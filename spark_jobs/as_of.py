@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
+from cdc.base.errors import CdcError, NeedsSnapshotError, TargetError, UnsupportedError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path
 from cdc.batches.manifest import Manifest, schemas_of
 from cdc.batches.table_batches import TableChanges, batches_between
+from cdc.binlog.positions import format_seq
+from cdc.binlog.sql.changes import KEEPS_COLUMNS, SetTableCharset, table_of
 from cdc.client import open_table_batches
 from cdc.config import as_config
 from cdc.decode.layout import DELETE, survey
 from cdc.decode.policies import value_policies
-from cdc.errors import CdcError, NeedsSnapshotError, TargetError, UnsupportedError, UsageError
-from cdc.log import get_logger
 from cdc.meta.state import Subscription
-from cdc.positions import format_seq
-from cdc.sql.changes import KEEPS_COLUMNS, SetTableCharset, table_of
 from cdc.store.reader.points import find_point
-from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
@@ -117,7 +117,7 @@ def _seq(batches: TableChanges, seq: int | None, time: datetime | str | None, gt
 
 
 def _tables(config: DestinationConfig, subscription: Subscription, tables: Iterable[str] | None) -> list[str]:
-    from cdc.targets import split_table
+    from cdc.base.targets import split_table
 
     if tables is None:
         return sorted(t for t in subscription.tables if config.tables.includes(*split_table(t)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cdc.base.errors import NeedsSnapshotError
+from cdc.base.log import get_logger
 from cdc.batches.manifest import TableResult
-from cdc.errors import NeedsSnapshotError
-from cdc.log import get_logger
 from spark_jobs.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
 from spark_jobs.apply.foreign_keys.search import base_version
 from spark_jobs.apply.prepare import prepare

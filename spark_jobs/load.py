@@ -23,12 +23,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc.decode.layout import DELETE, survey
-from cdc.decode.policies import value_policies
-from cdc.decode.transactions import ALL_TABLES
-from cdc.errors import NeedsSnapshotError, TargetError, UnsupportedError
-from cdc.schemas import Schemas
-from cdc.targets import (
+from cdc.base.errors import NeedsSnapshotError, TargetError, UnsupportedError
+from cdc.base.targets import (
     BEGINS_PROPERTY,
     GENERATION_PROPERTY,
     REBUILD_PROPERTY,
@@ -37,6 +33,10 @@ from cdc.targets import (
     application_id,
     begins_of,
 )
+from cdc.binlog.sql.schemas import Schemas
+from cdc.decode.layout import DELETE, survey
+from cdc.decode.policies import value_policies
+from cdc.decode.transactions import ALL_TABLES
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
@@ -83,8 +83,8 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.batches.table_batches import TableChanges
+    from cdc.binlog.sql.schemas import TableComments, TableSchema
     from cdc.config import DestinationConfig
-    from cdc.schemas import TableComments, TableSchema
     from cdc.snapshot.files import SnapshotFiles
     from spark_jobs.apply.foreign_keys.changes import CascadedRows
     from spark_jobs.apply.schema.statements import DdlStatement

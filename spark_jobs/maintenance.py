@@ -11,8 +11,8 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from spark_jobs.delta.catalog import register, require_catalog
 from spark_jobs.delta.layout import clustering_of
 from spark_jobs.delta.log import open_newest

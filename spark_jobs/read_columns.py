@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import NeedsSnapshotError
 from cdc.batches.manifest import schemas_of
 from cdc.batches.table_batches import batches_between
-from cdc.decode.layout import survey
-from cdc.decode.policies import value_policies
-from cdc.decode.transactions import ALL_TABLES
-from cdc.errors import NeedsSnapshotError
-from cdc.schemas import Schemas, TableSchema
-from cdc.sql.changes import (
+from cdc.binlog.sql.changes import (
     AddColumn,
     Change,
     ChangeColumn,
@@ -27,6 +23,10 @@ from cdc.sql.changes import (
     SetTableCharset,
     SetVisible,
 )
+from cdc.binlog.sql.schemas import Schemas, TableSchema
+from cdc.decode.layout import survey
+from cdc.decode.policies import value_policies
+from cdc.decode.transactions import ALL_TABLES
 from spark_jobs.apply.merge import TableMerge, read_changes
 from spark_jobs.apply.schema.column_reading import ColumnReading, first_changes
 from spark_jobs.apply.schema.statements import DdlStatement, effect_on, read_statements, zone_of

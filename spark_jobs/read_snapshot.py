@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError, MergeFailedError
 from cdc.config import DestinationConfig, parse
-from cdc.errors import CdcError, MergeFailedError
 from cdc.snapshot.progress import ProgressReporter
 from cdc.snapshot.reader import SegmentTask, read_segment
 from cdc.snapshot.session import Sessions

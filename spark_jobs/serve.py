@@ -20,7 +20,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

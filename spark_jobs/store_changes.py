@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from cdc.base.errors import UsageError
 from cdc.batches.manifest import Manifest, schemas_of
 from cdc.batches.table_batches import batches_between
+from cdc.binlog.positions import format_seq
 from cdc.client import open_table_batches
 from cdc.config import as_config
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
-from cdc.errors import UsageError
-from cdc.positions import format_seq
 from spark_jobs.apply.merge import TableMerge, read_changes
 from spark_jobs.apply.rows import append_rows, with_variants
 from spark_jobs.delta.sql import quote

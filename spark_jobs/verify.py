@@ -18,13 +18,13 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from cdc.base.targets import SOURCE_COLUMN
 from cdc.batches.manifest import Manifest, schemas_of
 from cdc.client import open_table_batches
 from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.targets import SOURCE_COLUMN
 from cdc.verify.buckets import Buckets
 from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, TableColumns, Weights, joined_in_pairs
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow

@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 import structlog  # noqa: F401 - before cdc, which then configures it before capture_logs changes the configuration
 
-from cdc.encryption import keys
+from cdc.disk.encryption import keys
 from cdc.testing.servers import Server
 
 Database = Callable[[Server], str]

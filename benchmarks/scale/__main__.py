@@ -31,11 +31,11 @@ from benchmarks.scale.airflow import Airflow, parsing
 from benchmarks.scale.processes import Look, pss_mb
 from benchmarks.scale.results import KEPT, Captures, Cost, Requests, Results, Whole, render
 from benchmarks.scale.workload import CDC, INSERT, SERVER, WHOLE, Destinations, merge_all
+from cdc.base.targets import split_table, table_path
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.page.board import Board
 from cdc.store.formats.layout import schemas_folder, segments_folder
-from cdc.targets import split_table, table_path
 from cdc.testing.servers import Server
 
 

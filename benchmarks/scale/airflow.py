@@ -20,7 +20,7 @@ from benchmarks.accounting import ROOT, run
 from benchmarks.scale.processes import Look, Usage, pss_mb
 from benchmarks.scale.results import Burst, Parsing, Share, Start, Traffic, Window
 from benchmarks.scale.workload import INSERT, Destinations
-from cdc.targets import LOG_FOLDER, split_table, table_path
+from cdc.base.targets import LOG_FOLDER, split_table, table_path
 from tests.support.real_airflow import RealAirflow
 
 KINDS = ("apply", "backfill", "capture", "intervals", "maintain", "snapshot", "verify")

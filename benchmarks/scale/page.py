@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from benchmarks.accounting import ROOT
 from benchmarks.results import ResultsError
 from benchmarks.scale.results import CHANGED, KEPT, UNCHANGED, Cost, Requests, Results, Window, load
-from cdc.units import human_bytes
+from cdc.base.units import human_bytes
 
 PAGE = ROOT / "docs" / "reference" / "scale.md"
 _PARTS = {

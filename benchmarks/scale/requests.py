@@ -17,10 +17,10 @@ from unittest import mock
 
 from benchmarks.scale.results import CHANGED, UNCHANGED, Requests
 from benchmarks.scale.workload import INSERT, PASSWORD_ENV, Template, merge_all, record
+from cdc.base.targets import LOG_FOLDER
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.status import collect
-from cdc.targets import LOG_FOLDER
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from spark_jobs.delta import proof
 from tests.support.s3 import KEY, SECRET, S3Server, serve

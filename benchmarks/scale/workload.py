@@ -20,12 +20,12 @@ from pathlib import Path
 
 from benchmarks.accounting import ROOT
 from cdc import pipeline
+from cdc.base.targets import DESTINATION_PROPERTY, LOG_FOLDER, SINCE_PROPERTY, split_table, table_path
 from cdc.capture import Capture
 from cdc.client import open_meta
 from cdc.config import DestinationConfig, load
 from cdc.meta.state import TableRecord
 from cdc.store.formats.state import read_beginning, read_capture_state
-from cdc.targets import DESTINATION_PROPERTY, LOG_FOLDER, SINCE_PROPERTY, split_table, table_path
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from spark_jobs.runtime.session import discard
 

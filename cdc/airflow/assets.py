@@ -22,8 +22,8 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset
 
-from cdc.errors import UsageError
-from cdc.targets import split_table
+from cdc.base.errors import UsageError
+from cdc.base.targets import split_table
 
 
 def table_asset(destination: str, table: str) -> Asset:

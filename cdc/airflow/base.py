@@ -10,8 +10,8 @@ from airflow.sdk import BaseOperator
 
 from cdc.airflow import xcom
 from cdc.airflow.compat import AirflowFailException
+from cdc.base.errors import TablesLeftOutError
 from cdc.config import DestinationConfig, load
-from cdc.errors import TablesLeftOutError
 
 
 class DestinationOperator(BaseOperator):

@@ -16,10 +16,10 @@ from cdc.airflow.compat import (
 )
 from cdc.airflow.metrics import tell
 from cdc.airflow.triggers import TowpathBatchTrigger
+from cdc.base.units import iso_time
 from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
 from cdc.runs import Merged, Run, RunListener
-from cdc.units import iso_time
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

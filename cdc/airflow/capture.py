@@ -13,8 +13,8 @@ from cdc.airflow.base import DestinationOperator
 from cdc.airflow.compat import AirflowFailException
 from cdc.airflow.connections import airflow_connections
 from cdc.airflow.triggers import TowpathCaptureTrigger
+from cdc.base.errors import PermanentError
 from cdc.config import DestinationConfig
-from cdc.errors import PermanentError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from cdc.airflow.compat import AirflowNotFoundException, BaseHook
+from cdc.base.errors import ConfigError
 from cdc.config.secrets import Credentials, look_up_connections_with
-from cdc.errors import ConfigError
 
 CONNECTION_TYPES = ("towpath", "mysql", "mariadb", "generic")
 """Types of the connections that may name the source's user. Airflow stores ``mariadb://…`` and URLs without a scheme

@@ -49,8 +49,8 @@ from cdc.airflow.operators import (
 )
 from cdc.airflow.task_group import FINALIZE_RETRIES
 from cdc.airflow.triggers import TowpathStoreTrigger
+from cdc.base.errors import ConfigError
 from cdc.config import AirflowConfig, DestinationConfig, as_named, destinations, load
-from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from airflow.sdk import Param
 
+from cdc.base.errors import UsageError
 from cdc.config import DestinationConfig
 from cdc.config.apply import MODES
-from cdc.errors import UsageError
 
 Kind = Literal["snapshot", "replay", "verify"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -155,8 +155,8 @@ def _literal(pattern: str) -> str | None:
 
 def _stored(config: DestinationConfig) -> list[str]:
     """Returns the tables in the newest stored schemas; none if there are none that can be read here."""
+    from cdc.base.errors import CdcError
     from cdc.client import open_store
-    from cdc.errors import CdcError
 
     if config.store.kind == "server":
         return []  # the file is parsed every few seconds, and must not wait for a network

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cdc.airflow.compat import BaseHook
 from cdc.airflow.connections import airflow_connections
 from cdc.airflow.provider import CONNECTION_TYPE, HOOK_NAME, TLS_FIELDS
-from cdc.errors import CdcError, ConfigError
+from cdc.base.errors import CdcError, ConfigError
 
 if TYPE_CHECKING:
     import pymysql
@@ -66,8 +66,8 @@ class TowpathHook(BaseHook):
 
         from pydantic import ValidationError
 
+        from cdc.base.validation import first_fault
         from cdc.config import SourceConfig
-        from cdc.validation import first_fault
 
         found = self.get_connection(self.towpath_conn_id)
         for field in ("host", "login"):

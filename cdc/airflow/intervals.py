@@ -20,10 +20,10 @@ from cdc.airflow import links, xcom
 from cdc.airflow.assets import TableInterval, destination_asset, table_asset
 from cdc.airflow.base import DestinationOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from cdc.base.errors import LakeBehindError, StoreIncompleteError, UsageError
+from cdc.base.log import hide_password
+from cdc.base.targets import split_table, table_path
 from cdc.config import load
-from cdc.errors import LakeBehindError, StoreIncompleteError, UsageError
-from cdc.log import hide_password
-from cdc.targets import split_table, table_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from cdc.targets import local_path, split_table, table_path
+from cdc.base.targets import local_path, split_table, table_path
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
-from cdc.log import hide_password
-from cdc.targets import local_path, split_table, table_path
+from cdc.base.log import hide_password
+from cdc.base.targets import local_path, split_table, table_path
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey

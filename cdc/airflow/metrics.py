@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from cdc.log import get_logger
+from cdc.base.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.batches.results import RunStats

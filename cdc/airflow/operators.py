@@ -2,7 +2,7 @@
 verifications; maintenance.
 
 Each reads its configuration file when it runs, never when the DAG is parsed. Promises that a permanent error fails the
-task without retries (see :mod:`cdc.errors`); for other errors the task's retries apply. DAG files may import them.
+task without retries (see :mod:`cdc.base.errors`); for other errors the task's retries apply. DAG files may import them.
 """
 
 from cdc.airflow.batches import TowpathFetchOperator, TowpathFinalizeOperator, TowpathMergeOperator

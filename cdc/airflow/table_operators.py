@@ -10,7 +10,7 @@ from cdc.airflow import forms, jobs, links, texts, xcom
 from cdc.airflow.base import DestinationOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
 from cdc.airflow.connections import airflow_connections
-from cdc.errors import RetryableError, UsageError
+from cdc.base.errors import RetryableError, UsageError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import TaskGroup
 
 from cdc.airflow.batches import TowpathFetchOperator, TowpathFinalizeOperator, TowpathMergeOperator
-from cdc.errors import UsageError
+from cdc.base.errors import UsageError
 
 FINALIZE_RETRIES = 5
 """More than for a merge, because ack and rollback are cheap and may be repeated."""

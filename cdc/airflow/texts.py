@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdc.units import human_bytes, human_seconds
+from cdc.base.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from cdc.airflow.forms import Backfill

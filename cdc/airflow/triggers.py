@@ -16,8 +16,8 @@ from typing import Any
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from cdc.airflow.watching import STORES
+from cdc.base.errors import CdcError
 from cdc.config import load
-from cdc.errors import CdcError
 
 _RETRY_S = 30.0
 """Pause after a store or a meta could not be read."""

@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cdc.airflow.compat import AirflowFailException
-from cdc.errors import BatchError, PermanentError
+from cdc.base.errors import BatchError, PermanentError
 from cdc.runs import Steps
 
 if TYPE_CHECKING:
+    from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
-    from cdc.errors import LeaseHeldError, StoreIncompleteError
     from cdc.runs import Merged
 
 

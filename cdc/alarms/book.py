@@ -15,9 +15,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from cdc.alarms.conditions import Condition, Findings, Severity
 from cdc.alarms.notice import Event, Notice
-from cdc.durable import explain, make_folder, replace_file, storage_errors
-from cdc.errors import DamagedError, VersionError
-from cdc.log import get_logger
+from cdc.base.errors import DamagedError, VersionError
+from cdc.base.log import get_logger
+from cdc.disk.durable import explain, make_folder, replace_file, storage_errors
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

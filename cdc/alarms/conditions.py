@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from cdc.base.units import human_seconds
 from cdc.status import alarms, archive_sentences, gap_sentences
-from cdc.units import human_seconds
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

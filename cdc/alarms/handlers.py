@@ -28,8 +28,8 @@ from urllib.parse import urlsplit
 
 import cdc
 from cdc.alarms.notice import Notice
+from cdc.base.errors import CdcError
 from cdc.config.secrets import mail_credentials, webhook_secret
-from cdc.errors import CdcError
 
 if TYPE_CHECKING:
     from email.message import Message

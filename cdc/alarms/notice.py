@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from cdc.log import hide_password
-from cdc.units import iso_time
+from cdc.base.log import hide_password
+from cdc.base.units import iso_time
 
 VERSION = 1
 Event = Literal["raised", "repeated", "resolved", "test"]

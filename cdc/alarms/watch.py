@@ -21,12 +21,12 @@ from cdc.alarms.book import AlarmBook
 from cdc.alarms.conditions import Facts, Findings, conditions, unreadable
 from cdc.alarms.handlers import Handler, explained, handlers
 from cdc.alarms.notice import Notice
-from cdc.durable import locked, make_folder
-from cdc.errors import CdcError, DamagedError, LeaseHeldError
-from cdc.log import get_logger, hide_password
+from cdc.base.errors import CdcError, DamagedError, LeaseHeldError
+from cdc.base.log import get_logger, hide_password
+from cdc.base.units import human_seconds
+from cdc.disk.durable import locked, make_folder
 from cdc.meta import open_meta
 from cdc.status import collect
-from cdc.units import human_seconds
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

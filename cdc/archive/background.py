@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from cdc.errors import CdcError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -16,10 +16,10 @@ from cdc.archive.restore import (
     restore_small_files,
 )
 from cdc.archive.states import Archive
-from cdc.durable import remove_file, replace_file, storage_errors
-from cdc.errors import UsageError
-from cdc.permissions import READ, secure_folder
-from cdc.positions import format_seq
+from cdc.base.errors import UsageError
+from cdc.binlog.positions import format_seq
+from cdc.disk.durable import remove_file, replace_file, storage_errors
+from cdc.disk.permissions import READ, secure_folder
 from cdc.store.formats import layout
 from cdc.store.formats.missing import REMOVED_FILE
 

@@ -21,9 +21,9 @@ from typing import Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from cdc.errors import DamagedError, VersionError
+from cdc.base.errors import DamagedError, VersionError
+from cdc.base.validation import first_fault
 from cdc.meta.envelope import checksum
-from cdc.validation import first_fault
 
 FORMAT = "towpath-archive"
 VERSION = 1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import DamagedError
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
-from cdc.errors import DamagedError
 from cdc.meta.file import parse, render
 
 if TYPE_CHECKING:

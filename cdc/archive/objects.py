@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from cdc import files, object_stores
-from cdc.durable import make_folder, storage_errors, sync_folder
-from cdc.errors import CdcError, ConfigError, DamagedError, RetryableError
-from cdc.permissions import READ, Permissions, secure_folder
+from cdc.base.errors import CdcError, ConfigError, DamagedError, RetryableError
+from cdc.disk import files, object_stores
+from cdc.disk.durable import make_folder, storage_errors, sync_folder
+from cdc.disk.permissions import READ, Permissions, secure_folder
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 16 << 20

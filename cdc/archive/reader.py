@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from cdc.archive.format import SCHEMAS, SegmentRecord, after_last_gap, schema_seqs
 from cdc.archive.states import Archive, Known
-from cdc.durable import make_folder, storage_errors
-from cdc.errors import CutOffError, RetryableError, StorageError
-from cdc.log import get_logger
-from cdc.positions import format_seq
+from cdc.base.errors import CutOffError, RetryableError, StorageError
+from cdc.base.log import get_logger
+from cdc.base.units import human_bytes
+from cdc.binlog.positions import format_seq
+from cdc.disk.durable import make_folder, storage_errors
+from cdc.disk.work_folders import make_work_folder
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, SegmentStats, StoreStats, stats_of
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.missing import read_removed
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
-from cdc.units import human_bytes
-from cdc.work_folders import make_work_folder
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from cdc.archive.format import Ref, SegmentRecord, after_last_gap
 from cdc.archive.meta_copy import MANIFESTS, META, restored_state
 from cdc.archive.states import Archive, Known, Ownership, now_utc
+from cdc.base.errors import ConfigError, StorageError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.units import human_bytes, iso_time
 from cdc.batches.manifest_files import ManifestFiles, parse_manifest
 from cdc.binlog.entry import EntryFlag
-from cdc.durable import make_folder, remove_file, replace_file, storage_errors
-from cdc.errors import ConfigError, StorageError, UsageError
-from cdc.log import get_logger
+from cdc.disk.durable import make_folder, remove_file, replace_file, storage_errors
+from cdc.disk.permissions import READ, secure_folder
 from cdc.meta import open_meta
-from cdc.permissions import READ, secure_folder
 from cdc.store.formats import layout
 from cdc.store.formats.archive_record import FILE_NAME as RECORD_FILE
 from cdc.store.formats.archive_record import read_record, write_record
@@ -39,7 +40,6 @@ from cdc.store.formats.missing import (
     write_removed,
 )
 from cdc.store.formats.state import StoreLock
-from cdc.units import human_bytes, iso_time
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -24,9 +24,9 @@ from cdc.archive.format import (
     state_name,
 )
 from cdc.archive.objects import Objects, open_objects
-from cdc.errors import ConfigError, DamagedError, IdentityError
+from cdc.base.errors import ConfigError, DamagedError, IdentityError
+from cdc.base.units import iso_time
 from cdc.store.formats.archive_record import ArchiveRecord, record_of, write_record
-from cdc.units import iso_time
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 from cdc.archive.format import Ref
 from cdc.archive.states import Archive
-from cdc.errors import DamagedError
+from cdc.base.errors import DamagedError
 
 
 @dataclass

@@ -27,9 +27,9 @@ from cdc.archive.format import (
 )
 from cdc.archive.meta_copy import meta_files
 from cdc.archive.states import Archive, Known, Ownership, now_utc
-from cdc.durable import locked, storage_errors
-from cdc.errors import CdcError, DamagedError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError, DamagedError
+from cdc.base.log import get_logger
+from cdc.disk.durable import locked, storage_errors
 from cdc.meta import Meta, open_meta
 from cdc.replication.role import read_epoch
 from cdc.store.formats import layout

@@ -13,12 +13,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.base.errors import BatchError, CdcError, TokenError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time
 from cdc.batches.manifest import Manifest
-from cdc.durable import locked, locked_as_it_is
-from cdc.errors import BatchError, CdcError, TokenError, UsageError
-from cdc.log import get_logger
-from cdc.permissions import CHANGE, secure_folder
-from cdc.units import iso_time
+from cdc.disk.durable import locked, locked_as_it_is
+from cdc.disk.permissions import CHANGE, secure_folder
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

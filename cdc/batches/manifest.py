@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from cdc.base.units import iso_time_us
+from cdc.binlog.positions import split_seq
 from cdc.meta.state import UnknownColumns
-from cdc.positions import split_seq
-from cdc.units import iso_time_us
 
 if TYPE_CHECKING:
+    from cdc.binlog.positions import CommitPosition
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.meta import Gap, Subscription
-    from cdc.positions import CommitPosition
-    from cdc.schemas import Schemas
     from cdc.store.formats.state import Beginning
     from cdc.store.reader.batch_builder import Selection
 
@@ -234,7 +234,7 @@ class Manifest(_Part):
 
 def schemas_of(manifest: Manifest) -> Schemas | None:
     """Returns the table definitions that a manifest names. Raises DamagedError, StorageError."""
-    from cdc.schemas import Schemas
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.store.reader.staged import local_copy
 
     if manifest.schema_path is None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from cdc.base.errors import DamagedError, VersionError
+from cdc.base.validation import first_fault
 from cdc.batches.manifest import FORMAT, VERSION, Acked, Manifest, TableResult
-from cdc.durable import explain, make_folder, replace_file, storage_errors, sync_folder
-from cdc.errors import DamagedError, VersionError
-from cdc.permissions import CHANGE, Permissions, secure_folder
-from cdc.validation import first_fault
+from cdc.disk.durable import explain, make_folder, replace_file, storage_errors, sync_folder
+from cdc.disk.permissions import CHANGE, Permissions, secure_folder
 
 KEPT = 1000
 """The number of acked manifests that are kept for each subscriber."""

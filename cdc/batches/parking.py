@@ -19,10 +19,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cdc.errors import LeaseHeldError, UsageError
-from cdc.log import get_logger
+from cdc.base.errors import LeaseHeldError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.targets import encode_name, split_table
 from cdc.meta import Meta, ParkedTable, Subscription
-from cdc.targets import encode_name, split_table
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import TableResult

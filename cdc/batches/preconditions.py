@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from cdc.batches.manifest import ByteRange, Manifest
-from cdc.errors import (
+from cdc.base.errors import (
     BatchError,
     CutOffError,
     DamagedError,
@@ -17,9 +16,10 @@ from cdc.errors import (
     StoreIncompleteError,
     TokenError,
 )
+from cdc.base.units import iso_time, iso_time_us
+from cdc.batches.manifest import ByteRange, Manifest
+from cdc.binlog.positions import format_seq
 from cdc.meta import Outstanding, State, Subscription
-from cdc.positions import format_seq
-from cdc.units import iso_time, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.store.formats.state import Beginning, CaptureState

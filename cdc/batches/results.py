@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from cdc.base.errors import UsageError
+from cdc.base.log import get_logger
 from cdc.batches.manifest import Manifest, TableResult
-from cdc.errors import UsageError
-from cdc.log import get_logger
 from cdc.meta import HistoryMark, Subscription, TableRecord
 
 _RESULTS = TypeAdapter(tuple[TableResult, ...])

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from cdc.batches.subscribers import skip_unwanted
-from cdc.errors import CdcError
-from cdc.log import get_logger
 from cdc.store.retention.cleaner import Holder, LogCleaner, RetentionRules
 from cdc.store.retention.disk import DiskWatch, Ratios
 

@@ -14,6 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.base.errors import DamagedError, IdentityError, StorageError, TokenError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.units import time_us
 from cdc.batches.lease import Lease, new_token
 from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
@@ -39,16 +42,13 @@ from cdc.batches.subscribers import (
     roll_back_from,
     skip_unwanted,
 )
-from cdc.errors import DamagedError, IdentityError, StorageError, TokenError, UsageError
-from cdc.log import get_logger
 from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, TableRecord, open_meta
 from cdc.meta.state import check_name
-from cdc.units import time_us
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.config import BatchConfig, DestinationConfig
-    from cdc.schemas import Schemas
     from cdc.store.formats.state import Beginning, CaptureState
     from cdc.store.reader.batch_builder import Limits, Selection, TableFilter
 

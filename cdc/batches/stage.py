@@ -25,16 +25,16 @@ from typing import IO, Any
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import CdcError, DamagedError, StorageError
+from cdc.base.log import get_logger
 from cdc.batches.manifest import BatchFiles, ByteRange
 from cdc.binlog.entry import Entries
-from cdc.durable import make_folder
-from cdc.encryption import keys
-from cdc.encryption.append import WholeFile
-from cdc.encryption.read import open_content
-from cdc.errors import CdcError, DamagedError, StorageError
-from cdc.log import get_logger
-from cdc.permissions import READ, Permissions, secure_folder
+from cdc.disk import files
+from cdc.disk.durable import make_folder
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.append import WholeFile
+from cdc.disk.encryption.read import open_content
+from cdc.disk.permissions import READ, Permissions, secure_folder
 from cdc.store.formats.index import make_header, read_entries, seal
 from cdc.store.formats.layout import INDEX_SUFFIX
 from cdc.store.formats.segment_header import segment_header_size

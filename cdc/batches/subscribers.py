@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from cdc.errors import LeaseHeldError, UsageError
-from cdc.log import get_logger
+from cdc.base.errors import LeaseHeldError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time
 from cdc.meta import Gap, Meta, Subscription, TableRecord
 from cdc.meta.state import check_name
-from cdc.units import iso_time
 
 if TYPE_CHECKING:
     from cdc.store.reader.batch_builder import TableFilter

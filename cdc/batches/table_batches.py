@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from cdc.base.errors import IdentityError
+from cdc.base.patterns import exact
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
-from cdc.errors import IdentityError
 from cdc.meta import Meta, Subscription, open_meta
-from cdc.patterns import exact
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from cdc.base.units import time_us
 from cdc.batches.preconditions import held_error, incomplete_error
 from cdc.batches.subscribers import make_filter
 from cdc.meta import State, open_meta
-from cdc.units import time_us
 
 if TYPE_CHECKING:
+    from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.config import DestinationConfig
-    from cdc.errors import LeaseHeldError, StoreIncompleteError
     from cdc.store.reader.reader import StoreReader
 
 

@@ -18,7 +18,7 @@ ENTRY_SIZE = 128
 
 ENTRY = np.dtype(
     [
-        ("seq", "<u8"),  # 0    see cdc.positions
+        ("seq", "<u8"),  # 0    see cdc.binlog.positions
         ("offset", "<u8"),  # 8    where the transaction begins in the segment
         ("length", "<u8"),  # 16   its bytes; 0 in a position entry
         ("commit_time_us", "<i8"),  # 24   since 1970, UTC

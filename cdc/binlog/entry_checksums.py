@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.crc import crc32
-from cdc.binlog.jit import njit
-from cdc.binlog.memory import load_u, store_u32
+from cdc.kernels.crc import crc32
+from cdc.kernels.jit import njit
+from cdc.kernels.memory import load_u, store_u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

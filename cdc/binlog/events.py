@@ -11,6 +11,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from cdc.base.errors import DamagedError, UnsupportedEventError
 from cdc.binlog.constants import (
     CHECKSUM_SIZE,
     FLAG_ARTIFICIAL,
@@ -20,7 +21,6 @@ from cdc.binlog.constants import (
     MAGIC,
     EventType,
 )
-from cdc.errors import DamagedError, UnsupportedEventError
 
 _HEADER = struct.Struct("<IBIIIH")
 _QUERY = struct.Struct("<IIBHH")

@@ -11,15 +11,15 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import DamagedError, StorageError, UsageError
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import ENTRY, Entries
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.framer import Decision, Framer, PackedTransactionError, StopsAtPrepared
-from cdc.encryption.read import MappedContent, map_content
-from cdc.errors import DamagedError, StorageError, UsageError
-from cdc.positions import make_seq, split_file_name
+from cdc.binlog.positions import make_seq, split_file_name
+from cdc.disk.encryption.read import MappedContent, map_content
 
 TableNumber = Callable[[str, str], int | None]
 
@@ -74,7 +74,7 @@ class _ScanHooks(StopsAtPrepared):
         return 0 if self.number is None else self.number(db, table)
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
-        from cdc.sql.statements import classify  # slow to import, and many files have rows alone
+        from cdc.binlog.sql.statements import classify  # slow to import, and many files have rows alone
 
         found = classify(query.sql, query.db, query.sql_mode)
         mask = 0

@@ -87,8 +87,8 @@ from cdc.binlog.frame_transactions import (
     read_gtid,
     set_statement_end,
 )
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import load_u
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import load_u
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

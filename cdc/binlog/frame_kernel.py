@@ -18,7 +18,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.crc import crc32, crc32_update
 from cdc.binlog.frame_events import TableIds, start_event
 from cdc.binlog.frame_payload import unpack_payload
 from cdc.binlog.frame_state import (
@@ -79,8 +78,9 @@ from cdc.binlog.frame_state import (
     WHOLE,
 )
 from cdc.binlog.frame_transactions import finish_event
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import copy_bytes, load_u, store_u32
+from cdc.kernels.crc import crc32, crc32_update
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import copy_bytes, load_u, store_u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

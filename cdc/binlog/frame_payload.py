@@ -1,6 +1,6 @@
 """Unpacks a compressed transaction that has arrived whole (TRANSACTION_PAYLOAD) from inside the framing kernel.
 
-The zstd library is called by the address of its function, which Python puts into the state (``cdc.binlog.zstd``). A
+The zstd library is called by the address of its function, which Python puts into the state (``cdc.kernels.zstd``). A
 Python call for each of them would cost twenty times as much as the rest of a small transaction. What is unusual or
 damaged is left to ``cdc.binlog.payload``, which finds out what is wrong with it.
 """
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.frame_state import PIECE_AT, PIECE_LENGTH, UNZSTD, UNZSTD_CONTEXT
-from cdc.binlog.jit import intrinsic, njit
-from cdc.binlog.memory import load_u
+from cdc.kernels.jit import intrinsic, njit
+from cdc.kernels.memory import load_u
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

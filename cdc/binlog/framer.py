@@ -14,6 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
+from cdc.base.errors import (
+    CorruptStreamError,
+    DamagedError,
+    IdentityError,
+    SourceUnavailableError,
+    UnsupportedEventError,
+)
 from cdc.binlog import events, refusals
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, ROW_EVENTS, EventType, type_name
@@ -30,20 +37,13 @@ from cdc.binlog.frame_buffers import (
 )
 from cdc.binlog.frame_events import TableIds, add_table, find_table
 from cdc.binlog.frame_kernel import frame
-from cdc.binlog.jit import bind
 from cdc.binlog.optional_columns import Columns, lacking_columns, let_lack, named
 from cdc.binlog.rare_events import XaStatement, parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
-from cdc.errors import (
-    CorruptStreamError,
-    DamagedError,
-    IdentityError,
-    SourceUnavailableError,
-    UnsupportedEventError,
-)
+from cdc.kernels.jit import bind
 
 if TYPE_CHECKING:
     from cdc.binlog.payload import PayloadReader
-    from cdc.binlog.zstd import Unpacker
+    from cdc.kernels.zstd import Unpacker
 
 T = TypeVar("T")
 
@@ -623,7 +623,7 @@ class Framer(FrameBuffers):
         """Unpacks the bytes of a compressed transaction that the kernel hands over, and frames what was in them."""
         # They load zstandard, which few sources need.
         from cdc.binlog.payload import PayloadFault, PayloadReader
-        from cdc.binlog.zstd import unpacker
+        from cdc.kernels.zstd import unpacker
 
         if self._payload is None:
             self._payload = PayloadReader(self._frame_unpacked)

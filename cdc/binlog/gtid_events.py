@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 import uuid
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.constants import HEADER_SIZE
-from cdc.errors import DamagedError
-from cdc.gtids import GtidSet, Interval, MariadbGtid
+from cdc.binlog.gtids import GtidSet, Interval, MariadbGtid
 
 _TAGGED = 1
 """The format of a PREVIOUS_GTIDS event that names a tag for each source; MySQL writes it only if there are tags."""

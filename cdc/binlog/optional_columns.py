@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from cdc.base.errors import DamagedError, UnsupportedTypeError
 from cdc.binlog.constants import HEADER_SIZE
 from cdc.binlog.frame_events import TableIds, find_table, has_extra_rows_data
 from cdc.binlog.table_map import parse_table_map
-from cdc.errors import DamagedError, UnsupportedTypeError
 
 Columns: TypeAlias = frozenset[str] | frozenset[int]
 """Columns by their names, or by their ordinals if the table map does not name them."""

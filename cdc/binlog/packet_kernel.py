@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import njit
-from cdc.binlog.memory import copy_bytes, load_u
+from cdc.kernels.jit import njit
+from cdc.kernels.memory import copy_bytes, load_u
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

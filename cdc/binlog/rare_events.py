@@ -9,8 +9,8 @@ import re
 import struct
 from dataclasses import dataclass
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.constants import HEADER_SIZE
-from cdc.errors import DamagedError
 
 _TAG = re.compile(rb"[a-z_][a-z0-9_]{0,31}")
 _XA = re.compile(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cdc.base.errors import DamagedError, UnsupportedEventError
 from cdc.binlog.constants import EventType, type_name
 from cdc.binlog.event_types import stop_reason
-from cdc.errors import DamagedError, UnsupportedEventError
 
 
 def with_end(error: UnsupportedEventError, file: str, pos: int) -> UnsupportedEventError:

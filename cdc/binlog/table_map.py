@@ -17,9 +17,9 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from cdc.base.errors import DamagedError, UnsupportedTypeError
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, EventType
 from cdc.binlog.events import FormatDescription
-from cdc.errors import DamagedError, UnsupportedTypeError
 
 
 class ColumnType(enum.IntEnum):

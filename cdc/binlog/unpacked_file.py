@@ -8,11 +8,11 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import DamagedError, StorageError
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
-from cdc.errors import DamagedError, StorageError
 
 _OUT_BYTES = 8 << 20
 

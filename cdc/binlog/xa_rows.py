@@ -16,8 +16,8 @@ from typing import IO
 
 from cdc.binlog import refusals
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, ROW_EVENTS, EventType
-from cdc.durable import storage_errors
-from cdc.encryption.read import open_content
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import open_content
 
 _TABLE_ID = slice(HEADER_SIZE, HEADER_SIZE + 6)
 _LEAST = HEADER_SIZE + 8 + CHECKSUM_SIZE

@@ -16,7 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import CdcError, UnsupportedError
 from cdc.binlog.events import parse_header, parse_query
+from cdc.binlog.sql.schemas import Schemas
 from cdc.binlog.table_map import parse_table_map
 from cdc.canal.fields import data
 from cdc.canal.kernels import entries as e
@@ -32,8 +34,6 @@ from cdc.decode.packed import unpacked_events
 from cdc.decode.reader import warm_up_file
 from cdc.decode.row_events import PARTIAL_UPDATE_ROWS, RowEvents, whole_updates
 from cdc.decode.transactions import Transactions, gtid_strings, open_range
-from cdc.errors import CdcError, UnsupportedError
-from cdc.schemas import Schemas
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -109,7 +109,7 @@ class EntryEncoder:
         opener: Callable[[Path | str, int, int], Transactions] = open_range,
     ) -> None:
         """``schemas``: the tables' definitions in force; ``is_wanted``: whether rows of ``db.table`` become entries;
-        ``file_of``: the source's file of a seq; ``ignores_case``: as for :func:`~cdc.sql.statements.classify`;
+        ``file_of``: the source's file of a seq; ``ignores_case``: as for :func:`~cdc.binlog.sql.statements.classify`;
         ``zone``: of TIMESTAMP."""
         self._opener = opener
         self._ranges = list(ranges)

@@ -3,8 +3,8 @@ regardless of case."""
 
 from __future__ import annotations
 
-from cdc.errors import UsageError
-from cdc.patterns import PatternError, TablePattern
+from cdc.base.errors import UsageError
+from cdc.base.patterns import PatternError, TablePattern
 
 MOST_CHARACTERS = 4096
 _EVERYTHING = (r".*\..*", ".*", r".*\\..*")

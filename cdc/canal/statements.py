@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cdc.binlog.events import Header, QueryEvent
+from cdc.binlog.sql.changes import RenameTable
+from cdc.binlog.sql.statements import classify
 from cdc.canal.fields import data, number, pair
-from cdc.sql.changes import RenameTable
-from cdc.sql.statements import classify
 
 INSERT, UPDATE, DELETE, CREATE, ALTER, ERASE, QUERY, TRUNCATE, RENAME, CINDEX, DINDEX = range(1, 12)
 XA_COMMIT, XA_ROLLBACK = 13, 14
@@ -48,7 +48,7 @@ def statement_entry(
     query: QueryEvent, place: EventPlace, is_wanted: Callable[[str], bool], *, ignores_case: bool = False
 ) -> bytes | None:
     """Returns the entry of a statement, encoded; None for one that clients do not get: it defines no table, or none
-    that is wanted. ``ignores_case``: as for :func:`~cdc.sql.statements.classify`."""
+    that is wanted. ``ignores_case``: as for :func:`~cdc.binlog.sql.statements.classify`."""
     xa = _XA.match(query.sql.lstrip())
     if xa is not None:
         return _xa_entry(xa[1].upper(), xa[2], query, place)

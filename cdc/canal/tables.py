@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.sql.schemas import TableSchema
 from cdc.binlog.table_map import ColumnType, TableMap
 from cdc.canal.fields import data, number
 from cdc.canal.kernels import entries as e
@@ -18,7 +19,6 @@ from cdc.decode.columns import BINARY, BLOBS, COMPRESSED, TEXTS, Column, describ
 from cdc.decode.conversions.temporal import DATE_BYTES
 from cdc.decode.kernels.values import decimal_size
 from cdc.decode.layout import TableLayout
-from cdc.schemas import TableSchema
 
 _BIT, _TINYINT, _BIGINT = -7, -6, -5
 _CHAR, _DECIMAL, _INTEGER, _SMALLINT, _REAL, _DOUBLE, _VARCHAR = 1, 3, 4, 5, 7, 8, 12

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import UnsupportedTypeError
 from cdc.canal.kernels.floats import MOST_BYTES, put_javas
 from cdc.decode.conversions.base import binary_parts
 from cdc.decode.layout import BEFORE
 from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
-from cdc.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from cdc.canal.tables import CanalTable

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 
 _LAST_YEAR = 2107
 """MariaDB's TIMESTAMP ends in 2106."""

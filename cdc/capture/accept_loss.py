@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from cdc.base.errors import CdcError, LostTransactionsError, UsageError
+from cdc.base.log import get_logger
 from cdc.batches.parking import park
 from cdc.batches.service import BatchService
+from cdc.binlog.gtids import GtidSet, show_state
 from cdc.capture.failover import find_move, move, store_gtids
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, LostTransactionsError, UsageError
-from cdc.gtids import GtidSet, show_state
-from cdc.log import get_logger
 from cdc.meta import Meta, ParkedTable, SourceIdentity, open_meta
 from cdc.source.connection import connect
 from cdc.source.resume import find_resume

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket
+from cdc.binlog.positions import BinlogPosition, make_seq
 from cdc.binlog.rare_events import XaStatement
 from cdc.binlog.table_map import names_columns
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig
-from cdc.errors import UnsupportedEventError
-from cdc.positions import BinlogPosition, make_seq
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, short_dump
 from cdc.source.dump_errors import explain_dump_error

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from cdc.config import DestinationConfig, TablesConfig, load
 from cdc.config.memory import in_memory
 from cdc.config.watch import READ_AT_START, WatchedFile
-from cdc.errors import CdcError
-from cdc.log import get_logger
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.schemas import list_tables
 from cdc.source.server import Source

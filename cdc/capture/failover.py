@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from cdc.base.errors import IdentityError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import format_gtid
+from cdc.binlog.gtids import GtidSet, format_state, parse_state, show_state, state_name
+from cdc.binlog.positions import BinlogPosition, format_seq, make_seq, split_seq
 from cdc.capture.proof import Proof, read_store_end
 from cdc.config import DestinationConfig
-from cdc.errors import IdentityError
-from cdc.gtids import GtidSet, format_state, parse_state, show_state, state_name
-from cdc.log import get_logger
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.state import EpochStart
-from cdc.positions import BinlogPosition, format_seq, make_seq, split_seq
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.resume import LastStored, Resume, find_resume, require_all

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from cdc.base.log import get_logger
+from cdc.binlog.gtids import Flavor, GtidSet, parse_state
+from cdc.binlog.positions import split_seq
 from cdc.capture.start import Start
 from cdc.config import DestinationConfig
-from cdc.gtids import Flavor, GtidSet, parse_state
-from cdc.log import get_logger
-from cdc.positions import split_seq
 from cdc.source.resume import gtids_before
 from cdc.source.server import Source
 from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, lacks_some, record_newest, write_checkpoint

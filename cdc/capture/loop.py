@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc.archive.background import archiving
+from cdc.base.errors import CdcError, CorruptStreamError, SourceUnavailableError
+from cdc.base.log import get_logger, hide_password
 from cdc.batches.parking import excluded_tables, park_excluded
 from cdc.batches.retention import make_cleaner
+from cdc.binlog.positions import BinlogPosition
 from cdc.capture import own_store, replication
 from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
@@ -27,10 +30,7 @@ from cdc.capture.start import Start, find_start
 from cdc.capture.warm_up import warm_up
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
 from cdc.config import DestinationConfig, StoreConfig, TablesConfig
-from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
-from cdc.log import get_logger, hide_password
 from cdc.meta import Meta, State, open_meta
-from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.purge import REMEDY, PurgeMargin, PurgeWatch
 from cdc.source.server import ClockProbe, Source, clock_and_position, current_position

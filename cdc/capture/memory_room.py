@@ -12,12 +12,12 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError, ConfigError, LeaseHeldError, RetryableError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import ENTRY_SIZE
 from cdc.config import DestinationConfig
 from cdc.config.memory import full_mark, in_memory, owner_lock, readers_lock
-from cdc.durable import locked, storage_errors
-from cdc.errors import CdcError, ConfigError, LeaseHeldError, RetryableError
-from cdc.log import get_logger
+from cdc.disk.durable import locked, storage_errors
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import Holder, RetentionRules, retain
 from cdc.store.retention.disk import Level

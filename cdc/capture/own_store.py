@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.durable import replace_file, storage_errors, sync_folder
-from cdc.errors import ConfigError, CutOffError
-from cdc.log import get_logger
-from cdc.positions import format_seq, make_file_name, split_seq
+from cdc.base.errors import ConfigError, CutOffError
+from cdc.base.log import get_logger
+from cdc.binlog.positions import format_seq, make_file_name, split_seq
+from cdc.disk.durable import replace_file, storage_errors, sync_folder
 from cdc.source.server import Source, binlog_files
 from cdc.store.formats import layout
 from cdc.store.formats.state import StoreLock

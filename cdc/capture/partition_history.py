@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from cdc.config import TablesConfig
-from cdc.log import get_logger
-from cdc.positions import split_seq
-from cdc.schemas import KnownPartitions, Schemas
-from cdc.sql.changes import (
+from cdc.base.log import get_logger
+from cdc.binlog.positions import split_seq
+from cdc.binlog.sql.changes import (
     Change,
     ChangeColumn,
     ChangePartitions,
@@ -29,7 +27,9 @@ from cdc.sql.changes import (
     UnknownEffect,
     Unsupported,
 )
-from cdc.sql.partitions import Partitions, coalesced, read_partitions, reorganized, with_added
+from cdc.binlog.sql.partitions import Partitions, coalesced, read_partitions, reorganized, with_added
+from cdc.binlog.sql.schemas import KnownPartitions, Schemas
+from cdc.config import TablesConfig
 
 log = get_logger(__name__)
 

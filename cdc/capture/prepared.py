@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from cdc.base.log import get_logger
 from cdc.binlog import frame_state as k
 from cdc.binlog import refusals
 from cdc.binlog.framer import Framer
+from cdc.binlog.positions import split_seq
 from cdc.binlog.rare_events import XaStatement
 from cdc.binlog.xa_rows import read_rows
 from cdc.capture.prepared_events import choice_of, prepared_transaction, seq_at, with_crc
 from cdc.capture.prepared_search import PreparedSearch
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig
-from cdc.log import get_logger
-from cdc.positions import split_seq
 from cdc.source.server import Source
 from cdc.store.formats.prepared import PreparedTransaction, PreparedTransactions
 from cdc.store.formats.segment_header import make_segment_header

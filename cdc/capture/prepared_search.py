@@ -14,19 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
+from cdc.base.errors import UnsupportedEventError
+from cdc.base.log import get_logger
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket
+from cdc.binlog.positions import BinlogPosition, make_seq, split_file_name
 from cdc.binlog.rare_events import XaStatement
 from cdc.capture.prepared_events import choice_of, prepared_transaction, with_crc
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig, SourceConfig
-from cdc.encryption import keys
-from cdc.encryption.read import open_content
-from cdc.errors import UnsupportedEventError
-from cdc.log import get_logger
-from cdc.positions import BinlogPosition, make_seq, split_file_name
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.read import open_content
 from cdc.source.connection import place_of
 from cdc.source.dump import short_dump
 from cdc.source.dump_errors import explain_dump_error

@@ -21,12 +21,9 @@ from typing import NoReturn
 
 import numpy as np
 
+from cdc.base.errors import CorruptStreamError, IdentityError
 from cdc.binlog.entry import Entries, format_gtid
-from cdc.capture.reread import Reread, StoredTransaction, shown_time
-from cdc.config import DestinationConfig, SourceConfig
-from cdc.errors import CorruptStreamError, IdentityError
-from cdc.meta import HistoryMark, State
-from cdc.positions import (
+from cdc.binlog.positions import (
     FILE_SHIFT,
     MAX_OFFSET,
     BinlogPosition,
@@ -36,6 +33,9 @@ from cdc.positions import (
     split_file_name,
     split_seq,
 )
+from cdc.capture.reread import Reread, StoredTransaction, shown_time
+from cdc.config import DestinationConfig, SourceConfig
+from cdc.meta import HistoryMark, State
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION

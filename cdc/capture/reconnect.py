@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from cdc.errors import CdcError, CorruptStreamError, DamagedError, SourceRefusedError
-from cdc.positions import BinlogPosition
+from cdc.base.errors import CdcError, CorruptStreamError, DamagedError, SourceRefusedError
+from cdc.binlog.positions import BinlogPosition
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _BOUNDED_ATTEMPTS = 5

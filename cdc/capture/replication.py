@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdc.addresses import parse_address
+from cdc.base.addresses import parse_address
+from cdc.base.errors import UsageError
+from cdc.base.log import get_logger
 from cdc.config import DestinationConfig
 from cdc.config.secrets import standby_secret
-from cdc.errors import UsageError
-from cdc.log import get_logger
 from cdc.replication.role import become_master
 from cdc.store.writer.log import LogWriter
 

@@ -14,24 +14,24 @@ from pathlib import Path
 
 import numpy as np
 
+from cdc.base.errors import CorruptStreamError, StorageError, UnsupportedError
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.entry import EntryFlag, format_gtid
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
+from cdc.binlog.positions import BinlogPosition, make_seq, split_seq
 from cdc.binlog.rare_events import XaStatement
+from cdc.binlog.sql.statements import classify
 from cdc.capture.prepared_events import with_crc
 from cdc.capture.statement_filter import transaction_decision
 from cdc.config import SourceConfig
-from cdc.durable import storage_errors
-from cdc.encryption.read import open_content, read_content
-from cdc.errors import CorruptStreamError, StorageError, UnsupportedError
-from cdc.positions import BinlogPosition, make_seq, split_seq
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import open_content, read_content
 from cdc.source.connection import place_of
 from cdc.source.dump import short_dump
 from cdc.source.dump_errors import describe_dump_error
-from cdc.sql.statements import classify
 
 _COMPARED_BYTES = 16 << 20
 """How many bytes of a transaction are compared."""

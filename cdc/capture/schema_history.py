@@ -30,23 +30,23 @@ from typing import Any, TypeAlias
 import numpy as np
 import pymysql
 
+from cdc.base.errors import RetryableError, UnsupportedDdlError, UnsupportedTypeError
+from cdc.base.log import get_logger
+from cdc.base.patterns import exclusion
 from cdc.binlog import frame_state as k
 from cdc.binlog.events import QueryEvent, parse_table_name
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.optional_columns import Columns
+from cdc.binlog.positions import BinlogPosition, make_seq, split_seq
+from cdc.binlog.sql.changes import Change
+from cdc.binlog.sql.schemas import ForeignKey, Offsets, Schemas, TableComments, TableSchema
+from cdc.binlog.sql.statements import classify
 from cdc.binlog.table_map import names_columns
 from cdc.capture.alter_search import AlterSearch
 from cdc.capture.partition_history import NEVER, PartitionHistory
 from cdc.config import DestinationConfig
-from cdc.errors import RetryableError, UnsupportedDdlError, UnsupportedTypeError
-from cdc.log import get_logger
-from cdc.patterns import exclusion
-from cdc.positions import BinlogPosition, make_seq, split_seq
-from cdc.schemas import ForeignKey, Offsets, Schemas, TableComments, TableSchema
 from cdc.source.schemas import check_members, read_partitions, read_schema, read_schemas, with_members
 from cdc.source.server import current_position
-from cdc.sql.changes import Change
-from cdc.sql.statements import classify
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.writer.log import RelayLog

@@ -6,10 +6,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError, SourceUnavailableError
+from cdc.base.log import get_logger
 from cdc.capture.failover import find_move
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, SourceUnavailableError
-from cdc.log import get_logger
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.connection import connect
 from cdc.source.preflight import require_source

@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from cdc.base.errors import CdcError, CorruptStreamError
+from cdc.base.log import get_logger
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.file import rows_to_entries
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
+from cdc.binlog.positions import (
+    FILE_SHIFT,
+    MAX_OFFSET,
+    BinlogPosition,
+    make_file_name,
+    make_seq,
+    split_file_name,
+    split_seq,
+)
 from cdc.binlog.rare_events import XaStatement
 from cdc.capture.prepared import PreparedRecorder
 from cdc.capture.schema_history import SchemaHistory
 from cdc.capture.start import Start, no_event_at_start
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig, StartPosition
-from cdc.errors import CdcError, CorruptStreamError
-from cdc.log import get_logger
-from cdc.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, DumpStream

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdc.base.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
+from cdc.base.log import get_logger
+from cdc.binlog.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.capture.failover import Overlap, begin_epoch, needs_failover, prove_failover
 from cdc.capture.own_store import find_begin
 from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_store
 from cdc.config import DestinationConfig, StartGtid, StartPosition, StartTime
-from cdc.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
-from cdc.log import get_logger
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.base import require_same_source
-from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time

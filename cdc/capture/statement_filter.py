@@ -10,15 +10,15 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
+from cdc.binlog.sql.changes import DropPartitions, MovePartition, NoEffect, RenameTable, SetDefault, TableName, table_of
+from cdc.binlog.sql.statements import Statement, classify
+from cdc.binlog.sql.table_options import union_of
+from cdc.binlog.sql.tokens import tokenize
 from cdc.binlog.table_map import may_be_sequence
 from cdc.config import TablesConfig
-from cdc.errors import UnsupportedEventError
-from cdc.sql.changes import DropPartitions, MovePartition, NoEffect, RenameTable, SetDefault, TableName, table_of
-from cdc.sql.statements import Statement, classify
-from cdc.sql.table_options import union_of
-from cdc.sql.tokens import tokenize
 
 if TYPE_CHECKING:
     from cdc.source.statement_targets import StatementTargets

@@ -1,7 +1,7 @@
 """The schema history of a source without a server: a folder of binlog files.
 
 Nobody can be asked for definitions. They come from the file that ``source.schemas`` names, or from what the store has
-already, and DDL statements in the binlog change them (:mod:`cdc.sql.track`). A table in neither is unknown. If
+already, and DDL statements in the binlog change them (:mod:`cdc.binlog.sql.track`). A table in neither is unknown. If
 table maps name the columns (``binlog_row_metadata=FULL``), its rows are captured nevertheless. Without names they stop
 capture.
 """
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cdc.base.errors import DamagedError, SourceRefusedError, UnsupportedDdlError, UnsupportedTypeError
+from cdc.base.patterns import exclusion
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE
 from cdc.binlog.events import QueryEvent, parse_header
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.optional_columns import Columns
+from cdc.binlog.positions import BinlogPosition
+from cdc.binlog.sql.changes import Change, CreateTable, DropDatabase, NoEffect, RenameTable
+from cdc.binlog.sql.schemas import Schemas, TableSchema
+from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.statements import classify
+from cdc.binlog.sql.track import apply_changes
 from cdc.binlog.table_map import parse_table_map
 from cdc.capture.partition_history import NEVER, PartitionHistory
 from cdc.config import DestinationConfig
-from cdc.errors import DamagedError, SourceRefusedError, UnsupportedDdlError, UnsupportedTypeError
-from cdc.patterns import exclusion
-from cdc.positions import BinlogPosition
-from cdc.schemas import Schemas, TableSchema
 from cdc.source.schemas import with_members
-from cdc.sql.changes import Change, CreateTable, DropDatabase, NoEffect, RenameTable
-from cdc.sql.server import Server
-from cdc.sql.statements import classify
-from cdc.sql.track import apply_changes
 from cdc.store.formats.layout import schemas_folder
 from cdc.store.writer.log import RelayLog
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cdc.binlog import entry_checksums, framer, jit
+from cdc.binlog import entry_checksums, framer
+from cdc.kernels import jit
 
 
 def warm_up() -> None:

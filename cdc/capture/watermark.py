@@ -18,11 +18,11 @@ from math import isinf
 from pathlib import Path
 from typing import NamedTuple
 
+from cdc.base.errors import CdcError, DamagedError, SourceRefusedError, StorageError
+from cdc.base.log import get_logger
+from cdc.binlog.positions import make_seq
 from cdc.capture.session import Session
-from cdc.durable import storage_errors
-from cdc.errors import CdcError, DamagedError, SourceRefusedError, StorageError
-from cdc.log import get_logger
-from cdc.positions import make_seq
+from cdc.disk.durable import storage_errors
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
 from cdc.source.server import ClockProbe, Source, behind_s, clock_and_position

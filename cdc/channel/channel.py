@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from cdc.base.errors import ConfigError, TransactionStateError
 from cdc.channel.queue import SLOT_BYTES, ChannelQueue, Sizes
 from cdc.channel.transaction import ChannelTransaction
-from cdc.errors import ConfigError, TransactionStateError
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from cdc.errors import ChannelFullError, StoreClosedError
+from cdc.base.errors import ChannelFullError, StoreClosedError
 
 T = TypeVar("T")
 

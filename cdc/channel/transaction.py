@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from cdc.base.errors import ChannelFullError, StoreLimitError, TransactionStateError
 from cdc.channel.queue import SLOT_BYTES, ChannelQueue, Stored
-from cdc.errors import ChannelFullError, StoreLimitError, TransactionStateError
 
 T = TypeVar("T")
 

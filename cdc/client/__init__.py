@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from cdc.base.errors import ConfigError
 from cdc.config.values import no_disk
-from cdc.errors import ConfigError
 from cdc.meta import open_meta as open_local_meta
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def open_table_batches(
 def captured_tables(config: DestinationConfig, reader: Store) -> list[str]:
     """Returns the tables that capture knows, sorted: those of the newest schemas, and those whose changes it has
     stored."""
-    from cdc.targets import split_table
+    from cdc.base.targets import split_table
 
     names = set(reader.table_names())
     schemas = reader.schemas(reader.last_seq() or 0)

@@ -10,13 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import StoreIncompleteError, UsageError
 from cdc.batches.lease import Lease, new_token
 from cdc.batches.manifest import Manifest
 from cdc.batches.manifest_files import parse_manifest
 from cdc.batches.results import read_results
 from cdc.client.meta import RemoteMeta
 from cdc.client.reader import RemoteReader
-from cdc.errors import StoreIncompleteError, UsageError
 from cdc.meta import Gap, Meta, Outstanding, State, Subscription, TableRecord
 from cdc.meta.state import check_name
 from cdc.wire.connection import Connection

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from cdc.errors import ConfigError, PeerUnavailableError
+from cdc.base.errors import ConfigError, PeerUnavailableError
 from cdc.wire.protocol import API, VERSION_HEADER, error_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+from cdc.base.errors import CdcError, LeaseHeldError, MetaUnavailableError, UnsupportedError
+from cdc.base.log import get_logger
 from cdc.batches.manifest import TableResult
 from cdc.batches.parking import ParkingRecords
-from cdc.errors import CdcError, LeaseHeldError, MetaUnavailableError, UnsupportedError
-from cdc.log import get_logger
 from cdc.meta import Meta, ParkedTable, State
 from cdc.wire.connection import Connection
 from cdc.wire.protocol import LOCK_TTL_S

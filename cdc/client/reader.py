@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, Entries, format_gtid
-from cdc.errors import DamagedError
-from cdc.positions import BinlogPosition, CommitPosition, make_file_name, split_seq
-from cdc.schemas import Schemas
+from cdc.binlog.positions import BinlogPosition, CommitPosition, make_file_name, split_seq
+from cdc.binlog.sql.schemas import Schemas
 from cdc.store.formats.index import first_bad
 from cdc.store.formats.state import Beginning, CaptureState
 from cdc.store.reader.check import FilesReport

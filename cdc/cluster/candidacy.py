@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import NotLeaderError
+from cdc.base.log import get_logger
 from cdc.cluster.nodes import LeaderRecord, Server, parse_leader, parse_running, render_running
-from cdc.errors import NotLeaderError
-from cdc.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.cluster.member import Member

@@ -9,8 +9,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from cdc.base.errors import LeaseHeldError, MetaUnavailableError
 from cdc.cluster.nodes import DEFAULT_ROOT, Tree, parse_running, render_client
-from cdc.errors import LeaseHeldError, MetaUnavailableError
 from cdc.meta.zookeeper_connection import Connection
 
 _LOOK_S = 1.0

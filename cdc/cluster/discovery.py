@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from cdc.base.errors import CdcError, MetaUnavailableError, PeerUnavailableError
 from cdc.cluster.nodes import DEFAULT_ROOT, Server, Tree, parse_leader, parse_member, parse_running
-from cdc.errors import CdcError, MetaUnavailableError, PeerUnavailableError
 from cdc.meta.zookeeper_connection import Connection
 
 

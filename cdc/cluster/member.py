@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cdc.base.errors import ConfigError, MetaUnavailableError
+from cdc.base.log import get_logger
 from cdc.cluster.candidacy import Candidacy
 from cdc.cluster.nodes import Server, Tree, render_member
-from cdc.errors import ConfigError, MetaUnavailableError
-from cdc.log import get_logger
 from cdc.meta.zookeeper_connection import new_client
 
 _BEATS = 12

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from cdc.addresses import Address
-from cdc.errors import ConfigError, DamagedError, UsageError, VersionError
+from cdc.base.addresses import Address
+from cdc.base.errors import ConfigError, DamagedError, UsageError, VersionError
 
 DEFAULT_ROOT = "/otter/canal"
 LEADER_VERSION = 1

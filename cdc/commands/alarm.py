@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cdc.base.errors import ConfigError, RetryableError
 from cdc.commands.common import Destination, Json, load, out, print_json, tables, working
-from cdc.errors import ConfigError, RetryableError
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -62,7 +62,7 @@ def list_(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -
     from rich.table import Column, Table
 
     from cdc.alarms.book import read_records
-    from cdc.units import iso_time
+    from cdc.base.units import iso_time
 
     config = _load(ctx, dest)
     found: list[dict[str, Any]] = [

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.base.errors import CdcError, LeaseHeldError, UsageError
+from cdc.base.log import get_logger
 from cdc.commands.common import Destination, Json, err, load, out, print_json, say
-from cdc.errors import CdcError, LeaseHeldError, UsageError
-from cdc.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
@@ -230,7 +230,7 @@ def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
 
 
 def _show(lease: Lease, results: list[TableResult]) -> None:
-    from cdc.positions import format_seq
+    from cdc.binlog.positions import format_seq
 
     manifest = lease.manifest
     kind = f"{manifest.transactions} transactions, {manifest.row_events} row events"

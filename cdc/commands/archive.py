@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.base.errors import UsageError
+from cdc.base.units import human_bytes, iso_time
 from cdc.commands.common import Destination, Json, err, load, out, print_json, working
-from cdc.errors import UsageError
-from cdc.units import human_bytes, iso_time
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.base.errors import UsageError
+from cdc.base.units import human_bytes
 from cdc.commands.common import Destination, Json, load, out, print_json, tables
-from cdc.errors import UsageError
 from cdc.status import batch_document, gap_document
-from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from cdc.batches import Lease
@@ -251,8 +251,8 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
     Raises UsageError if the table does not belong to the destination, TargetError and RetryableError if it cannot be
     read.
     """
+    from cdc.base.targets import split_table, table_path
     from cdc.meta import TableRecord
-    from cdc.targets import split_table, table_path
     from spark_jobs.delta.log import read_state
 
     if not config.tables.includes(*split_table(table)):
@@ -268,8 +268,8 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
 def _show(lease: Lease, dest: str, subscriber: str) -> None:
     from rich.table import Column, Table
 
-    from cdc.positions import format_seq
-    from cdc.units import iso_time
+    from cdc.base.units import iso_time
+    from cdc.binlog.positions import format_seq
 
     manifest = lease.manifest
     grid = Table.grid("", Column(overflow="fold"), padding=(0, 2))

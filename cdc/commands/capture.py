@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
+from cdc.base.units import human_bytes
 from cdc.commands import common
-from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cdc.base.errors import CdcError
 from cdc.commands.common import Destination, Json, load, one_line, out, print_json, working
-from cdc.errors import CdcError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,10 +90,10 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
 
 def _folder(config: DestinationConfig, last_seq: int | None) -> list[Finding]:
     """Examines a folder of binlog files."""
+    from cdc.binlog.positions import split_file_name, split_seq
     from cdc.capture.servers import open_folder
     from cdc.capture.tracked_schemas import given_schemas
     from cdc.config import StartPosition
-    from cdc.positions import split_file_name, split_seq
     from cdc.source.folder_checks import examine_folder
 
     begin = 0 if last_seq is None else split_seq(last_seq).file_number

@@ -12,15 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from cdc.base.errors import CdcError
+from cdc.base.targets import LOG_FOLDER, local_path, split_table
+from cdc.base.units import human_bytes
 from cdc.config import DestinationConfig
 from cdc.config.lake import Lake
 from cdc.config.memory import SHARED_MEMORY, in_memory
 from cdc.config.secrets import encryption_keys
-from cdc.encryption import keys
-from cdc.errors import CdcError
+from cdc.disk.encryption import keys
 from cdc.source.findings import Finding, error, from_error, ok, warning
-from cdc.targets import LOG_FOLDER, local_path, split_table
-from cdc.units import human_bytes
 
 _LOW_DISK_BYTES = 1 << 30
 _MIN_JAVA = 17
@@ -193,7 +193,7 @@ def _target(config: DestinationConfig) -> list[Finding]:
 
 def _bucket(lake: Lake) -> Finding:
     """Checks that the bucket can be written, and that it guards commits. Leaves nothing behind."""
-    from cdc.object_stores import can_put_if_absent
+    from cdc.disk.object_stores import can_put_if_absent
 
     try:
         guarded = can_put_if_absent(lake.target)

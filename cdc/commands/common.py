@@ -88,9 +88,9 @@ def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
 
 def load_keys(ctx: typer.Context) -> None:
     """Registers the keys of encrypted files that the configurations of the folder name. Raises ConfigError."""
+    from cdc.base.errors import ConfigError
     from cdc.config import destinations, load_destination
-    from cdc.encryption import keys
-    from cdc.errors import ConfigError
+    from cdc.disk.encryption import keys
 
     folder = options(ctx).conf_dir
     for name in destinations(folder):

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc import files
+from cdc.base.errors import StorageError, UsageError
 from cdc.commands.common import Decrypt, err, load_keys, say, tables
-from cdc.errors import StorageError, UsageError
+from cdc.disk import files
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.decode import DecodeStats
-    from cdc.schemas import Schemas
 
 _TABLE_ROWS = 100
 _TABLES_NAMED = 20
@@ -155,7 +155,7 @@ def _named(found: dict[str, int]) -> str:
 
 
 def _schemas(path: Path, table: str) -> Schemas:
-    from cdc.schemas import Schemas
+    from cdc.binlog.sql.schemas import Schemas
 
     if not path.is_file():
         raise UsageError(f"--schema {path} is not a file", remedy="Give a file of a store's folder schemas.")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cdc.base.errors import UsageError
 from cdc.commands.common import Destination, Json, load, out, print_json, working
-from cdc.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.base.errors import UsageError
+from cdc.base.units import iso_time_us
 from cdc.commands.common import Json, SourceValues, err, load, print_json, say, tables
-from cdc.errors import UsageError
-from cdc.units import iso_time_us
 
 if TYPE_CHECKING:
     from cdc.history import Search

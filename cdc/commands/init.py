@@ -16,10 +16,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
+from cdc.base.errors import StorageError, UsageError
+from cdc.base.patterns import PatternError, TablePattern
 from cdc.commands.common import options, out, working
-from cdc.errors import StorageError, UsageError
-from cdc.patterns import PatternError, TablePattern
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -94,9 +94,9 @@ def init(
     The password is taken from the URL, else from $CDC_SOURCE_PASSWORD, else it is asked for. It is never written into
     the configuration: one from the URL or the terminal goes into DEST.password beside it, readable by you alone.
     """
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.config import SYSTEM_SCHEMAS, SourceConfig, TablesConfig, parse
     from cdc.config.loading import server_ids
-    from cdc.schemas import Schemas
     from cdc.source.connection import connect, query
     from cdc.source.schemas import list_tables, read_schemas, silent_keys
     from cdc.source.server import describe, variables
@@ -257,7 +257,7 @@ def _patterns(given: Sequence[str] | None) -> list[str]:
 
 
 def _replica_ids(conn: Connection) -> set[int]:
-    from cdc.errors import SourceRefusedError
+    from cdc.base.errors import SourceRefusedError
     from cdc.source.server import replicas
 
     try:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.base.errors import DamagedError, StorageError, UsageError
 from cdc.commands.common import Decrypt, Json, load_keys, print_json, say, tables
-from cdc.errors import DamagedError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from cdc.binlog.entry import Entries
@@ -86,8 +86,8 @@ def _write_plain(path: Path, target: Path) -> None:
     """Writes the content of an encrypted file to a new file, which only this user can read."""
     import shutil
 
-    from cdc import files
-    from cdc.encryption.read import file_is_encrypted, open_content
+    from cdc.disk import files
+    from cdc.disk.encryption.read import file_is_encrypted, open_content
 
     try:
         if not file_is_encrypted(path):
@@ -111,7 +111,7 @@ def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
     """
     from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
     from cdc.binlog.entry import MAGIC as INDEX_MAGIC
-    from cdc.encryption.container import MAGIC as ENCRYPTED_MAGIC
+    from cdc.disk.encryption.container import MAGIC as ENCRYPTED_MAGIC
     from cdc.store.formats.checkpoint import MAGIC as CHECKPOINT_MAGIC
     from cdc.store.reader.staged import SEALED_SUFFIX
 
@@ -136,7 +136,7 @@ def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _read(path: Path) -> bytes:
-    from cdc.durable import storage_errors
+    from cdc.disk.durable import storage_errors
 
     with storage_errors(path):
         return path.read_bytes()
@@ -144,7 +144,7 @@ def _read(path: Path) -> bytes:
 
 def _segment(path: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.binlog.file import BinlogFile
-    from cdc.encryption.read import header_of
+    from cdc.disk.encryption.read import header_of
     from cdc.store.formats.layout import index_path, segment_epoch
 
     report["kind"] = "segment"
@@ -209,8 +209,8 @@ def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _summary(entries: Entries) -> dict[str, Any]:
+    from cdc.base.units import iso_time_us
     from cdc.binlog.entry import EntryFlag, format_gtid
-    from cdc.units import iso_time_us
 
     found: dict[str, Any] = {"transactions": len(entries)}
     if len(entries):
@@ -231,7 +231,7 @@ def _summary(entries: Entries) -> dict[str, Any]:
 
 def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.batches.manifest import FORMAT as MANIFEST_FORMAT
-    from cdc.durable import storage_errors
+    from cdc.disk.durable import storage_errors
     from cdc.meta.file import FILE_NAME
     from cdc.meta.file import FORMAT as META_FORMAT
 
@@ -301,8 +301,8 @@ def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError |
 
 def _checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
     """Returns the content of a checkpoint file. Raises DamagedError, VersionError."""
+    from cdc.base.units import iso_time_us
     from cdc.store.formats.checkpoint import parse
-    from cdc.units import iso_time_us
 
     note = parse(data, str(path))
     return {**asdict(note), "segment": note.segment or None, "time": iso_time_us(note.time_us)}

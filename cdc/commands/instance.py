@@ -106,12 +106,12 @@ def logs(
 
 def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str) -> ServerInstances:
     """Returns the server that the options name, with the token of a role. Raises ConfigError."""
-    from cdc.addresses import is_loopback
+    from cdc.base.addresses import is_loopback
+    from cdc.base.errors import CdcError, ConfigError, UsageError
     from cdc.client.instances import ServerInstances
     from cdc.config import destinations, load_destination
     from cdc.config.secrets import role_token
     from cdc.config.values import require_http
-    from cdc.errors import CdcError, ConfigError, UsageError
 
     folder = options(ctx).conf_dir
     configs: list[DestinationConfig] = []
@@ -152,7 +152,7 @@ def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str
 
 
 def _own_url(folder: Path, configs: list[DestinationConfig]) -> str:
-    from cdc.errors import ConfigError
+    from cdc.base.errors import ConfigError
 
     if not configs:
         raise ConfigError(

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cdc.base.units import human_bytes
 from cdc.commands.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
 from cdc.status import alarms
-from cdc.units import human_bytes
 
 
 def register(app: typer.Typer) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.base.units import human_bytes
 from cdc.commands import common
-from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -76,7 +76,7 @@ def _show(pusher: Pusher) -> None:
     """Prints the status of a push that goes on."""
     import sys
 
-    from cdc.errors import CdcError
+    from cdc.base.errors import CdcError
 
     try:
         common.print_json_line(pusher.status())

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.base.errors import UsageError
+from cdc.base.units import human_bytes
 from cdc.commands.common import Json, destination_and_tables, err, names_argument, print_json, tables
-from cdc.errors import UsageError
-from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from spark_jobs.catch_up import CatchUp

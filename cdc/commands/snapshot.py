@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.base.units import human_bytes, human_seconds
 from cdc.commands.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
-from cdc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

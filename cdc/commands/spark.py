@@ -57,7 +57,7 @@ def start(
 
 def _follow(server: Server) -> None:
     """Waits for the server's end. Raises RetryableError if it was not ended by a signal to this process."""
-    from cdc.errors import RetryableError
+    from cdc.base.errors import RetryableError
     from spark_jobs.runtime import connect_server
 
     ended = False

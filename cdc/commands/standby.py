@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from cdc.base.errors import ConfigError
 from cdc.commands.common import Destination, load, say
-from cdc.errors import ConfigError
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
     import threading
     from types import FrameType
 
-    from cdc.addresses import parse_address
+    from cdc.base.addresses import parse_address
     from cdc.config.secrets import standby_secret
     from cdc.replication.follower import Follower
 

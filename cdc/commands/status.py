@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from cdc import groups
+from cdc.base.units import human_bytes, human_seconds
 from cdc.commands.common import Destination, Json, load, one_line, print_json, tables
 from cdc.status import (
     alarms,
@@ -17,7 +18,6 @@ from cdc.status import (
     parked_sentences,
     prepared_sentences,
 )
-from cdc.units import human_bytes, human_seconds
 
 
 def register(app: typer.Typer) -> None:
@@ -130,7 +130,7 @@ def _role_text(standby: dict[str, Any]) -> str:
 
 
 def _remark(row: dict[str, Any], group: dict[str, Any] | None) -> str:
-    from cdc.targets import PLAIN_READER
+    from cdc.base.targets import PLAIN_READER
 
     reader = row["reader"]
     members = [] if group is None else group["tables"].get(row["table"], [])
@@ -147,6 +147,6 @@ def _text(value: Any) -> str:
 
 
 def _seq(seq: int | None) -> str:
-    from cdc.positions import format_seq
+    from cdc.binlog.positions import format_seq
 
     return "–" if seq is None else f"{seq} ({format_seq(seq)})"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.base.errors import StorageError, UsageError
 from cdc.commands.common import Destination, SourceValues, load, say
-from cdc.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.base.errors import UsageError
+from cdc.base.units import human_seconds
 from cdc.commands.common import Destination, Json, err, load, print_json, tables
-from cdc.errors import UsageError
-from cdc.units import human_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,7 +1,7 @@
 """The configuration file ``conf/DEST.yaml``: one typed class for each section, checked as a whole when it is loaded.
 
 Nothing else reads the file. An unknown key, a wrong value, or two values that contradict each other raise
-:class:`~cdc.errors.ConfigError`, which names file, key, value and remedy.
+:class:`~cdc.base.errors.ConfigError`, which names file, key, value and remedy.
 
 Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``snapshot``, ``apply``,
 ``s3``, ``spark``, ``airflow``, ``metrics``, ``server``, ``mq``); ``columns`` holds the policies that ``apply`` and

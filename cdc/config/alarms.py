@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.addresses import is_loopback
+from cdc.base.addresses import is_loopback
 from cdc.config.values import Doc, DurationS, FilledPath, FilledText, Section, WaitS, Whole, require_http
 
 AlarmKind = Literal[

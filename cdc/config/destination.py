@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from cdc.base.errors import ConfigError
 from cdc.config.airflow import AirflowConfig
 from cdc.config.alarms import AlarmsConfig
 from cdc.config.apply import ApplyConfig
@@ -24,7 +25,6 @@ from cdc.config.spark import SparkConfig
 from cdc.config.store import StoreConfig
 from cdc.config.tables import TablesConfig
 from cdc.config.values import Section
-from cdc.errors import ConfigError
 
 
 class DestinationConfig(Section):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from cdc.addresses import check_host
+from cdc.base.addresses import check_host
 from cdc.config.values import Doc, DurationS, FilledText, Section
 
 

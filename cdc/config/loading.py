@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from cdc import object_stores
+from cdc.base.errors import ConfigError
 from cdc.config.destination import DestinationConfig, check_sections
 from cdc.config.lake import Lake
 from cdc.config.messages import explain
@@ -22,8 +22,8 @@ from cdc.config.meta import MetaConfig
 from cdc.config.s3 import is_s3
 from cdc.config.secrets import encryption_keys
 from cdc.config.store import StoreConfig
-from cdc.encryption import keys
-from cdc.errors import ConfigError
+from cdc.disk import object_stores
+from cdc.disk.encryption import keys
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

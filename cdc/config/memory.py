@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from cdc.config.destination import DestinationConfig

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from cdc.errors import ConfigError
-from cdc.log import hide_password
-from cdc.validation import suggestion
+from cdc.base.errors import ConfigError
+from cdc.base.log import hide_password
+from cdc.base.validation import suggestion
 
 _ONE_START = "contradicts the key beside it; keep one of file, gtid and time"
 _BY_PERIOD = (

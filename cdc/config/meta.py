@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import field_validator, model_validator
 
 from cdc.config.values import Doc, FilledText, Folder, SectionWithFolder, no_folder
-from cdc.permissions import Permissions
+from cdc.disk.permissions import Permissions
 
 _ZOOKEEPER = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 _NODES = r"(?:/[^/\s,]+)+"

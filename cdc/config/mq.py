@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from cdc.base.patterns import PatternError, TablePattern
 from cdc.config.values import AddressText, Doc, DurationS, FilledText, Section, Whole
-from cdc.patterns import PatternError, TablePattern
 
 _OWN_PROPERTIES = frozenset(
     {

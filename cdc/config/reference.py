@@ -21,11 +21,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from cdc.base.units import human_bytes
 from cdc.config.descriptions import description_of
 from cdc.config.destination import DestinationConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.config.values import DURATION_PATTERN, Doc
-from cdc.units import human_bytes
 
 _WIDTH = 110
 _OVERRIDES = "tables.overrides"

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from cdc.base.errors import ConfigError, SourceUnavailableError, StorageError
 from cdc.config.alarms import MailConfig, WebhookConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.metrics import MetricsConfig
@@ -25,8 +26,7 @@ from cdc.config.s3 import S3Config
 from cdc.config.server import CanalConfig, TokenConfig
 from cdc.config.source import SourceConfig
 from cdc.config.store import EncryptionConfig, StandbyConfig, StoreConfig
-from cdc.encryption.keys import KEY_BYTES, KeySources
-from cdc.errors import ConfigError, SourceUnavailableError, StorageError
+from cdc.disk.encryption.keys import KEY_BYTES, KeySources
 
 _LEAST_SECRET_BYTES = 16
 _COMMAND_S = 30

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.addresses import is_loopback
+from cdc.base.addresses import is_loopback
 from cdc.config.ha import HaConfig
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
 

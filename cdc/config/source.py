@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AwareDatetime, Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
 
+from cdc.base.errors import DamagedError
+from cdc.binlog.gtids import GtidSet, MariadbPosition
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
-from cdc.errors import DamagedError
-from cdc.gtids import GtidSet, MariadbPosition
 
 
 class StartPosition(Section):

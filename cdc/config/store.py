@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
-from cdc.addresses import is_loopback
+from cdc.base.addresses import is_loopback
 from cdc.config.archive import ArchiveConfig
 from cdc.config.values import (
     AddressText,
@@ -27,7 +27,7 @@ from cdc.config.values import (
     no_folder,
     require_http,
 )
-from cdc.permissions import Permissions
+from cdc.disk.permissions import Permissions
 
 _ASYNC = "flush: async"
 _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from cdc.base.patterns import PatternError, TablePattern, is_list, lower_name
 from cdc.config.apply import (
     ForeignKeys,
     Mode,
@@ -20,7 +21,6 @@ from cdc.config.apply import (
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.delta import Properties
 from cdc.config.values import Doc, Section
-from cdc.patterns import PatternError, TablePattern, is_list, lower_name
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 """The servers' own schemas, which are never captured."""

@@ -14,8 +14,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from cdc.addresses import parse_address
-from cdc.errors import ConfigError
+from cdc.base.addresses import parse_address
+from cdc.base.errors import ConfigError
 
 _DURATION = r"(\d+(?:\.\d+)?)\s*(s|m|h|d)"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -10,8 +10,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Self
 
+from cdc.base.errors import BatchError
 from cdc.connector.entries import Entry, parse_entry
-from cdc.errors import BatchError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 FETCH_SIZE = 1000

@@ -8,13 +8,13 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
+from cdc.base.errors import BatchError, MetaUnavailableError, PeerUnavailableError
 from cdc.cluster.client_election import ClientElection
 from cdc.cluster.discovery import Discovery
 from cdc.cluster.nodes import DEFAULT_ROOT, address_of
 from cdc.connector.link import Login, LostError
 from cdc.connector.tcp import TcpConnector
-from cdc.errors import BatchError, MetaUnavailableError, PeerUnavailableError
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import BatchError, UsageError
 from cdc.canal.filters import table_pattern
 from cdc.canal.zones import zone_of
 from cdc.connector.base import EMPTY, FETCH_SIZE, Batch, Connector
 from cdc.connector.entries import parse_messages
-from cdc.errors import BatchError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Literal
 
-from cdc.errors import DamagedError
+from cdc.base.errors import DamagedError
 
 Kind = Literal["begin", "rows", "ddl", "end", "other"]
 _KINDS: dict[int, Kind] = {1: "begin", 2: "rows", 3: "end"}

@@ -7,12 +7,12 @@ import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
+from cdc.base.errors import ConfigError, PeerUnavailableError, UsageError
 from cdc.canal import packets as p
 from cdc.canal.fields import MalformedError, data, fields, number
 from cdc.connector.base import EMPTY, Batch
 from cdc.connector.entries import parse_messages
-from cdc.errors import ConfigError, PeerUnavailableError, UsageError
 from cdc.wire.sockets import DEAD_PEER
 
 _MOST_BYTES, _MOST_GREETING_BYTES = (1 << 31) - 1, 1 << 16

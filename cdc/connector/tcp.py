@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from cdc.addresses import Address, parse_address
+from cdc.base.addresses import Address, parse_address
+from cdc.base.errors import BatchError, BatchOrderError, UsageError
+from cdc.base.log import get_logger
 from cdc.connector.base import FETCH_SIZE, Batch, Connector
 from cdc.connector.link import Link, Login, LostError, RefusedError, refused, unavailable
-from cdc.errors import BatchError, BatchOrderError, UsageError
-from cdc.log import get_logger
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _T = TypeVar("_T")

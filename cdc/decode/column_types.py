@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from cdc.base.errors import DamagedError, UnsupportedTypeError
 from cdc.binlog.table_map import ColumnType
 from cdc.decode.binary_json.convert import json_text, json_text_of_mysql_5
 from cdc.decode.charsets.convert import exact_text, text_conversion, utf8_text
@@ -38,7 +39,6 @@ from cdc.decode.conversions.values import (
 )
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.values import decimal_size
-from cdc.errors import DamagedError, UnsupportedTypeError
 
 
 @dataclass(frozen=True)

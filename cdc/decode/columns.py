@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cdc.base.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema, quoted_members
+from cdc.binlog.sql.tokens import word_set
+from cdc.binlog.sql.types import LONGEST_CHARACTER
 from cdc.binlog.table_map import ColumnMeta, ColumnType, TableMap
 from cdc.decode.charsets.convert import decode_text
 from cdc.decode.charsets.tables import BINARY_COLLATION, charset_by_name, charset_of
-from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
-from cdc.schemas import ColumnSchema, TableSchema, quoted_members
-from cdc.sql.tokens import word_set
-from cdc.sql.types import LONGEST_CHARACTER
 
 BINARY = "binary"
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from cdc.base.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
 from cdc.binlog.constants import type_name
 from cdc.binlog.table_map import ColumnType
 from cdc.decode.column_types import ValuePolicies
 from cdc.decode.columns import Column, describe
 from cdc.decode.kernels import constants as k
-from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
 
 _SEGMENT_REMEDY = "Restore the file from a copy, or have capture read it from the source again into a new store."
 

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdc.base.errors import CdcError, DamagedError, UnsupportedError, UsageError
+from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
 from cdc.decode.charsets.convert import LATIN1
 from cdc.decode.column_types import DEFAULT_POLICIES, ColumnDecoding, ValuePolicies, decoding_of, unsupported
@@ -23,8 +25,6 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.constants import ColumnArrays
 from cdc.decode.kernels.scan import NAMES_AT, TABLE_MAP, NameTable, count_row_events, list_table_maps
 from cdc.decode.transactions import ALL_TABLES, Transactions, open_paths, open_range
-from cdc.errors import CdcError, DamagedError, UnsupportedError, UsageError
-from cdc.schemas import Schemas, TableSchema
 
 Images = Literal["after", "both"]
 
@@ -76,7 +76,7 @@ class TableLayout:
     """The names of the key's columns, in the key's order; empty without a key."""
     policies: ValuePolicies = DEFAULT_POLICIES
     hidden: tuple[Column, ...] = ()
-    """Columns behind them in the rows that no statement shows (:meth:`cdc.schemas.TableSchema.is_hidden`)."""
+    """Columns behind them in the rows that no statement shows (``TableSchema.is_hidden``)."""
 
     @classmethod
     def of(

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import ConfigError
 from cdc.config import ApplyConfig
 from cdc.config.columns import ColumnPolicy
 from cdc.decode.column_types import ValuePolicies
 from cdc.decode.layout import BEFORE, TableLayout
-from cdc.errors import ConfigError
 
 KEEP = ColumnPolicy(kind="keep")
 _BLOCK_BYTES = 64

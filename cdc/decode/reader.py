@@ -18,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdc.base.errors import UnsupportedError, UsageError
 from cdc.binlog.entry import EntryFlag
+from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.decode.charsets.convert import sound_utf8
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.conversions.base import MAX_TEXT_BYTES, BadValueError, Conversion
@@ -46,8 +48,6 @@ from cdc.decode.transactions import (
     open_paths,
     open_range,
 )
-from cdc.errors import UnsupportedError, UsageError
-from cdc.schemas import Schemas, TableSchema
 
 Longs = npt.NDArray[np.int64]
 

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import DamagedError, UsageError
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MAGIC
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
 from cdc.binlog.events import FormatDescription, parse_format_description
 from cdc.binlog.file import BinlogFile, require_binlog
+from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.decode.kernels.scan import TransactionBytes
-from cdc.errors import DamagedError, UsageError
-from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import index_path, list_segments, schemas_folder, segments_folder
 from cdc.store.reader.staged import is_uri, local_transactions
 

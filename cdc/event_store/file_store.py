@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from cdc.errors import BatchError, StoreClosedError, UsageError
+from cdc.base.errors import BatchError, StoreClosedError, UsageError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.iteration import TransactionIterator, TransactionSlice, first_ddl, weights
 from cdc.event_store.meter import StoreMeter

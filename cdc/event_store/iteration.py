@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.durable import storage_errors
-from cdc.encryption.read import open_content
-from cdc.errors import DamagedError
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import open_content
 from cdc.event_store.transaction import SourceFile, Transaction
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cdc.errors import LeaseHeldError
+from cdc.base.errors import LeaseHeldError
 from cdc.meta.base import Meta
 from cdc.meta.state import State
 

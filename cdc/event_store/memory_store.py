@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from cdc.errors import BatchError, ConfigError, StoreClosedError, StoreLimitError, UsageError
+from cdc.base.errors import BatchError, ConfigError, StoreClosedError, StoreLimitError, UsageError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.meter import StoreMeter
 from cdc.event_store.ring import Mark, NewTransaction, Ring

@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cdc.errors import CdcError, LeaseHeldError, UsageError
+from cdc.base.errors import CdcError, LeaseHeldError, UsageError
+from cdc.base.log import get_logger
 from cdc.event_store.memory_meta import NamedLock
-from cdc.log import get_logger
 from cdc.meta.base import DurableMeta, Meta
 from cdc.meta.state import State
 

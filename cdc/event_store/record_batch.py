@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import UsageError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, Entries, EntryFlag
 from cdc.binlog.events import stored_format_description
-from cdc.errors import UsageError
+from cdc.binlog.positions import OFFSET_BITS, format_seq, make_seq, split_file_name
 from cdc.event_store.transaction import SourceFile, Transaction
-from cdc.positions import OFFSET_BITS, format_seq, make_seq, split_file_name
 
 _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
 _OFFSET_AT, _LENGTH_AT, _STORE_TIME_AT, _FLAGS_AT, _MASK_AT, _CRC_AT = 8, 16, 32, 48, 80, 124

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
-from cdc.positions import split_seq
+from cdc.binlog.positions import split_seq
 
 
 @dataclass(frozen=True)

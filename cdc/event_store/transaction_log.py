@@ -18,6 +18,9 @@ from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
+from cdc.base.log import get_logger
+from cdc.binlog.positions import MAX_OFFSET, OFFSET_BITS
+from cdc.disk.permissions import Permissions
 from cdc.event_store.record_batch import (
     Record,
     RecordBatch,
@@ -27,9 +30,6 @@ from cdc.event_store.record_batch import (
     seal_record_batch,
 )
 from cdc.event_store.transaction import SourceFile, Transaction
-from cdc.log import get_logger
-from cdc.permissions import Permissions
-from cdc.positions import MAX_OFFSET, OFFSET_BITS
 from cdc.store.formats.segment_header import make_segment_header
 from cdc.store.formats.state import TableNumbers
 from cdc.store.writer.durability import FlushPolicy, Latencies, LatencyStats, PutStatus

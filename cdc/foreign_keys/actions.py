@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
+from cdc.base.errors import UnsupportedError
 from cdc.decode.layout import CASCADED
-from cdc.errors import UnsupportedError
 
 Row: TypeAlias = tuple[Any, ...]
 """The values of a table's compared columns."""

@@ -23,8 +23,8 @@ from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
 
 if TYPE_CHECKING:
+    from cdc.binlog.sql.schemas import ForeignKey, Schemas, TableSchema
     from cdc.config import DestinationConfig
-    from cdc.schemas import ForeignKey, Schemas, TableSchema
     from cdc.store.reader.reader import StoreReader
 
 

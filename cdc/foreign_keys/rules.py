@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cdc.sql.tokens import word_set
+from cdc.binlog.sql.tokens import word_set
 
 if TYPE_CHECKING:
+    from cdc.binlog.sql.schemas import ColumnSchema, ForeignKey, Schemas, TableSchema
     from cdc.config import ApplyConfig, DestinationConfig
-    from cdc.schemas import ColumnSchema, ForeignKey, Schemas, TableSchema
 
 _EXACT_TYPES = word_set(
     "tinyint smallint mediumint int bigint decimal year binary varbinary uuid inet4 inet6 date datetime timestamp"

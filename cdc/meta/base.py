@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-from cdc.errors import IdentityError
+from cdc.base.errors import IdentityError
 from cdc.meta.state import Outstanding, SourceIdentity, State, Subscription, check_name
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cdc.errors import DamagedError, VersionError
-from cdc.validation import first_fault
+from cdc.base.errors import DamagedError, VersionError
+from cdc.base.validation import first_fault
 
 FORMAT = "towpath-meta"
 VERSION = 5

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cdc import files
-from cdc.durable import explain, locked, replace_file
-from cdc.errors import IdentityError
+from cdc.base.errors import IdentityError
+from cdc.disk import files
+from cdc.disk.durable import explain, locked, replace_file
+from cdc.disk.permissions import CHANGE, Permissions, secure_folder
 from cdc.meta.base import DurableMeta
 from cdc.meta.envelope import FORMAT, VERSION, checksum, invalid, unwrap, wrap
 from cdc.meta.state import State
-from cdc.permissions import CHANGE, Permissions, secure_folder
 
 __all__ = [
     "FILE_NAME",

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cdc.errors import CdcError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from cdc.meta.base import DurableMeta, Meta
 from cdc.meta.state import State
 

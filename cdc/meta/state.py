@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from cdc.errors import BatchError, BatchOrderError, NeedsSnapshotError, UsageError
-from cdc.positions import split_seq
+from cdc.base.errors import BatchError, BatchOrderError, NeedsSnapshotError, UsageError
+from cdc.binlog.positions import split_seq
 
 RecordText = Annotated[str, Field(pattern=r"^\d+ \d+ \d+ \S+$")]
 """``GENERATION VERSION APPLIED_SEQ ID``, separated by single blanks."""

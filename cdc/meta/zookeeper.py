@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cdc.addresses import Address
-from cdc.errors import LeaseHeldError, MetaUnavailableError, UsageError
-from cdc.log import get_logger
+from cdc.base.addresses import Address
+from cdc.base.errors import LeaseHeldError, MetaUnavailableError, UsageError
+from cdc.base.log import get_logger
 from cdc.meta import zookeeper_nodes as nodes
 from cdc.meta.base import DurableMeta
 from cdc.meta.state import State

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cdc.errors import ConfigError, MetaUnavailableError
-from cdc.log import get_logger
+from cdc.base.errors import ConfigError, MetaUnavailableError
+from cdc.base.log import get_logger
 
 _log = get_logger(__name__)
 _GONE = ("CLOSED", "AUTH_FAILED")

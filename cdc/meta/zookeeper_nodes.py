@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cdc.addresses import Address
-from cdc.errors import DamagedError, IdentityError, UsageError
+from cdc.base.addresses import Address
+from cdc.base.errors import DamagedError, IdentityError, UsageError
+from cdc.binlog.positions import make_file_name, split_seq
 from cdc.meta.envelope import NODES_VERSION, checksum, invalid, read_object, unwrap, wrap
 from cdc.meta.state import Outstanding, State, Subscription
-from cdc.positions import make_file_name, split_seq
 
 OURS, FILTER, CURSOR, MARK = "towpath", "filter", "cursor", "mark"
 SUBSCRIBER = "subscriber"

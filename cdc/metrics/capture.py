@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import cdc
-from cdc.errors import CdcError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
+from cdc.base.units import human_seconds
 from cdc.metrics import catalogue as names
 from cdc.metrics.catalogue import Metric
 from cdc.metrics.families import AlarmCounts, Sample, Values, alarm_values, families
 from cdc.store.retention.disk import disk_usage
-from cdc.targets import split_table
-from cdc.units import human_seconds
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 from cdc.metrics.catalogue import ALARM_MESSAGES, ALARMS, Metric
 
 if TYPE_CHECKING:

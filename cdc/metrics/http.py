@@ -9,8 +9,8 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from cdc.errors import ConfigError
-from cdc.log import get_logger
+from cdc.base.errors import ConfigError
+from cdc.base.log import get_logger
 from cdc.metrics.capture import CaptureCollector, CaptureMonitor, Health
 from cdc.metrics.families import AlarmCounts, missing_package
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
+from cdc.base.units import human_seconds
 from cdc.metrics.capture import Health
 from cdc.store.formats import layout
 from cdc.store.formats.state import CaptureState, capture_state_path, read_capture_state
-from cdc.units import human_seconds
 
 
 class CaptureWatch:

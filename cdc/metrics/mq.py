@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import cdc
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
+from cdc.base.units import human_seconds
 from cdc.metrics import catalogue as names
 from cdc.metrics.catalogue import Metric
 from cdc.metrics.families import Sample, families
-from cdc.units import human_seconds
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from cdc.config.secrets import push_credentials
-from cdc.errors import CdcError
-from cdc.log import get_logger
 from cdc.metrics import catalogue as names
 from cdc.metrics.catalogue import Metric
 from cdc.metrics.families import Sample, Values, families, missing_package

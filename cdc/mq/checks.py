@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def examine(config: DestinationConfig) -> list[Finding]:
 
 def _topics(config: DestinationConfig) -> tuple[set[str], list[Finding]]:
     """The topics of the tables that capture knows, or the fixed one if it knows none; and what is wrong with them."""
+    from cdc.base.targets import split_table
     from cdc.batches.subscribers import make_filter
     from cdc.client import captured_tables, open_store
     from cdc.mq.rules import Rules
-    from cdc.targets import split_table
 
     mq = config.mq
     assert mq.topic is not None

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 import cdc
+from cdc.base.errors import UnsupportedTypeError
+from cdc.binlog.sql.schemas import quoted_members
 from cdc.canal.fields import fields
-from cdc.errors import UnsupportedTypeError
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import texts as t
 from cdc.mq.kernels.words import WORDS
 from cdc.mq.rules import Rules, java_hash
-from cdc.schemas import quoted_members
 
 Longs = npt.NDArray[np.int64]
 Format = Literal["canal-json", "canal-protobuf", "debezium-json"]

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.errors import CdcError, ConfigError, MessageTooLargeError, PeerUnavailableError, UnsupportedError
-from cdc.log import get_logger
-from cdc.units import human_bytes
+from cdc.base.errors import CdcError, ConfigError, MessageTooLargeError, PeerUnavailableError, UnsupportedError
+from cdc.base.log import get_logger
+from cdc.base.units import human_bytes
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

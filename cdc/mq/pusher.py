@@ -17,16 +17,16 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import BatchError, CdcError, ConfigError, StorageError, TokenError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time
 from cdc.batches.lease import Lease, renewed
 from cdc.batches.manifest import schemas_of
 from cdc.batches.service import limits_of
 from cdc.batches.subscribers import make_filter
 from cdc.client import open_batches, open_store
-from cdc.durable import locked, locked_as_it_is
-from cdc.errors import BatchError, CdcError, ConfigError, StorageError, TokenError
-from cdc.log import get_logger
-from cdc.permissions import CHANGE, secure_folder
-from cdc.units import iso_time
+from cdc.disk.durable import locked, locked_as_it_is
+from cdc.disk.permissions import CHANGE, secure_folder
 
 if TYPE_CHECKING:
     from cdc.batches.protocol import Batches
@@ -255,7 +255,7 @@ class Pusher:
 
             source = self._opened().meta.source()
             return StoreReader(self.config.store.path, None if source is None else source.base_name).source_file
-        from cdc.positions import make_file_name, split_file_name, split_seq
+        from cdc.binlog.positions import make_file_name, split_file_name, split_seq
 
         base = split_file_name(lease.manifest.positions.last.file)[0]
         return lambda seq: make_file_name(base, split_seq(seq).file_number)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from cdc.errors import ConfigError, PermanentError
-from cdc.patterns import PatternError, TablePattern
+from cdc.base.errors import ConfigError, PermanentError
+from cdc.base.patterns import PatternError, TablePattern
 
 _WILDCARDS = frozenset("*?+|(){}[]\\$^")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

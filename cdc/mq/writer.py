@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import UnsupportedError
 from cdc.canal.encoder import MOST_OUT_BYTES
 from cdc.canal.fields import data, fields, number
-from cdc.errors import UnsupportedError
 from cdc.mq.definitions import DefinitionSet, MessageOptions
 from cdc.mq.kernels import messages as m
 from cdc.mq.kernels import rows as r

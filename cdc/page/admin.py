@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
+from cdc.base.units import human_bytes, human_seconds
 from cdc.page.board import AckedBatch, Row
 from cdc.page.render import Link, card, details, now_text, seq_text, template, time_text
 from cdc.status import alarms
-from cdc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger, hide_password
 from cdc.config import DestinationConfig, load
 from cdc.config.memory import in_memory
-from cdc.errors import CdcError
-from cdc.log import get_logger, hide_password
 
 WAIT_S = 10.0
 """How long a page waits for the status of a destination."""

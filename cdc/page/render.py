@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.base.units import human_bytes, human_seconds
+from cdc.binlog.positions import format_seq
 from cdc.page.board import AckedBatch, Row
-from cdc.positions import format_seq
 from cdc.status import alarms, archive_sentences, gap_sentences, parked_sentences
-from cdc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     import jinja2

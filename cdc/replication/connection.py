@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cdc
+from cdc.base.errors import CdcError, CorruptStreamError, IdentityError, PeerUnavailableError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import VERSION as INDEX_VERSION
-from cdc.errors import CdcError, CorruptStreamError, IdentityError, PeerUnavailableError
-from cdc.log import get_logger
 from cdc.replication.protocol import (
     ENTRIES,
     HEARTBEAT,

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import CorruptStreamError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
-from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
-from cdc.errors import CorruptStreamError
+from cdc.disk import files
+from cdc.disk.durable import make_folder, replace_file, storage_errors, sync_folder
 from cdc.replication.reconcile import remove_segment, segment_path
 from cdc.replication.role import read_epoch, write_epoch
 from cdc.replication.snapshot import is_small_file

@@ -10,12 +10,12 @@ import zlib
 from pathlib import Path
 
 import cdc
-from cdc.addresses import Address
+from cdc.base.addresses import Address
+from cdc.base.errors import CdcError, CorruptStreamError, PeerUnavailableError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import ENTRY_SIZE
-from cdc.durable import remove_file
-from cdc.errors import CdcError, CorruptStreamError, PeerUnavailableError
-from cdc.log import get_logger
-from cdc.permissions import Permissions
+from cdc.disk.durable import remove_file
+from cdc.disk.permissions import Permissions
 from cdc.replication.copy import SYNC_BYTES, Copy
 from cdc.replication.protocol import (
     DATA,

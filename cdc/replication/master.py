@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from cdc.addresses import Address
-from cdc.errors import CdcError, ConfigError, PeerUnavailableError
-from cdc.log import get_logger
+from cdc.base.addresses import Address
+from cdc.base.errors import CdcError, ConfigError, PeerUnavailableError
+from cdc.base.log import get_logger
 from cdc.replication.connection import StandbyConnection
 from cdc.replication.protocol import Channel
 from cdc.replication.role import LeadershipEpoch, PeerStatus, RoleStatus, write_status

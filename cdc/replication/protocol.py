@@ -21,10 +21,10 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cdc.base.errors import CdcError, ConfigError, CorruptStreamError, IdentityError, PeerUnavailableError, VersionError
+from cdc.base.validation import first_fault
 from cdc.binlog.entry import VERSION as INDEX_VERSION
-from cdc.errors import CdcError, ConfigError, CorruptStreamError, IdentityError, PeerUnavailableError, VersionError
 from cdc.store.formats import layout
-from cdc.validation import first_fault
 
 MAGIC = b"TPSB"
 VERSION = 1

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import CorruptStreamError, IdentityError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
-from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
-from cdc.encryption.read import content_size
-from cdc.errors import CorruptStreamError, IdentityError
-from cdc.log import get_logger
-from cdc.positions import format_seq
+from cdc.binlog.positions import format_seq
+from cdc.disk import files
+from cdc.disk.durable import make_folder, replace_file, storage_errors, sync_folder
+from cdc.disk.encryption.read import content_size
 from cdc.replication.protocol import Compared, Have
 from cdc.replication.snapshot import EntryKind, SegmentSnapshot
 from cdc.store.formats import layout

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from cdc.durable import replace_file
-from cdc.errors import DamagedError, IdentityError
-from cdc.log import get_logger
+from cdc.base.errors import DamagedError, IdentityError
+from cdc.base.log import get_logger
+from cdc.disk.durable import replace_file
 from cdc.store.formats.layout import read_document
 
 log = get_logger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cdc import files
+from cdc.base.errors import StorageError
 from cdc.binlog.entry import Entries
-from cdc.durable import storage_errors
-from cdc.encryption.read import content_size, open_content
-from cdc.errors import StorageError
+from cdc.disk import files
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import content_size, open_content
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.missing import DAMAGED_FILE as DAMAGED

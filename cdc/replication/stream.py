@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import DamagedError, PeerUnavailableError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
-from cdc.durable import storage_errors
-from cdc.encryption.read import OpenContent
-from cdc.errors import DamagedError, PeerUnavailableError
+from cdc.disk import files
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import OpenContent
 from cdc.replication.protocol import CHUNK_BYTES, DATA, ENTRIES, FILE, MAX_PAYLOAD, Have, Kind
 from cdc.replication.snapshot import PERMANENT_FILES, read_small, require_store_present, small_files
 from cdc.store.formats import layout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cdc.alarms.conditions import Facts
 from cdc.alarms.watch import AlarmWatch
-from cdc.log import get_logger
+from cdc.base.log import get_logger
 from cdc.server.captures import CaptureState
 from cdc.server.states import InstanceState
 

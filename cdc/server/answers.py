@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cdc import __version__
-from cdc.errors import CdcError, RetryableError, UsageError
+from cdc.base.errors import CdcError, RetryableError, UsageError
 from cdc.wire.protocol import DIGEST_HEADER, VERSION_HEADER, error_document, status_of
 
 _SEND_S = 30.0

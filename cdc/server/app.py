@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cdc import __version__
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     ConfigError,
     NotLeaderError,
@@ -28,14 +28,14 @@ from cdc.errors import (
     UsageError,
     VersionError,
 )
-from cdc.log import get_logger
+from cdc.base.log import get_logger
+from cdc.base.validation import first_fault
 from cdc.server.answers import Refused, binary, body_of, document, of_error, text
 from cdc.server.destinations import Counters, ServedDestination
 from cdc.server.files import read_bytes, served_path
 from cdc.server.live import LiveDestinations
 from cdc.server.metrics import metrics_text
 from cdc.server.operations import OPERATIONS, Call, Get
-from cdc.validation import first_fault
 from cdc.wire.protocol import (
     API,
     EPOCH_HEADER,

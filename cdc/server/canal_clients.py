@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from anyio import CapacityLimiter
 
+from cdc.base.errors import CdcError, NotLeaderError, UsageError
+from cdc.base.log import get_logger
 from cdc.canal.zones import zone_of
-from cdc.errors import CdcError, NotLeaderError, UsageError
-from cdc.log import get_logger
 from cdc.server.canal_cursor import SAVE_S, ClientCursor, subscriber_of
 from cdc.server.threads import in_thread
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError, NotLeaderError, UsageError
+from cdc.base.log import get_logger
 from cdc.canal import packets as p
 from cdc.canal.fields import MalformedError, number
 from cdc.canal.filters import table_pattern
 from cdc.canal.packets import Packet, Request, parse_packet, parse_request
-from cdc.errors import CdcError, NotLeaderError, UsageError
-from cdc.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.canal.encoder import Taken

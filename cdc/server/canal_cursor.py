@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import BatchError, BatchOrderError, CdcError, CutOffError, StorageError, UsageError
+from cdc.base.log import get_logger
 from cdc.batches.manifest import schemas_of
 from cdc.batches.service import limits_of
 from cdc.batches.subscribers import make_filter, skip_unwanted
 from cdc.canal.encoder import EntryEncoder, Mark, Taken
 from cdc.canal.zones import Zone
-from cdc.errors import BatchError, BatchOrderError, CdcError, CutOffError, StorageError, UsageError
-from cdc.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease

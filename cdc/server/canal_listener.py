@@ -8,10 +8,10 @@ import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import ConfigError
+from cdc.base.log import get_logger
 from cdc.canal.encoder import warm_up
 from cdc.config.secrets import canal_password
-from cdc.errors import ConfigError
-from cdc.log import get_logger
 from cdc.server.canal_clients import Clients
 from cdc.server.canal_connection import Connection
 from cdc.server.destinations import Counters

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 
-from cdc.errors import CdcError, PermanentError, RetryableError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError, PermanentError, RetryableError
+from cdc.base.log import get_logger
 from cdc.server.processes import Child, Log, Spawner
 from cdc.server.threads import in_thread
 from cdc.store.formats.state import is_locked, read_capture_state

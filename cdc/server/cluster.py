@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 
+from cdc.base.errors import LeaseHeldError, MetaUnavailableError, NotLeaderError
+from cdc.base.log import get_logger
 from cdc.batches.subscribers import roll_back_from
 from cdc.cluster.candidacy import Candidacy, Held
 from cdc.cluster.member import Member
 from cdc.cluster.nodes import Server, Tree
-from cdc.errors import LeaseHeldError, MetaUnavailableError, NotLeaderError
-from cdc.log import get_logger
 from cdc.meta import open_meta
 from cdc.server.leadership import Fence
 from cdc.server.threads import in_thread

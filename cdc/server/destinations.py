@@ -11,13 +11,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from cdc.base.errors import CdcError, ConfigError, NotLeaderError
 from cdc.batches.service import BatchService
 from cdc.batches.table_batches import TableBatches
 from cdc.config.memory import full_mark, readers_lock
 from cdc.config.secrets import subscriber_token
 from cdc.config.values import no_disk
-from cdc.durable import locked
-from cdc.errors import CdcError, ConfigError, NotLeaderError
+from cdc.disk.durable import locked
 from cdc.meta import Meta, open_served_meta
 from cdc.server.locks import LockTable
 from cdc.store.reader.reader import StoreReader

@@ -27,10 +27,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from cdc.base.errors import CdcError, ConfigError, UsageError
+from cdc.base.log import get_logger
 from cdc.cluster.nodes import Server
 from cdc.config import find
-from cdc.errors import CdcError, ConfigError, UsageError
-from cdc.log import get_logger
 from cdc.server.cluster import Cluster, ZooKeeperLeadership
 from cdc.server.destinations import Listening, ServedDestination, agreed, is_served, listening
 from cdc.server.folder import Change, ConfigFolder

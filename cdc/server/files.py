@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from cdc.durable import storage_errors
-from cdc.encryption.read import OpenContent
-from cdc.errors import DamagedError, UsageError
+from cdc.base.errors import DamagedError, UsageError
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import OpenContent
 from cdc.store.formats import layout
 from cdc.wire.protocol import MOST_BYTES
 

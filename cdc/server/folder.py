@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdc.base.errors import CdcError, ConfigError
 from cdc.config import DestinationConfig, destinations, load
 from cdc.config.memory import in_memory
 from cdc.config.watch import WatchedFile
-from cdc.errors import CdcError, ConfigError
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CapacityLimiter
 
+from cdc.base.errors import CdcError, NotLeaderError, RetryableError, StorageError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time
 from cdc.config.watch import READ_AT_START
-from cdc.errors import CdcError, NotLeaderError, RetryableError, StorageError
-from cdc.log import get_logger
 from cdc.server.captures import CaptureState, CaptureSupervisor, Pauses
 from cdc.server.destinations import ServedDestination
 from cdc.server.leadership import Leadership, LocalLeadership
@@ -33,7 +34,6 @@ from cdc.server.memory import MemoryFolder, make_run_folder
 from cdc.server.states import InstanceState
 from cdc.server.stops import forget_stop, read_stop, record_stop
 from cdc.server.threads import in_thread
-from cdc.units import iso_time
 from cdc.wire.protocol import error_document
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError, ConfigError, UsageError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError, ConfigError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time
 from cdc.server.destinations import is_served
 from cdc.server.instance import Instance, Surroundings, shown_error
 from cdc.server.metrics import InstanceNumbers
 from cdc.server.states import InstanceState
-from cdc.units import iso_time
 
 if TYPE_CHECKING:
     from cdc.server.folder import Change, ConfigFolder

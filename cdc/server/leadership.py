@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from anyio import CapacityLimiter
 
-from cdc.durable import locked
-from cdc.errors import LeaseHeldError, NotLeaderError
-from cdc.permissions import CHANGE, secure_folder
+from cdc.base.errors import LeaseHeldError, NotLeaderError
+from cdc.disk.durable import locked
+from cdc.disk.permissions import CHANGE, secure_folder
 from cdc.server.threads import in_thread
 
 if TYPE_CHECKING:
+    from cdc.base.errors import CdcError
     from cdc.config import DestinationConfig
-    from cdc.errors import CdcError
 
 Fence: TypeAlias = Callable[[], tuple[str, int]]
 LOCK_NAME = "server.lock"

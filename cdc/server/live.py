@@ -15,7 +15,7 @@ from anyio import CapacityLimiter
 from cdc.server.threads import in_thread
 
 if TYPE_CHECKING:
-    from cdc.errors import CdcError
+    from cdc.base.errors import CdcError
     from cdc.server.destinations import ServedDestination
 
 _THREADS = 4

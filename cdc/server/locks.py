@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cdc.errors import TokenError
-from cdc.log import get_logger
+from cdc.base.errors import TokenError
+from cdc.base.log import get_logger
 from cdc.meta import Meta
 from cdc.wire.protocol import LOCK_TTL_S
 

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import ConfigError
 from cdc.config.memory import SHARED_MEMORY, owner_lock
-from cdc.durable import locked, storage_errors
-from cdc.errors import ConfigError
+from cdc.disk.durable import locked, storage_errors
 from cdc.meta.mixed import MixedMeta
 
 if TYPE_CHECKING:

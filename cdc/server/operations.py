@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from cdc.base.errors import UsageError
 from cdc.batches import parking
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.batches.subscribers import make_filter
-from cdc.errors import UsageError
 from cdc.meta import ParkedTable, TableRecord
 from cdc.server.files import missing, relative_path, served_path
 from cdc.store.formats.index import IndexFile, read_entries

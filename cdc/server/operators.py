@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.routing import Route
 
-from cdc.errors import CdcError, RetryableError, UsageError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError, RetryableError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time
 from cdc.server.answers import Refused, document, of_error
 from cdc.server.processes import MOST_LINES
 from cdc.server.roles import Role, Roles
-from cdc.units import iso_time
 from cdc.wire.protocol import API, error_document
 
 if TYPE_CHECKING:

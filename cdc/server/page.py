@@ -16,8 +16,8 @@ from anyio import CapacityLimiter, to_thread
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from cdc.errors import CdcError, ConfigError, RetryableError, UsageError
-from cdc.log import get_logger, hide_password
+from cdc.base.errors import CdcError, ConfigError, RetryableError, UsageError
+from cdc.base.log import get_logger, hide_password
 from cdc.page.admin import Viewer, instance_page, login_page, message_page, overview_page
 from cdc.page.board import Board, Row
 from cdc.server.answers import Answer, Refused, body_of

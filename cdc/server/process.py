@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cdc.log import get_logger
+from cdc.base.log import get_logger
 from cdc.server.embedded import EmbeddedServer
 
 _log = get_logger(__name__)

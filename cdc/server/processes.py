@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from cdc.errors import StorageError
+from cdc.base.errors import StorageError
 
 MOST_LINES = 400
 """Lines of a log that are kept."""

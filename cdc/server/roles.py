@@ -12,9 +12,9 @@ from hashlib import sha256
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from cdc.addresses import is_loopback
+from cdc.base.addresses import is_loopback
+from cdc.base.errors import ConfigError, UsageError
 from cdc.config.secrets import role_token
-from cdc.errors import ConfigError, UsageError
 from cdc.server.answers import Refused
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cdc.durable import explain, remove_file, replace_file
-from cdc.errors import DamagedError, VersionError
-from cdc.permissions import CHANGE, secure_folder
+from cdc.base.errors import DamagedError, VersionError
+from cdc.disk.durable import explain, remove_file, replace_file
+from cdc.disk.permissions import CHANGE, secure_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import i64, u16, u32
 from cdc.decode.kernels.constants import DAMAGED_DATE, NO_DATE
 from cdc.decode.kernels.values import days_of
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import i64, u16, u32
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

@@ -13,18 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import DamagedError, UnsupportedError, UnsupportedTypeError
+from cdc.binlog.sql.schemas import ColumnSchema, quoted_members
+from cdc.binlog.sql.tokens import word_set
 from cdc.decode.charsets.convert import exact_text, sound_utf8, text_conversion
 from cdc.decode.charsets.tables import charset_by_name
 from cdc.decode.column_types import ValuePolicies
 from cdc.decode.conversions.base import BadValueError, Conversion
 from cdc.decode.conversions.values import boolean, escaped_lines, vector_floats
-from cdc.errors import DamagedError, UnsupportedError, UnsupportedTypeError
-from cdc.schemas import ColumnSchema, quoted_members
 from cdc.snapshot import binary_kernels as b
 from cdc.snapshot import kernels as k
 from cdc.snapshot.wire import WireColumn
 from cdc.source.connection import quoted
-from cdc.sql.tokens import word_set
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]

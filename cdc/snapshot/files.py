@@ -23,17 +23,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from cdc import files as file_layer
+from cdc.base.errors import ConfigError, DamagedError, UsageError, VersionError
+from cdc.base.targets import encode_name
 from cdc.config import DestinationConfig
-from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
-from cdc.errors import ConfigError, DamagedError, UsageError, VersionError
-from cdc.permissions import READ, secure_folder
+from cdc.disk import files as file_layer
+from cdc.disk.durable import make_folder, replace_file, storage_errors, sync_folder
+from cdc.disk.permissions import READ, secure_folder
 from cdc.snapshot import positions
 from cdc.snapshot.keys import Key
 from cdc.snapshot.records import FORMAT_VERSION, ChunkRecord, Loaded, SnapshotInfo
 from cdc.store.reader.staged import fetch_errors, filesystem
 from cdc.store.reader.store import Store
-from cdc.targets import encode_name
 
 INFO = "snapshot.json"
 PROGRESS = "progress.json"

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
 from cdc.decode.kernels.constants import NO_DATE
 from cdc.decode.kernels.values import days_of
+from cdc.kernels.jit import inlined, njit
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

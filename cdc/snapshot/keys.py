@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdc.errors import DamagedError
-from cdc.schemas import ColumnSchema, TableSchema
+from cdc.base.errors import DamagedError
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
+from cdc.binlog.sql.tokens import word_set
 from cdc.source.connection import query, quoted
 from cdc.source.server import Connection
-from cdc.sql.tokens import word_set
 
 Key = tuple[str, ...]
 """The values of a key's columns: the bytes that the server sent for each, in hexadecimal."""

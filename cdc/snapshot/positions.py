@@ -26,9 +26,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import IdentityError, RetryableError, SourceUnavailableError, StoreIncompleteError
 from cdc.binlog.entry import Entries
-from cdc.errors import IdentityError, RetryableError, SourceUnavailableError, StoreIncompleteError
-from cdc.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_seq
+from cdc.binlog.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_seq
 from cdc.source.connection import query, server_of
 from cdc.source.server import Connection, ServerInfo, clock_and_position, current_position, variables
 from cdc.store.reader.store import Store

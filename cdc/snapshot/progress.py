@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from cdc.errors import CdcError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from cdc.snapshot.files import SnapshotFiles, newest
 
 _INTERVAL_S = 1.0

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError
-from cdc.log import get_logger
 from cdc.snapshot import positions
 from cdc.snapshot.columns import ColumnStats
 from cdc.snapshot.files import ChunkWriter, SnapshotFiles, digest_of

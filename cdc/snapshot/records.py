@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from cdc.positions import BinlogPosition
-from cdc.schemas import ColumnSchema, TableSchema
+from cdc.binlog.positions import BinlogPosition
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.snapshot.keys import Key, PagingKey
 from cdc.snapshot.positions import LowMark, Method
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pymysql
 from pymysql.constants import COMMAND
 
-from cdc.errors import CdcError, DamagedError, SchemaChangedError, SourceUnavailableError
+from cdc.base.errors import CdcError, DamagedError, SchemaChangedError, SourceUnavailableError
 from cdc.snapshot import kernels as k
 from cdc.snapshot.columns import Cells
 from cdc.snapshot.wire import WireColumn

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from decimal import ROUND_FLOOR, Decimal
 from itertools import pairwise
 
+from cdc.binlog.sql.schemas import ColumnSchema
 from cdc.decode.charsets.convert import decode_text
 from cdc.decode.charsets.tables import charset_by_name
-from cdc.schemas import ColumnSchema
 from cdc.snapshot.keys import Key, PagingKey, literal
 from cdc.snapshot.records import Segment
 from cdc.snapshot.result_set import ResultSet

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import pymysql
 
+from cdc.base.errors import IdentityError, SchemaChangedError
+from cdc.base.log import get_logger
+from cdc.binlog.sql.schemas import TableSchema
 from cdc.config import DestinationConfig, SnapshotConfig, SourceConfig, TablesConfig
-from cdc.errors import IdentityError, SchemaChangedError
-from cdc.log import get_logger
-from cdc.schemas import TableSchema
 from cdc.snapshot.records import SnapshotInfo
 from cdc.source.connection import connect, mapped, place_of, query
 from cdc.source.schemas import read_schema

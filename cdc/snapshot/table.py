@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdc.base.errors import UnsupportedError
+from cdc.binlog.sql.schemas import TableSchema
 from cdc.config import DestinationConfig
 from cdc.config.secrets import hash_key
 from cdc.decode.column_types import ValuePolicies
 from cdc.decode.policies import KEEP, ColumnPolicies, SourceColumn, police, policy_label, value_policies
-from cdc.errors import UnsupportedError
-from cdc.schemas import TableSchema
 from cdc.snapshot.columns import ColumnStats, ReadColumn, read_array, read_column
 from cdc.snapshot.keys import Key, PagingKey
 from cdc.snapshot.records import ChunkRange

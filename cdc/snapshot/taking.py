@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cdc.client import open_store
-from cdc.config import DestinationConfig
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     ConfigError,
     IdentityError,
@@ -17,7 +15,9 @@ from cdc.errors import (
     SourceRefusedError,
     StoreIncompleteError,
 )
-from cdc.log import get_logger
+from cdc.base.log import get_logger
+from cdc.client import open_store
+from cdc.config import DestinationConfig
 from cdc.meta.state import SourceIdentity
 from cdc.snapshot import positions
 from cdc.snapshot.files import SnapshotFiles, newest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cdc.errors import DamagedError
+from cdc.base.errors import DamagedError
 
 Kind = Literal["integer", "single", "double", "date", "datetime", "time", "bytes"]
 

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cdc.gtids import Flavor, GtidSet
-    from cdc.positions import BinlogPosition
+    from cdc.binlog.gtids import Flavor, GtidSet
+    from cdc.binlog.positions import BinlogPosition
     from cdc.source.server import BinlogFileInfo, ClockProbe, ServerInfo
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.constants import CR, ER
 
+from cdc.base.errors import CdcError, ConfigError, SourceRefusedError, SourceUnavailableError, UsageError
 from cdc.config import SourceConfig
 from cdc.config.secrets import source_credentials
-from cdc.errors import CdcError, ConfigError, SourceRefusedError, SourceUnavailableError, UsageError
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.compressed_socket import FLAGS, ZSTD_LEVEL, Algorithm, CompressedSocket
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol, Self
 
 from pymysql.constants import COMMAND
 
+from cdc.base.errors import CdcError, SourceUnavailableError
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
-from cdc.errors import CdcError, SourceUnavailableError
-from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, explain, mapped, place_of
 from cdc.source.server import Connection, read_uuid
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdc.base.errors import CdcError, IdentityError, SourceRefusedError, SourceUnavailableError
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
 from cdc.config.secrets import source_user
-from cdc.errors import CdcError, IdentityError, SourceRefusedError, SourceUnavailableError
-from cdc.positions import BinlogPosition
 from cdc.source.connection import place_of
 
 FATAL_READING_BINLOG = 1236

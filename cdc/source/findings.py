@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
 
 Level = Literal["ok", "warning", "error"]
 Stage = Literal["capture", "apply"]

@@ -21,12 +21,7 @@ from typing import IO, cast
 import numpy as np
 import zstandard
 
-from cdc.binlog import events
-from cdc.binlog import packet_kernel as k
-from cdc.binlog.constants import FLAG_IN_USE, HEADER_SIZE, MAGIC
-from cdc.config import SourceConfig
-from cdc.encryption.container import MAGIC as SEGMENT_MAGIC
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     ConfigError,
     DamagedError,
@@ -36,8 +31,13 @@ from cdc.errors import (
     StorageError,
     UnsupportedError,
 )
-from cdc.gtids import Flavor, GtidSet
-from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name
+from cdc.binlog import events
+from cdc.binlog import packet_kernel as k
+from cdc.binlog.constants import FLAG_IN_USE, HEADER_SIZE, MAGIC
+from cdc.binlog.gtids import Flavor, GtidSet
+from cdc.binlog.positions import MAX_OFFSET, BinlogPosition, make_file_name
+from cdc.config import SourceConfig
+from cdc.disk.encryption.container import MAGIC as SEGMENT_MAGIC
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.server import BinlogFileInfo, ClockProbe, ServerInfo, parse_version

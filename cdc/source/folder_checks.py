@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+from cdc.base.errors import CdcError, DamagedError, UnsupportedTypeError
+from cdc.base.units import human_bytes
 from cdc.binlog.constants import HEADER_SIZE, MAGIC, EventType
+from cdc.binlog.sql.schemas import Schemas
 from cdc.binlog.table_map import parse_table_map
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, DamagedError, UnsupportedTypeError
-from cdc.schemas import Schemas
 from cdc.source.findings import Finding, error, from_error, of_apply, ok, warning
 from cdc.source.folder import WHOLE_COPY, BinlogFolder, FileReader, FolderFile
 from cdc.source.table_checks import check_policies, check_tables
-from cdc.units import human_bytes
 
 _SAMPLED_BYTES = 16 << 20
 """How much of the newest file is searched for tables."""

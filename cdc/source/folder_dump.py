@@ -18,11 +18,7 @@ from typing import Self
 
 import numpy as np
 
-from cdc.binlog import events
-from cdc.binlog import packet_kernel as k
-from cdc.binlog.constants import FLAG_ARTIFICIAL, HEADER_SIZE, MAGIC, EventType
-from cdc.config import SourceConfig
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     CorruptStreamError,
     DamagedError,
@@ -30,9 +26,13 @@ from cdc.errors import (
     SourceRefusedError,
     SourceUnavailableError,
 )
-from cdc.gtids import GtidSet, show_state
-from cdc.log import get_logger
-from cdc.positions import BinlogPosition, make_file_name
+from cdc.base.log import get_logger
+from cdc.binlog import events
+from cdc.binlog import packet_kernel as k
+from cdc.binlog.constants import FLAG_ARTIFICIAL, HEADER_SIZE, MAGIC, EventType
+from cdc.binlog.gtids import GtidSet, show_state
+from cdc.binlog.positions import BinlogPosition, make_file_name
+from cdc.config import SourceConfig
 from cdc.source.folder import (
     WHOLE_COPY,
     BinlogFolder,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 
+from cdc.base.errors import CdcError
 from cdc.binlog.constants import MAGIC, EventType
 from cdc.binlog.events import Header, parse_header
+from cdc.binlog.gtids import GtidSet, format_state, parse_state, state_name
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
-from cdc.errors import CdcError
-from cdc.gtids import GtidSet, format_state, parse_state, state_name
-from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import query
 from cdc.source.dump import DumpBytes, short_dump

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from cdc.base.errors import ConfigError, SourceRefusedError
+from cdc.base.units import iso_time_us, time_us
+from cdc.binlog.gtids import GtidSet, MariadbGtid, MariadbPosition
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
-from cdc.errors import ConfigError, SourceRefusedError
-from cdc.gtids import GtidSet, MariadbGtid, MariadbPosition
-from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.history import executed_gtids, purged_gtids
 from cdc.source.scan import FileStart, ScannedTransaction, read_file_start, read_transactions
 from cdc.source.server import Connection, Source, clock_and_position, parse_version, server_version, variables
-from cdc.units import iso_time_us, time_us
 
 _EARLIEST = "To begin with the oldest transaction that the server still has, write start: earliest."
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import isinf
 
+from cdc.base.errors import CdcError, SourceRefusedError
+from cdc.base.log import get_logger
+from cdc.binlog.gtids import parse_state, show_state
 from cdc.config import DestinationConfig, SourceConfig
-from cdc.errors import CdcError, SourceRefusedError
-from cdc.gtids import parse_state, show_state
-from cdc.log import get_logger
 from cdc.source import settings
 from cdc.source.connection import connect, place_of, query
 from cdc.source.findings import Finding, error, from_error, of_apply, ok, warning

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from cdc.base.errors import SourceRefusedError
 from cdc.config import TablesConfig
-from cdc.errors import SourceRefusedError
 from cdc.source.connection import query, quoted
 from cdc.source.findings import Advice, Finding, error, ok, warning
 from cdc.source.server import Connection, ServerInfo

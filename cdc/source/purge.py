@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cdc.base.units import human_bytes, human_seconds
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
-from cdc.positions import BinlogPosition
 from cdc.source.connection import query
 from cdc.source.scan import read_file_start
 from cdc.source.server import BinlogFileInfo, Connection, binlog_files, clock_and_position, variables
-from cdc.units import human_bytes, human_seconds
 
 _VARIABLES = (
     "binlog_expire_logs_seconds",

@@ -4,7 +4,7 @@ The new server must have every transaction of the store, and must still have eve
 Then its binlog is read from the first transaction on that the store lacks. A replica may have committed in another
 order than its master did, so transactions of the store may follow: they are the *overlap*, which capture leaves out.
 
-Histories of both products are sets here (:func:`cdc.gtids.parse_state`).
+Histories of both products are sets here (:func:`cdc.binlog.gtids.parse_state`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cdc.base.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError
+from cdc.base.log import get_logger
+from cdc.base.units import human_bytes
+from cdc.binlog.gtids import Flavor, GtidSet, MariadbGtid, parse_state, show_state, state_name, state_of
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
-from cdc.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError
-from cdc.gtids import Flavor, GtidSet, MariadbGtid, parse_state, show_state, state_name, state_of
-from cdc.log import get_logger
-from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.history import executed_gtids, purged_gtids
@@ -31,7 +32,6 @@ from cdc.source.server import (
     refuses_writes,
     variables,
 )
-from cdc.units import human_bytes
 
 log = get_logger(__name__)
 

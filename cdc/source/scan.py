@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from cdc.base.errors import CdcError, CorruptStreamError, DamagedError
 from cdc.binlog.constants import CHECKSUM_SIZE, FLAG_ARTIFICIAL, MAGIC, EventType, type_name
 from cdc.binlog.events import closed, parse_artificial_rotate, parse_format_description
 from cdc.binlog.framer import ServerErrorPacket
 from cdc.binlog.gtid_events import gtid_time_us, parse_gtid, parse_gtid_list, parse_mariadb_gtid, parse_previous_gtids
+from cdc.binlog.gtids import GtidSet, MariadbGtid
+from cdc.binlog.positions import BinlogPosition
 from cdc.binlog.rare_events import parse_tagged_gtid
 from cdc.config import SourceConfig
-from cdc.errors import CdcError, CorruptStreamError, DamagedError
-from cdc.gtids import GtidSet, MariadbGtid
-from cdc.positions import BinlogPosition
 from cdc.source.connection import place_of
 from cdc.source.dump import DumpBytes, short_dump
 from cdc.source.dump_errors import explain_dump_error

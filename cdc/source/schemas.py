@@ -17,10 +17,10 @@ from typing import Any
 import pymysql
 from pymysql.constants import ER
 
-from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, TablesConfig
-from cdc.errors import SourceRefusedError
-from cdc.patterns import exclusion
-from cdc.schemas import (
+from cdc.base.errors import SourceRefusedError
+from cdc.base.patterns import exclusion
+from cdc.binlog.sql.partitions import shown_partitions
+from cdc.binlog.sql.schemas import (
     ColumnSchema,
     ForeignKey,
     Offsets,
@@ -31,11 +31,11 @@ from cdc.schemas import (
     quote_members,
     quoted_members,
 )
+from cdc.binlog.sql.table_options import union_of
+from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, TablesConfig
 from cdc.source.connection import query, quoted
 from cdc.source.findings import Finding, error
 from cdc.source.server import variables
-from cdc.sql.partitions import shown_partitions
-from cdc.sql.table_options import union_of
 
 _WEEK_S = 7 * 24 * 3600
 _PARTS = 100
@@ -173,8 +173,9 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
 def read_partitions(
     conn: pymysql.connections.Connection[Any], tables: TablesConfig, wanted: Collection[str] | None = None
 ) -> dict[str, str]:
-    """Returns the clauses behind PARTITION BY of partitioned tables, by ``db.table``, as :mod:`cdc.sql.partitions`
-    writes them: of these tables, or of all that are included. Those that are not understood are missing."""
+    """Returns the clauses behind PARTITION BY of partitioned tables, by ``db.table``, as
+    :mod:`cdc.binlog.sql.partitions` writes them: of these tables, or of all that are included. Those that are not
+    understood are missing."""
     if wanted is None:
         rows = query(conn, _PARTITIONED)
         names = [name for name in (_table(row, tables) for row in rows) if tables.includes(*name)]

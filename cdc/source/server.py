@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 import pymysql
 
+from cdc.base.errors import SourceRefusedError
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import DestinationConfig
-from cdc.errors import SourceRefusedError
-from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import Row, query, quoted, server_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdc.binlog.sql.schemas import CHANGES_ROWS
 from cdc.config import SYSTEM_SCHEMAS, TablesConfig
-from cdc.schemas import CHANGES_ROWS
 from cdc.source.connection import query
 from cdc.source.privileges import Grants, read_grants
 from cdc.source.server import Connection

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from cdc.base.patterns import exclusion
+from cdc.base.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table, table_path
+from cdc.binlog.sql.schemas import (
+    CHANGES_ROWS,
+    VERSIONED,
+    ColumnSchema,
+    ForeignKey,
+    Schemas,
+    TableSchema,
+    versioned_remedy,
+)
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
 from cdc.foreign_keys.rules import refusal
-from cdc.patterns import exclusion
-from cdc.schemas import CHANGES_ROWS, VERSIONED, ColumnSchema, ForeignKey, Schemas, TableSchema, versioned_remedy
 from cdc.source.findings import Finding, error, ok, warning
-from cdc.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table, table_path
 
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
 """Columns that rows carry until they are merged, whatever the mode."""

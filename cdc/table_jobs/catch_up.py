@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cdc.base.errors import CdcError, LeaseHeldError, NeedsSnapshotError, TablesLeftOutError
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
 from cdc.batches.manifest import TableResult
 from cdc.client import open_meta, open_store
-from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError, TablesLeftOutError
-from cdc.log import get_logger
 from cdc.meta import Subscription, UnknownColumns
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

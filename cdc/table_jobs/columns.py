@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     ConfigError,
     IdentityError,
@@ -20,11 +20,11 @@ from cdc.errors import (
     UsageError,
     VersionError,
 )
-from cdc.log import get_logger
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
 from cdc.meta import UnknownColumns
 from cdc.table_jobs.catch_up import bring_level
 from cdc.table_jobs.job import Job, table_sessions
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.snapshot import SnapshotFiles

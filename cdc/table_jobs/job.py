@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from cdc.base.errors import CdcError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
 from cdc.batches import parking
 from cdc.batches.manifest import TableResult
 from cdc.batches.table_batches import TableChanges
 from cdc.client import open_table_batches
-from cdc.errors import CdcError, UsageError
-from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription, UnknownColumns
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
+    from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
-    from cdc.schemas import TableComments
     from spark_jobs.load import Position
     from spark_jobs.runtime.session import TableSessions
 

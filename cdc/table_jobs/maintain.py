@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cdc.log import get_logger
-from cdc.units import iso_time_us
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -23,9 +23,9 @@ def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, A
     store, because it is maintained there. Raises UsageError on a standby, ConfigError
     if there is no store yet.
     """
+    from cdc.base.errors import ConfigError
     from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
-    from cdc.errors import ConfigError
     from cdc.meta import open_meta  # the store's own
     from cdc.table_jobs.snapshot import remove_useless
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError, LeaseHeldError
+from cdc.base.targets import split_table
 from cdc.batches.parking import job_lock
 from cdc.client import open_meta, open_store
-from cdc.errors import CdcError, LeaseHeldError
 from cdc.table_jobs.job import SUBSCRIBER, raise_failure, require_included, table_sessions
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cdc.errors import UsageError
+from cdc.base.errors import UsageError
+from cdc.base.targets import split_table
 from cdc.table_jobs.job import SUBSCRIBER, require_included
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -189,8 +189,8 @@ def _lake(config: DestinationConfig, table: str) -> str | None:
     """Returns what the Delta table is now, in words; None if there is none."""
     import pyarrow as pa
 
-    from cdc.targets import table_path
-    from cdc.units import human_bytes
+    from cdc.base.targets import table_path
+    from cdc.base.units import human_bytes
     from spark_jobs.delta.log import open_delta
 
     path = table_path(config.apply.target, *split_table(table))

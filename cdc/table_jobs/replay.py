@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import CdcError, CutOffError, UsageError
+from cdc.base.log import get_logger
+from cdc.binlog.positions import format_seq
 from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES
 from cdc.config.catalog import CatalogConfig
 from cdc.config.loading import lake_uri
-from cdc.errors import CdcError, CutOffError, UsageError
-from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription
-from cdc.positions import format_seq
 from cdc.table_jobs.catch_up import bring_level
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 
@@ -359,8 +359,8 @@ def _remove(side: str, table: str) -> None:
 def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) -> Base:
     """Returns what a table can be built from. Raises CutOffError if the store has neither all of its changes nor a
     snapshot with all changes after it."""
+    from cdc.base.targets import begins_of, split_table
     from cdc.snapshot.files import SnapshotFiles
-    from cdc.targets import begins_of, split_table
 
     kept = _kept_seq(reader)
     for files in reversed(SnapshotFiles.find(config, *split_table(table))):

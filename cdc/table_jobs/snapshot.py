@@ -14,10 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.batches import parking
-from cdc.batches.table_batches import batches_between
-from cdc.client import open_batches, open_meta, open_store
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     CutOffError,
     IdentityError,
@@ -27,13 +24,16 @@ from cdc.errors import (
     StoreIncompleteError,
     UsageError,
 )
-from cdc.log import get_logger
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
+from cdc.base.validation import there_is
+from cdc.batches import parking
+from cdc.batches.table_batches import batches_between
+from cdc.client import open_batches, open_meta, open_store
 from cdc.meta import ParkedTable, UnknownColumns
 from cdc.table_jobs.catch_up import bring_level
 from cdc.table_jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
-from cdc.targets import split_table
-from cdc.validation import there_is
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

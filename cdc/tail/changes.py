@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.constants import HEADER_SIZE, EventType
 from cdc.binlog.events import parse_header, parse_query
+from cdc.binlog.sql.statements import classify
 from cdc.decode.jsonl import OPERATIONS
 from cdc.decode.layout import BEFORE, METADATA_FIELDS, TableLayout
 from cdc.decode.policies import ColumnPolicies
@@ -25,9 +27,7 @@ from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
 from cdc.decode.row_events import RowEvents
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import TableHistory, Transactions
-from cdc.errors import DamagedError
 from cdc.history import UNCHANGED, RowKey, TablePolicies, applied, decodable, matches
-from cdc.sql.statements import classify
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdc.base.errors import CdcError, CutOffError, DamagedError, UsageError
 from cdc.binlog.entry import Entries, EntryFlag
+from cdc.binlog.positions import FILE_SHIFT, format_seq, split_seq
+from cdc.binlog.sql.schemas import Schemas
 from cdc.client import connect, open_store
 from cdc.decode.transactions import ALL_TABLES, Transactions, open_range
-from cdc.errors import CdcError, CutOffError, DamagedError, UsageError
-from cdc.positions import FILE_SHIFT, format_seq, split_seq
-from cdc.schemas import Schemas
 from cdc.store.formats.layout import segment_name, segments_folder
 from cdc.store.reader.look import StoreLook
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.binlog.entry import Entries
+from cdc.binlog.positions import FILE_SHIFT, MAX_OFFSET, split_seq
 from cdc.decode.jsonl import OPERATIONS, line_arrays, plain_texts
 from cdc.decode.layout import BEFORE, METADATA_FIELDS
 from cdc.decode.transactions import gtid_strings
-from cdc.positions import FILE_SHIFT, MAX_OFFSET, split_seq
 from cdc.tail.changes import DdlLine, Rows
 from cdc.tail.texts import cut, printable, value_texts
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.positions import EPOCH_SHIFT
+from cdc.binlog.positions import EPOCH_SHIFT
 from cdc.tail.changes import ChangeDecoder, Longs, Rows, Wanted, merged
 from cdc.tail.follow import Piece, StoreFollower
 from cdc.tail.lines import JsonLines, ReadableLines

@@ -1,4 +1,4 @@
-"""Disks that fail: file operations for tests, in place of the operating system's (:mod:`cdc.files`).
+"""Disks that fail: file operations for tests, in place of the operating system's (:mod:`cdc.disk.files`).
 
 :class:`FaultyFiles` works on real files below a folder, so readers see what a page cache would show. It also knows
 which bytes have reached the disk: :meth:`FaultyFiles.power_cut` puts the folder into the state in which a machine would
@@ -22,7 +22,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from cdc.files import Files
+from cdc.disk.files import Files
 
 Operation: TypeAlias = Literal[
     "open", "write", "pwrite", "pread", "fdatasync", "fsync", "ftruncate", "replace", "unlink", "mkdir", "sync_folder",

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from cdc.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, UsageError
+from cdc.base.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, UsageError
 from cdc.event_store.memory_meta import MemoryMeta
 from cdc.meta import Meta, Outstanding, SourceIdentity, State
 from cdc.meta.state import REMEMBERED

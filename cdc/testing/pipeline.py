@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cdc.base.errors import LeaseHeldError, StoreIncompleteError, TokenError
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import Manifest, Position, Positions
 from cdc.config import DestinationConfig
-from cdc.errors import LeaseHeldError, StoreIncompleteError, TokenError
 
 
 def sample_manifest(batch: int, destination: str = "shop", rows: int = 1) -> Manifest:

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import pytest
 
-from cdc.errors import BatchError, StoreClosedError, StoreLimitError
+from cdc.base.errors import BatchError, StoreClosedError, StoreLimitError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.transaction import Events, LogPosition, Transaction
 from cdc.store.writer.durability import PutStatus

@@ -10,7 +10,7 @@ import numpy as np
 from cdc.binlog import events
 from cdc.binlog.file import rows_to_entries
 from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
-from cdc.positions import make_seq, split_seq
+from cdc.binlog.positions import make_seq, split_seq
 from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
 

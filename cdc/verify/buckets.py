@@ -22,7 +22,7 @@ from cdc.source.connection import query, quoted
 from cdc.verify.columns import TableColumns, is_plain_key
 
 if TYPE_CHECKING:
-    from cdc.schemas import TableSchema
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.source.server import Connection
 
 ROWS_A_RANGE = 200_000

@@ -16,7 +16,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.errors import UnsupportedError
+from cdc.base.errors import UnsupportedError
 from cdc.snapshot.columns import ColumnStats, ReadColumn, read_array
 from cdc.snapshot.result_set import ResultSet
 from cdc.snapshot.table import TableReading
@@ -24,8 +24,8 @@ from cdc.source.connection import query
 from cdc.verify.columns import ComparedColumn, TableColumns
 
 if TYPE_CHECKING:
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import DestinationConfig
-    from cdc.schemas import TableSchema
     from cdc.source.server import Connection
 
 

@@ -50,8 +50,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
+    from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
     from cdc.config import ApplyConfig, ColumnPolicy
-    from cdc.schemas import ColumnSchema, TableSchema
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.gtids import GtidSet, Interval
+from cdc.binlog.gtids import GtidSet, Interval
 
 _MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cdc.errors import CdcError
-from cdc.gtids import GtidSet, Interval
-from cdc.positions import format_seq
+from cdc.base.errors import CdcError
+from cdc.binlog.gtids import GtidSet, Interval
+from cdc.binlog.positions import format_seq
 from cdc.verify.gtids import gtids_of, parse_mariadb
 from cdc.verify.report import HistoryReport
 from cdc.verify.source import SourceSnapshot

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cdc.ledger import Ledger, LedgerReport, TableHistory, read_commits
-from cdc.targets import (
+from cdc.base.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
     SINCE_PROPERTY,
@@ -16,6 +15,7 @@ from cdc.targets import (
     split_table,
     table_path,
 )
+from cdc.ledger import Ledger, LedgerReport, TableHistory, read_commits
 from cdc.verify.report import LedgerResult
 from spark_jobs.delta.log import open_delta
 

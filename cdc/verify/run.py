@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.base.errors import CdcError, IdentityError, UsageError
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
+from cdc.base.units import iso_time
+from cdc.base.validation import there_is
 from cdc.client import open_batches, open_meta
-from cdc.errors import CdcError, IdentityError, UsageError
-from cdc.log import get_logger
 from cdc.meta import Meta, Subscription
-from cdc.targets import split_table
-from cdc.units import iso_time
-from cdc.validation import there_is
 from cdc.verify.buckets import Buckets
 from cdc.verify.columns import TableColumns, table_columns
 from cdc.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from cdc.batches.manifest import Manifest
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import ApplyConfig, DestinationConfig
     from cdc.ledger import TableHistory
     from cdc.meta import SourceIdentity
-    from cdc.schemas import TableSchema
 
 SUBSCRIBER = "apply"
 _ROWS_A_PASS = 500_000

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pymysql
 
+from cdc.base.errors import CdcError, IdentityError, UnsupportedError
+from cdc.base.patterns import exact
+from cdc.binlog.positions import BinlogPosition, make_seq
 from cdc.config import TablesConfig
-from cdc.errors import CdcError, IdentityError, UnsupportedError
-from cdc.patterns import exact
-from cdc.positions import BinlogPosition, make_seq
 from cdc.snapshot import positions
 from cdc.snapshot.positions import Marks
 from cdc.source.connection import connect, mapped, place_of, query
@@ -31,9 +31,9 @@ from cdc.verify.columns import TableColumns, is_plain_key, quoted
 from cdc.verify.compare import BucketSum, ShownRow
 
 if TYPE_CHECKING:
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import DestinationConfig, SourceConfig
     from cdc.meta import SourceIdentity
-    from cdc.schemas import TableSchema
 
 _READ_TIMEOUT_S = 6 * 3600
 """Longest wait for the first row of a statement that reads a whole table."""

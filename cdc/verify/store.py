@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdc.base.errors import CutOffError, IdentityError, RetryableError, StoreIncompleteError
+from cdc.base.log import get_logger
 from cdc.batches.parking import job_lock
 from cdc.batches.table_batches import batches_between
+from cdc.binlog.positions import format_seq, make_seq, split_seq
 from cdc.client import open_table_batches
-from cdc.errors import CutOffError, IdentityError, RetryableError, StoreIncompleteError
-from cdc.log import get_logger
-from cdc.positions import format_seq, make_seq, split_seq
 from cdc.snapshot import positions
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from cdc import __version__
-from cdc.errors import CdcError, ConfigError, NotLeaderError, PeerUnavailableError, VersionError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError, ConfigError, NotLeaderError, PeerUnavailableError, VersionError
+from cdc.base.log import get_logger
 from cdc.wire.protocol import API, DIGEST_HEADER, EPOCH_HEADER, REPEATED_HEADER, VERSION_HEADER, error_of
 from cdc.wire.sockets import DEAD_PEER
 

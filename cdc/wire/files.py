@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE
-from cdc.errors import DamagedError
 from cdc.wire.protocol import MOST_BYTES
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-import cdc.errors
-from cdc.errors import CdcError, NotLeaderError, RetryableError
+import cdc.base.errors
+from cdc.base.errors import CdcError, NotLeaderError, RetryableError
 
 API = 1
 """The version of the protocol, which is the first part of each path: ``/v1/…``."""
@@ -48,8 +48,10 @@ def error_document(error: CdcError) -> dict[str, Any]:
 
 
 def _public_type(error: CdcError) -> str:
-    """The name of the nearest class that :mod:`cdc.errors` has; a client knows no others."""
-    return next(str(kind.__name__) for kind in type(error).__mro__ if getattr(cdc.errors, kind.__name__, None) is kind)
+    """The name of the nearest class that :mod:`cdc.base.errors` has; a client knows no others."""
+    return next(
+        str(kind.__name__) for kind in type(error).__mro__ if getattr(cdc.base.errors, kind.__name__, None) is kind
+    )
 
 
 def error_of(document: Any) -> CdcError | None:
@@ -57,9 +59,9 @@ def error_of(document: Any) -> CdcError | None:
     found = document.get("error") if isinstance(document, dict) else None
     if not isinstance(found, dict) or not isinstance(found.get("message"), str):
         return None
-    kind = getattr(cdc.errors, str(found.get("type")), None)
+    kind = getattr(cdc.base.errors, str(found.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, CdcError)):  # of a newer server
-        kind = RetryableError if found.get("retryable") else cdc.errors.PermanentError
+        kind = RetryableError if found.get("retryable") else cdc.base.errors.PermanentError
     place, remedy = (value if isinstance(value, str) else None for value in (found.get("place"), found.get("remedy")))
     if kind is NotLeaderError:
         leader = found.get("leader")
@@ -72,7 +74,7 @@ def error_of(document: Any) -> CdcError | None:
 def status_of(error: CdcError) -> HTTPStatus:
     """Returns the status of an answer with this error. Statuses are for people and proxies; clients read the
     document."""
-    if isinstance(error, cdc.errors.BatchError | cdc.errors.LeaseHeldError):
+    if isinstance(error, cdc.base.errors.BatchError | cdc.base.errors.LeaseHeldError):
         return HTTPStatus.CONFLICT
     if isinstance(error, NotLeaderError):
         return HTTPStatus.MISDIRECTED_REQUEST

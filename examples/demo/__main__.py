@@ -14,7 +14,7 @@ from types import FrameType
 
 from rich.markup import escape
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
 from examples.demo.airflow import AirflowError
 from examples.demo.run import Demo
 from examples.demo.screen import Screen

@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.errors import UnsupportedDdlError
-from cdc.sql.changes import CreateTable, DropDatabase, NoEffect, RenameTable, Unsupported
-from cdc.targets import split_table
+from cdc.base.errors import UnsupportedDdlError
+from cdc.base.targets import split_table
+from cdc.binlog.sql.changes import CreateTable, DropDatabase, NoEffect, RenameTable, Unsupported
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
 from spark_jobs.apply.schema.evolve import Surroundings
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cdc.batches.manifest import Manifest
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
-    from cdc.schemas import TableSchema
     from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.apply.schema.moved_rows import MovedRows
     from spark_jobs.delta.log import DeltaState

@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from cdc.base.targets import SOURCE_COLUMN
 from cdc.decode.layout import DELETE, INSERT
-from cdc.targets import SOURCE_COLUMN
 from spark_jobs.apply.statements import empty_statement, key_ranges, own_conditions, soft_delete_statement
 from spark_jobs.apply.versions import CLOSES, recent, versions
 from spark_jobs.delta.sql import quote

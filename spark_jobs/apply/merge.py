@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import functions as f
 
+from cdc.base.targets import MODE_COLUMNS
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.layout import DELETE
-from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
 from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
@@ -55,8 +55,8 @@ from spark_jobs.source.row_files import row_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.decode import TableLayout
-    from cdc.schemas import TableSchema
     from spark_jobs.apply.foreign_keys.changes import CascadedRows
     from spark_jobs.apply.schema.moved_rows import MovedRows
     from spark_jobs.delta.log import DeltaState

@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
+from cdc.base.targets import split_table
 from cdc.batches.manifest import Manifest, TableResult, schemas_of
 from cdc.client import open_table_batches
 from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.errors import CdcError
 from cdc.foreign_keys.rules import refusal
-from cdc.log import get_logger
 from cdc.meta.state import Subscription
-from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.foreign_keys.changes import CascadedRows
 from spark_jobs.apply.foreign_keys.reach import reached_tables
@@ -27,10 +27,10 @@ from spark_jobs.delta.tables import target_of
 
 if TYPE_CHECKING:
     from cdc.batches.parking import TableGate
+    from cdc.binlog.sql.schemas import Schemas, TableSchema
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
     from cdc.meta import ParkedTable
-    from cdc.schemas import Schemas, TableSchema
     from spark_jobs.apply.schema.column_reading import ColumnReading
     from spark_jobs.apply.schema.statements import DdlStatement
 

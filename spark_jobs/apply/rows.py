@@ -9,9 +9,9 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from cdc.base.errors import ConfigError
 from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.layout import CASCADED, DELETE, INSERT, UPDATE
-from cdc.errors import ConfigError
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import BEFORE, CASCADED_DELETE, CASCADED_UPDATE
 from spark_jobs.source.row_choice import SEEN

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from cdc.targets import REBUILD_PROPERTY
+from cdc.base.targets import REBUILD_PROPERTY
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.schema.columns import columns_of
 from spark_jobs.apply.schema.content import delete_statement, fill_statement, position_statement
@@ -25,8 +25,8 @@ from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record
 from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
-    from cdc.schemas import TableSchema
-    from cdc.sql.changes import CreateTable
+    from cdc.binlog.sql.changes import CreateTable
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.apply.schema.lineage import Followed
     from spark_jobs.apply.schema.statements import DdlStatement, TableEffect
     from spark_jobs.delta.log import DeltaState

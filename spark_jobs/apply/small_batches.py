@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql import types as t
 
+from cdc.base.errors import CdcError, MergeFailedError
+from cdc.base.log import get_logger
+from cdc.base.targets import has_percent_sign, local_path
 from cdc.batches.manifest import TableResult
 from cdc.decode.layout import DELETE
-from cdc.errors import CdcError, MergeFailedError
-from cdc.log import get_logger
-from cdc.targets import has_percent_sign, local_path
 from spark_jobs.apply import commit, ddl
 from spark_jobs.apply.commit import MergeStats
 from spark_jobs.apply.large_values import has_large_values
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties
 
-    from cdc.schemas import TableSchema
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target

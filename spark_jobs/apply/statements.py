@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from cdc.base.targets import SOURCE_COLUMN
 from cdc.decode.layout import DELETE
-from cdc.targets import SOURCE_COLUMN
 from spark_jobs.apply.versions import CLOSES
 from spark_jobs.delta.sql import literal, quote, setting_value, text_literal
 from spark_jobs.delta.tables import Target, schema_of

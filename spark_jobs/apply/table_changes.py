@@ -18,7 +18,7 @@ from spark_jobs.source.input_splits import SPLIT_BYTES, InputSplit, input_splits
 from spark_jobs.source.split_reader import SplitReader
 
 if TYPE_CHECKING:
-    from cdc.schemas import TableSchema
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.apply.commit import MergeStats
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.source.columns import SourceColumns

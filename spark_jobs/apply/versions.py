@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
+from cdc.base.targets import MODE_COLUMNS
 from cdc.decode.layout import DELETE
-from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.large_values import keep_last
 from spark_jobs.delta.sql import quote
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from cdc.errors import RetryableError
-from cdc.log import get_logger
-from cdc.targets import LOG_FOLDER, local_path
+from cdc.base.errors import RetryableError
+from cdc.base.log import get_logger
+from cdc.base.targets import LOG_FOLDER, local_path
 from spark_jobs.delta.log import TRANSACTION_RETENTION, open_delta
 from spark_jobs.delta.stats import INDEXED_COLUMNS, file_stats, has_statistics
 from spark_jobs.delta.transaction import (

@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
+from cdc.base.errors import CatalogUnavailableError, CdcError, ConfigError, TargetError
+from cdc.base.log import get_logger
+from cdc.base.targets import DESTINATION_PROPERTY, local_path
 from cdc.config.catalog import SESSION_CATALOG
-from cdc.errors import CatalogUnavailableError, CdcError, ConfigError, TargetError
-from cdc.log import get_logger
-from cdc.targets import DESTINATION_PROPERTY, local_path
 from spark_jobs.delta.log import read_state
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.runtime.failures import first_line

@@ -19,7 +19,7 @@ from spark_jobs.delta.tables import schema_of, sql_properties
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdc.schemas import TableComments
+    from cdc.binlog.sql.schemas import TableComments
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.errors import TargetError
+from cdc.base.errors import TargetError
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import schema_of, sql_properties
 from spark_jobs.delta.transaction import delta_action, delta_log, metadata_of, scala_seq
@@ -23,8 +23,8 @@ from spark_jobs.source.columns import columns_of_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.decode import TableLayout
-    from cdc.schemas import TableSchema
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target
 

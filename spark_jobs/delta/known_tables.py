@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc.log import get_logger
+from cdc.base.log import get_logger
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

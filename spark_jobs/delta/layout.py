@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.errors import ConfigError
-from cdc.targets import CLUSTER_PROPERTY, SOURCE_COLUMN
+from cdc.base.errors import ConfigError
+from cdc.base.targets import CLUSTER_PROPERTY, SOURCE_COLUMN
 from spark_jobs.delta.sql import quote
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError, RetryableError, TargetError
-from cdc.log import get_logger
-from cdc.targets import (
+from cdc.base.errors import CdcError, RetryableError, TargetError
+from cdc.base.log import get_logger
+from cdc.base.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
     LOG_FOLDER,
@@ -88,7 +88,7 @@ class DeltaState:
     path: str
     version: int
     properties: dict[str, str]
-    """As the destination sees them: see :func:`cdc.targets.properties_for`."""
+    """As the destination sees them: see :func:`cdc.base.targets.properties_for`."""
     schema_json: str
     """The schema in Delta's (and Spark's) JSON."""
     applied_seq: int
@@ -245,7 +245,7 @@ class TablePosition:
     generation: int | None = None
     note: str | None = None
     reader: str | None = None
-    """The readers that the table needs, in words: see :func:`cdc.targets.reader_of`."""
+    """The readers that the table needs, in words: see :func:`cdc.base.targets.reader_of`."""
     members: tuple[str, ...] = ()
     """The destinations that have joined a shared table."""
 

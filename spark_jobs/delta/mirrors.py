@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cdc.cache import cache_dir
-from cdc.durable import replace_file
-from cdc.log import get_logger
-from cdc.object_stores import filesystem, reading
-from cdc.targets import LOG_FOLDER
+from cdc.base.log import get_logger
+from cdc.base.targets import LOG_FOLDER
+from cdc.disk.cache import cache_dir
+from cdc.disk.durable import replace_file
+from cdc.disk.object_stores import filesystem, reading
 
 MOST_COMMITS = 100
 """Commits that are added to a copy before it is made anew, from a newer checkpoint."""

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import CdcError, MergeFailedError, TargetError
+from cdc.base.log import get_logger
+from cdc.base.targets import SINCE_PROPERTY, application_id, local_path, split_table
 from cdc.batches.manifest import TableResult
-from cdc.errors import CdcError, MergeFailedError, TargetError
-from cdc.log import get_logger
-from cdc.positions import format_seq
-from cdc.targets import SINCE_PROPERTY, application_id, local_path, split_table
+from cdc.binlog.positions import format_seq
 from spark_jobs.delta.log import (
     LEDGER_DEPTH,
     TRANSACTION_RETENTION,

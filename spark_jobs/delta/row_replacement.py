@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
-from cdc.errors import RetryableError
-from cdc.log import get_logger
+from cdc.base.errors import RetryableError
+from cdc.base.log import get_logger
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.transaction import (
     PLAIN_NAME,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.errors import CdcError, IdentityError, TargetError
-from cdc.positions import split_seq
-from cdc.targets import (
+from cdc.base.errors import CdcError, IdentityError, TargetError
+from cdc.base.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
     NEEDS_MAPPING,
@@ -25,6 +24,7 @@ from cdc.targets import (
     stored_name,
     table_path,
 )
+from cdc.binlog.positions import split_seq
 from spark_jobs.delta.layout import Layout, clustering_of, layout_of
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.delta.sql import literal, quote

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdc.log import get_logger
+from cdc.base.log import get_logger
 from spark_jobs.delta.log import DeltaState
 from spark_jobs.runtime.session import setting_of
 

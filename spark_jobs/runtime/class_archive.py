@@ -2,8 +2,8 @@
 CPU time, because a JVM otherwise reads and verifies about 30,000 classes each time.
 
 The first driver on a machine writes the archive when it ends, in a few seconds, in the background. There is one archive
-for each Java and set of jars, in the folder ``classes`` of :func:`~cdc.cache.cache_dir`, of about 200 MB. Archives that
-were not used for a month are removed.
+for each Java and set of jars, in the folder ``classes`` of :func:`~cdc.disk.cache.cache_dir`, of about 200 MB. Archives
+that were not used for a month are removed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.cache import cache_dir
-from cdc.log import get_logger
+from cdc.base.log import get_logger
+from cdc.disk.cache import cache_dir
 from spark_jobs.runtime.jars import CLASSES, spark_home
 
 DRIVER = "driver"

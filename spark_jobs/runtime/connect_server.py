@@ -4,7 +4,7 @@ The server runs with the settings of a destination, Delta's jars and this Python
 asks for a token, which is new at each start and stands in its record; only this user can read that. A session whose
 ``spark.remote`` names the server's address takes the token from there.
 
-Files below ``connect/PORT`` in :func:`~cdc.cache.cache_dir`:
+Files below ``connect/PORT`` in :func:`~cdc.disk.cache.cache_dir`:
 
 - ``server.json``: the record, see :class:`Server`;
 - ``server.log``: what the server writes.
@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc import __version__
-from cdc.cache import cache_dir
-from cdc.durable import replace_file
-from cdc.errors import ConfigError, RetryableError, UsageError
+from cdc.base.errors import ConfigError, RetryableError, UsageError
+from cdc.disk.cache import cache_dir
+from cdc.disk.durable import replace_file
 from spark_jobs.runtime import class_archive, driver
 from spark_jobs.runtime.driver_jvm import PORT_SETTING, Gateway
 from spark_jobs.runtime.jars import CLASSES, spark_home

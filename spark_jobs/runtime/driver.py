@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from cdc.log import get_logger
+from cdc.base.log import get_logger
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

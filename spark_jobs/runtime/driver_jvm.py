@@ -16,7 +16,7 @@ from py4j import java_gateway, protocol  # type: ignore[import-untyped]
 from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
 from py4j.protocol import Py4JAuthenticationError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
-from cdc.errors import RetryableError
+from cdc.base.errors import RetryableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

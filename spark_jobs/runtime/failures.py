@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-import cdc.errors
-from cdc.errors import CdcError, MergeFailedError, PermanentError, TargetError
-from cdc.log import get_logger
+import cdc.base.errors
+from cdc.base.errors import CdcError, MergeFailedError, PermanentError, TargetError
+from cdc.base.log import get_logger
 
 SHARED_ATTEMPTS = 20
 """Attempts to write into a table that other destinations write, too. Each failed one is a commit of another member."""
@@ -95,7 +95,7 @@ def to_json(error: CdcError) -> dict[str, str | None]:
 
 def from_json(content: dict[str, str | None]) -> CdcError:
     """Returns the error that :func:`to_json` wrote."""
-    kind = getattr(cdc.errors, content["class"] or "", CdcError)
+    kind = getattr(cdc.base.errors, content["class"] or "", CdcError)
     return cast(
         CdcError, kind(content["message"] or "", place=content["place"] or None, remedy=content["remedy"] or None)
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import ConfigError, RetryableError
 from cdc.config.lake import LOG_STORE, LOG_STORES, SAFE_LOG_STORES
-from cdc.errors import ConfigError, RetryableError
 from spark_jobs.runtime.failures import first_line
 
 if TYPE_CHECKING:

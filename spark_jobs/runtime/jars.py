@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.cache import cache_dir
-from cdc.durable import replace_file
-from cdc.errors import DamagedError, RetryableError
-from cdc.log import get_logger
+from cdc.base.errors import DamagedError, RetryableError
+from cdc.base.log import get_logger
+from cdc.disk.cache import cache_dir
+from cdc.disk.durable import replace_file
 
 PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The Delta release for the pinned PySpark; later releases have no jar for it."""

@@ -21,8 +21,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import CdcError, ConfigError, RetryableError
 from cdc.config.spark import FIXED_SETTINGS
-from cdc.errors import CdcError, ConfigError, RetryableError
 from spark_jobs.runtime import class_archive, driver, jars
 from spark_jobs.runtime.driver_jvm import DriverJvm, Gateway
 from spark_jobs.runtime.failures import first_line

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cdc import __version__
-from cdc.binlog.kernel_cache import cache_folder, cache_root
+from cdc.kernels.cache import cache_folder, cache_root
 
 FOLDER = "towpath_shipped"
 _PATH = "spark.executorEnv.PYTHONPATH"
 _ARCHIVES = "spark.archives"
 _ROOT = Path(__file__).resolve().parents[2]
-_KERNELS = "cdc/binlog/__pycache__/kernels"
+_KERNELS = "cdc/kernels/__pycache__/kernels"
 _METADATA = f"Metadata-Version: 2.1\nName: towpath\nVersion: {__version__}\n"
 
 

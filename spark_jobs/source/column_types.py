@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from cdc.base.errors import UnsupportedTypeError
+from cdc.binlog.sql.tokens import word_set
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
-from cdc.errors import UnsupportedTypeError
-from cdc.sql.tokens import word_set
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cdc.schemas import ColumnSchema
+    from cdc.binlog.sql.schemas import ColumnSchema
 
 _SIGNED: dict[str, t.DataType] = {
     "tinyint": t.ByteType(),

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from cdc.base.errors import ConfigError, UnsupportedError
+from cdc.base.targets import MODE_COLUMNS, SOURCE_COLUMN
+from cdc.binlog.sql.schemas import VERSIONED, versioned_remedy
 from cdc.binlog.table_map import ColumnType
 from cdc.config.columns import ColumnPolicy
 from cdc.config.secrets import hash_key
@@ -27,17 +30,14 @@ from cdc.decode.policies import (
     policy_label,
     value_policies,
 )
-from cdc.errors import ConfigError, UnsupportedError
-from cdc.schemas import VERSIONED, versioned_remedy
-from cdc.targets import MODE_COLUMNS, SOURCE_COLUMN
 from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import ApplyConfig
     from cdc.decode import TableLayout
-    from cdc.schemas import TableSchema
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ Options, all as text:
 - ``images``: ``after`` or ``both``;
 - ``split_bytes``;
 - ``towpath_version``: the driver's version, which executors compare with theirs;
-- ``schema``: JSON of the :class:`~cdc.schemas.TableSchema`;
+- ``schema``: JSON of the :class:`~cdc.binlog.sql.schemas.TableSchema`;
 - ``values``: JSON of the :class:`~cdc.decode.ValuePolicies`;
 - ``columns``: JSON ``[{source, digits, name, policy}]``; without it each column is read as it is.
 
@@ -31,8 +31,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
-from cdc.encryption import keys
-from cdc.encryption.keys import Key
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.keys import Key
 from cdc.wire.files import servers_of
 from spark_jobs.runtime.failures import marked_errors
 from spark_jobs.source.input_splits import EMPTY, SPLIT_BYTES, InputSplit, input_splits
@@ -93,7 +93,7 @@ class ChangesReader(DataSourceReader):
             yield from self._reader().read(cast(InputSplit, partition))
 
     def _reader(self) -> SplitReader:
-        from cdc.schemas import TableSchema
+        from cdc.binlog.sql.schemas import TableSchema
 
         options = self._options
         upto, schema = options.get("upto_seq"), options.get("schema")

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.log import get_logger
 from cdc.decode.last_changes import UnplannableError, joined, keys_of, last_changes
-from cdc.log import get_logger
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import local_frame, mapped_frame
 from spark_jobs.source.row_choice import SEEN, RowChoice

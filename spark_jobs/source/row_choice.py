@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cdc.errors import PermanentError
+from cdc.base.errors import PermanentError
 
 if TYPE_CHECKING:
     import pyarrow as pa

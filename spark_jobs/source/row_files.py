@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.log import get_logger
-from cdc.work_folders import make_work_folder
+from cdc.base.log import get_logger
+from cdc.disk.work_folders import make_work_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

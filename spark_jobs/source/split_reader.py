@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from cdc import __version__
-from cdc.encryption import keys
-from cdc.encryption.keys import Key
-from cdc.errors import PermanentError, VersionError
+from cdc.base.errors import PermanentError, VersionError
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.keys import Key
 from cdc.wire.connection import Connection, remember
 from spark_jobs.runtime.failures import marked_errors
 from spark_jobs.source import null_dates
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.decode import DecodeStats, ValuePolicies
     from cdc.decode.policies import ColumnPolicies
-    from cdc.schemas import TableSchema
 
 _EXTRAS = {null_dates.COLUMN, SEEN}
 """Columns that are added to the decoded ones."""

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from cdc.base.errors import BatchError, StoreClosedError
+from cdc.binlog.positions import make_seq
 from cdc.config import load
 from cdc.config.memory import in_memory
 from cdc.connector import TcpConnector, connect
-from cdc.errors import BatchError, StoreClosedError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.transaction import Events, LogPosition, StoreMetrics, Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.positions import make_seq
 from cdc.server.destinations import ServedDestination
 from cdc.server.memory import MemoryFolder
 from cdc.store.formats.state import Beginning, record_beginning

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import LeaseHeldError, StoreIncompleteError, TokenError, UsageError
 from cdc.batches.service import BatchService, limits_of
 from cdc.client.batches import RemoteBatchService
 from cdc.config import DestinationConfig
-from cdc.errors import LeaseHeldError, StoreIncompleteError, TokenError, UsageError
 from cdc.server.destinations import ServedDestination
 from cdc.wire.connection import Connection
 from tests.support.server import OTHER_TOKEN, TOKEN, in_thread, with_tokens

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import BatchOrderError, LeaseHeldError, TokenError
 from cdc.batches import BatchService
 from cdc.config import DestinationConfig, parse
-from cdc.errors import BatchOrderError, LeaseHeldError, TokenError
 from cdc.event_store.memory_meta import MemoryMeta
 from cdc.event_store.periodic_meta import PeriodicMeta
 from cdc.meta import Meta, open_meta

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import LeaseHeldError, StorageError
+from cdc.base.errors import LeaseHeldError, StorageError
 from cdc.meta.base import DurableMeta
 from cdc.meta.file import FileMeta
 from cdc.meta.mixed import RESERVED_IDS, MixedMeta
@@ -119,7 +119,7 @@ def test_a_subscription_that_cannot_be_stored_is_not_made(tmp_path: Path, monkey
 
 
 def _fails_below(folder: Path) -> Callable[[Path, bytes], None]:
-    from cdc.durable import replace_file
+    from cdc.disk.durable import replace_file
 
     def replace(path: Path, data: bytes) -> None:
         if path.is_relative_to(folder):

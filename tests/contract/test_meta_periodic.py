@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import LeaseHeldError, StorageError, UsageError
+from cdc.base.errors import LeaseHeldError, StorageError, UsageError
 from cdc.event_store.periodic_meta import RESERVED_IDS, PeriodicMeta
 from cdc.meta import State
 from cdc.meta.base import DurableMeta

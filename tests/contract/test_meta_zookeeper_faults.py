@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import DamagedError, IdentityError, LeaseHeldError, MetaUnavailableError, UsageError, VersionError
+from cdc.base.errors import DamagedError, IdentityError, LeaseHeldError, MetaUnavailableError, UsageError, VersionError
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.meta_contract import IDENTITY, entry
 from cdc.testing.servers import Server

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import BatchError, UsageError
 from cdc.connector import Batch, TcpConnector
-from cdc.errors import BatchError, UsageError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.transaction import Transaction
 from cdc.testing.store_contract import MakeStore, StoreContract

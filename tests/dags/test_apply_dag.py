@@ -13,9 +13,9 @@ from airflow.sdk import DAG
 
 from cdc.airflow import TowpathMergeOperator, build_dags, task_group, xcom
 from cdc.airflow.compat import AirflowFailException
+from cdc.base.errors import LeaseHeldError, MergeFailedError, StorageError, TablesLeftOutError, TargetError
 from cdc.batches.manifest import TableResult
 from cdc.config import load
-from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TablesLeftOutError, TargetError
 from cdc.testing.pipeline import FakePipeline
 from tests.support.airflows import task_runner
 

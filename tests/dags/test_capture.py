@@ -17,9 +17,9 @@ import pytest
 from cdc.airflow.compat import AirflowFailException
 from cdc.airflow.connections import airflow_connections, connection_credentials
 from cdc.airflow.operators import TowpathCaptureOperator
+from cdc.base.errors import ConfigError, SourceRefusedError, SourceUnavailableError
 from cdc.config import DestinationConfig, load, secrets
 from cdc.config.secrets import Credentials, source_credentials
-from cdc.errors import ConfigError, SourceRefusedError, SourceUnavailableError
 
 Write = Callable[..., Path]
 

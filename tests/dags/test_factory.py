@@ -13,7 +13,7 @@ import yaml
 
 from cdc.airflow import build_dags, check_configurations, conf_folder
 from cdc.airflow.factory import ERROR_TAG
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 from tests.support.airflows import dag_bag
 
 KINDS = ("apply", "backfill", "capture", "maintain", "snapshot", "verify")

@@ -14,7 +14,7 @@ import pytest
 
 from cdc.airflow import TowpathHook
 from cdc.airflow.connections import connection_credentials
-from cdc.errors import CdcError, ConfigError
+from cdc.base.errors import CdcError, ConfigError
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cdc.airflow import build_dags
-from cdc.errors import MergeFailedError, StoreIncompleteError
+from cdc.base.errors import MergeFailedError, StoreIncompleteError
 from cdc.testing.pipeline import FakePipeline, sample_manifest
 
 States = dict[str, str | None]

@@ -18,8 +18,8 @@ from airflow.timetables.base import DagRunInfo, TimeRestriction
 from cdc.airflow import TableInterval, build_dags, destination_asset, table_asset
 from cdc.airflow.intervals import CRON, KEY_FORMAT, interval_of
 from cdc.airflow.timetables import IntervalTimetable
+from cdc.base.errors import UsageError
 from cdc.config import AirflowConfig
-from cdc.errors import UsageError
 
 Write = Callable[..., Path]
 

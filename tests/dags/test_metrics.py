@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from cdc.airflow import build_dags
+from cdc.base.errors import TargetError
 from cdc.batches.manifest import TableResult
-from cdc.errors import TargetError
 from cdc.metrics import push
 from cdc.testing.pipeline import FakePipeline, sample_manifest
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cdc.airflow import build_dags
+from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
-from cdc.errors import MergeFailedError
 from cdc.testing.servers import PASSWORD, Server
 from spark_jobs.apply import commit
 from spark_jobs.runtime import session

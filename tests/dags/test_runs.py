@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from cdc.airflow import TowpathMergeOperator, build_dags, xcom
+from cdc.base.errors import MergeFailedError, TargetError
 from cdc.batches import results
 from cdc.batches.manifest import TableResult
 from cdc.config import load
-from cdc.errors import MergeFailedError, TargetError
 from cdc.testing.pipeline import FakePipeline, sample_manifest
 
 States = dict[str, str | None]

@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 from cdc.airflow import build_dags, check_configurations
 from cdc.airflow.compat import CronDataIntervalTimetable, CronTriggerTimetable
 from cdc.airflow.factory import ERROR_TAG
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 
 States = dict[str, str | None]
 

@@ -23,8 +23,8 @@ from cdc.airflow import (
     jobs,
 )
 from cdc.airflow.base import DestinationOperator
+from cdc.base.errors import MergeFailedError, SourceRefusedError, UsageError
 from cdc.config import load
-from cdc.errors import MergeFailedError, SourceRefusedError, UsageError
 from tests.dags.conftest import retry_at_once
 from tests.support.table_jobs import FakeJobs, Report
 

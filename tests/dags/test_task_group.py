@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from cdc.airflow import TowpathApplyTaskGroup
-from cdc.errors import MergeFailedError, UsageError
+from cdc.base.errors import MergeFailedError, UsageError
 from cdc.testing.pipeline import FakePipeline
 
 States = dict[str, str | None]

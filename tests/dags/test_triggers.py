@@ -18,9 +18,9 @@ from cdc.airflow import TowpathCaptureWatchOperator, TowpathFetchOperator, build
 from cdc.airflow.compat import AirflowFailException, AssetOrTimeSchedule, TaskDeferred
 from cdc.airflow.triggers import TowpathBatchTrigger, TowpathCaptureTrigger, TowpathStoreTrigger
 from cdc.airflow.watching import StoreWatcher
+from cdc.base.errors import LeaseHeldError, StoreIncompleteError
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
-from cdc.errors import LeaseHeldError, StoreIncompleteError
 from cdc.meta import SourceIdentity, open_meta
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from cdc.base.targets import table_path
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
-from cdc.targets import table_path
 from cdc.testing.servers import PASSWORD, Server
 from tests.fault.held import Driver, release
 from tests.fault.support import configure, require_exactly_once, wait_for, with_delta_rs

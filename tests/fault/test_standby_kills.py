@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
+from cdc.base.log import configure
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.log import configure
 from cdc.replication.follower import Follower
 from cdc.replication.role import read_epoch
 from cdc.store.formats import layout

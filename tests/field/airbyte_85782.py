@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import SourceRefusedError
+from cdc.base.errors import SourceRefusedError
 from cdc.testing.servers import HOST, ReplicaPair, Server
 from tests.field.case import Scenario, readable
 from tests.support.apply import Loop

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import IdentityError
+from cdc.base.errors import IdentityError
 from cdc.testing.servers import HOST, PASSWORD, USER, ReplicaPair, Server
 from tests.field.case import Scenario, readable
 from tests.support.apply import Loop

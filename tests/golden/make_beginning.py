@@ -7,7 +7,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
 from cdc.meta import Gap, HistoryMark
 from cdc.meta.file import parse, render
 from cdc.meta.zookeeper_nodes import render as render_nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
 from cdc.meta.file import parse
 from cdc.meta.state import Subscription
 from cdc.meta.zookeeper_nodes import render

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cdc.encryption import append
-from cdc.encryption.append import WholeFile
+from cdc.disk.encryption import append
+from cdc.disk.encryption.append import WholeFile
 from tests.support.encryption import encrypted
 
 FOLDER = Path(__file__).parent / "encrypted-v1"

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cdc.addresses import Address
-from cdc.gtids import GtidSet
+from cdc.base.addresses import Address
+from cdc.binlog.gtids import GtidSet
 from cdc.meta.file import parse, render
 from cdc.meta.state import EpochStart
 from cdc.meta.zookeeper_nodes import render as render_nodes

@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
 from cdc.meta import ParkedTable, UnknownColumns
 from cdc.meta.file import parse, render
 from cdc.meta.state import Subscription

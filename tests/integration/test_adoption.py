@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as t
 
+from cdc.base.errors import RetryableError
 from cdc.config import SparkConfig
-from cdc.errors import RetryableError
 from cdc.snapshot.files import ChunkWriter
 from spark_jobs.delta import adoption
 from spark_jobs.delta.adoption import Adoption, ParquetFile, Replacement, begin

@@ -18,17 +18,17 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
-from cdc.batches.service import BatchService
-from cdc.config import load
-from cdc.errors import (
+from cdc.base.errors import (
     DamagedError,
     IdentityError,
     MergeFailedError,
     TargetError,
     TokenError,
 )
+from cdc.base.targets import application_id
+from cdc.batches.service import BatchService
+from cdc.config import load
 from cdc.store.reader.batch_builder import Limits
-from cdc.targets import application_id
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.runtime import driver, session

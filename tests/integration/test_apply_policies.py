@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
+from cdc.base.errors import ConfigError, TargetError, UnsupportedError
 from cdc.batches.subscribers import accept_tables
 from cdc.config import load
-from cdc.errors import ConfigError, TargetError, UnsupportedError
 from cdc.meta import open_meta
 from cdc.testing.servers import Server
 from spark_jobs.apply import merge

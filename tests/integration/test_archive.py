@@ -23,10 +23,10 @@ from cdc import pipeline
 from cdc.archive.states import Archive
 from cdc.archive.verify import verify
 from cdc.archive.writer import Archiver
+from cdc.base.errors import ConfigError, CutOffError, IdentityError
 from cdc.cli import main
 from cdc.commands import check_local
 from cdc.config import load
-from cdc.errors import ConfigError, CutOffError, IdentityError
 from cdc.status import collect
 from cdc.store.formats.archive_record import read_record
 from cdc.store.formats.layout import list_segments

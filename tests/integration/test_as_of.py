@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import cdc
+from cdc.base.errors import TargetError, UsageError
 from cdc.batches.table_batches import TableBatches
 from cdc.config import load
-from cdc.errors import TargetError, UsageError
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session
 from tests.support.apply import Loop

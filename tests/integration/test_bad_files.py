@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.binlog.kernel_cache import cache_root
+from cdc.kernels.cache import cache_root
 from cdc.store.formats.layout import index_path
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.servers_bad_input import Site, bundle, refused, rows, succeeded

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc import pipeline
+from cdc.base.errors import CatalogUnavailableError, ConfigError, TargetError
 from cdc.batches.service import BatchService
 from cdc.commands import check_local
 from cdc.config import DestinationConfig, load
-from cdc.errors import CatalogUnavailableError, ConfigError, TargetError
 from cdc.meta import open_meta
 from cdc.testing.servers import Server, free_port
 from spark_jobs.delta import catalog

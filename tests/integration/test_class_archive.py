@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.cache import cache_dir
 from cdc.config import SparkConfig
+from cdc.disk.cache import cache_dir
 from spark_jobs.runtime import driver, session
 from tests.support.apply import LOCAL_CONF
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from cdc import cli
-from cdc.cache import cache_dir
+from cdc.base.errors import ConfigError, RetryableError
 from cdc.config import SparkConfig
-from cdc.errors import ConfigError, RetryableError
+from cdc.disk.cache import cache_dir
 from cdc.testing.servers import Server as Database
 from cdc.testing.servers import free_port
 from spark_jobs.apply import commit

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
-from cdc.errors import TargetError
+from cdc.base.errors import TargetError
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session
 from tests.support.apply import Loop

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc.targets import PLAIN_READER, VECTORS_READER
+from cdc.base.targets import PLAIN_READER, VECTORS_READER
 from cdc.testing.servers import Server
 from spark_jobs.delta import files
 from spark_jobs.delta.log import read_position

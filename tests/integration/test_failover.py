@@ -14,9 +14,9 @@ import pytest
 from pymysql.cursors import Cursor
 
 from cdc import pipeline
+from cdc.base.errors import LostTransactionsError
 from cdc.capture import Capture
 from cdc.capture.accept_loss import accept_loss
-from cdc.errors import LostTransactionsError
 from cdc.meta import open_meta
 from cdc.store.formats.state import read_capture_state
 from cdc.table_jobs.snapshot import take_snapshots

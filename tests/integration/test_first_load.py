@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cdc import pipeline
+from cdc.base.errors import CdcError
 from cdc.batches.service import BatchService
-from cdc.errors import CdcError
 from cdc.snapshot import positions
 from cdc.table_jobs.catch_up import left_out, retry_parked
 from cdc.table_jobs.snapshot import take_snapshots

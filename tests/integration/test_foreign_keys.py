@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import NeedsSnapshotError
 from cdc.batches.service import BatchService
-from cdc.errors import NeedsSnapshotError
+from cdc.binlog.sql.schemas import Schemas
 from cdc.pipeline import snapshot
-from cdc.schemas import Schemas
 from cdc.source.preflight import check_source
 from cdc.testing.servers import Server
 from spark_jobs.apply.prepare import PreparedBatch, prepare

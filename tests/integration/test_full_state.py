@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cdc.binlog.sql.statements import Statement
 from cdc.config import ApplyConfig, SparkConfig
-from cdc.sql.statements import Statement
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.merge import Keys

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import CdcError
 from cdc.batches.subscribers import accept_tables
 from cdc.config import load
-from cdc.errors import CdcError
 from cdc.meta import open_meta
 from cdc.testing.servers import Server
 from tests.support.apply import Loop

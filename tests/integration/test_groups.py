@@ -10,14 +10,14 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
+from cdc.base.errors import CdcError, TargetError, UnsupportedError
+from cdc.base.targets import members_of
 from cdc.batches.service import BatchService
 from cdc.commands.batch import table_record
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, TargetError, UnsupportedError
 from cdc.snapshot import SnapshotFiles
 from cdc.status import collect
 from cdc.table_jobs.catch_up import retry_parked
-from cdc.targets import members_of
 from cdc.testing.servers import Server
 from spark_jobs import load
 from spark_jobs.apply import commit

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdc import pipeline
-from cdc.errors import TargetError, UnsupportedError
+from cdc.base.errors import TargetError, UnsupportedError
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.compare import changelog, mirror_faults

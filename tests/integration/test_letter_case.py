@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cdc import pipeline
+from cdc.base.errors import SourceRefusedError
 from cdc.batches.service import BatchService
-from cdc.errors import SourceRefusedError
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.reader.reader import StoreReader

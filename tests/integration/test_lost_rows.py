@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
+from cdc.base.errors import TargetError
 from cdc.batches.service import BatchService
-from cdc.errors import TargetError
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit, merge
 from spark_jobs.source import changes, key_plan

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 import cdc
 from cdc import pipeline, status
+from cdc.base.errors import ConfigError, TargetError
+from cdc.base.targets import table_path
 from cdc.client import open_batches
 from cdc.commands import check_local
-from cdc.errors import ConfigError, TargetError
-from cdc.targets import table_path
 from cdc.testing.servers import Server, free_port
 from spark_jobs.delta import proof
 from spark_jobs.runtime import connect_server, session

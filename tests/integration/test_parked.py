@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import MergeFailedError, TargetError
 from cdc.batches.retention import holders
 from cdc.batches.service import BatchService
 from cdc.config.store import RetainConfig
 from cdc.config.tables import ApplyOverrides
-from cdc.errors import MergeFailedError, TargetError
 from cdc.meta import ParkedTable
 from cdc.source.preflight import check_source
 from cdc.table_jobs.catch_up import left_out, retry_parked

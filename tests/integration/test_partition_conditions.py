@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
+from cdc.binlog.sql.partitions import read_partitions as parsed
 from cdc.config import TablesConfig, load
 from cdc.source.schemas import read_partitions, read_schema
-from cdc.sql.partitions import read_partitions as parsed
 from cdc.testing.servers import Server
 from spark_jobs.apply.schema.columns import DeltaColumn
 from spark_jobs.apply.schema.partitions import Unclear, condition_of
@@ -167,8 +167,8 @@ def test_what_is_not_certain_says_why(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     target = target_of(load(file), "s.t")
-    from cdc.sql.changes import CreateTable
-    from cdc.sql.statements import classify
+    from cdc.binlog.sql.changes import CreateTable
+    from cdc.binlog.sql.statements import classify
 
     def reason(columns: str, scheme: str, name: str = "a") -> str:
         create = next(

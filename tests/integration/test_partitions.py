@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cdc import pipeline
+from cdc.base.errors import MergeFailedError, UnsupportedError
 from cdc.batches.service import BatchService
-from cdc.errors import MergeFailedError, UnsupportedError
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from tests.support.apply import Loop

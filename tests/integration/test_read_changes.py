@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import cdc
+from cdc.base.errors import CutOffError, UsageError
 from cdc.batches.table_batches import TableBatches
-from cdc.errors import CutOffError, UsageError
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cdc import snapshot
+from cdc.base.errors import UnsupportedError
 from cdc.capture import Capture
-from cdc.errors import UnsupportedError
 from cdc.snapshot.files import SnapshotFiles
 from cdc.testing.servers import PASSWORD, Server
 from spark_jobs import read_snapshot

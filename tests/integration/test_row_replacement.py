@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from cdc import pipeline
-from cdc.errors import MergeFailedError, RetryableError
+from cdc.base.errors import MergeFailedError, RetryableError
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.delta import files, row_replacement

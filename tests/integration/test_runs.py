@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cdc import pipeline
+from cdc.base.errors import MergeFailedError
 from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
-from cdc.errors import MergeFailedError
 from cdc.runs import Merged, Run, RunLimits, RunListener
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit

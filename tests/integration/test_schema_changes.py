@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cdc import pipeline
+from cdc.base.errors import CdcError, UnsupportedDdlError
+from cdc.base.targets import table_path
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
-from cdc.errors import CdcError, UnsupportedDdlError
-from cdc.targets import table_path
 from cdc.testing.servers import Server
 from spark_jobs.apply.prepare import prepare
 from spark_jobs.apply.schema import evolve

@@ -18,9 +18,9 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc import pipeline
+from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
 from cdc.config.apply import SmallBatches
-from cdc.errors import MergeFailedError
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.delta.log import read_state

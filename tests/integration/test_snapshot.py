@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cdc import pipeline
+from cdc.base.errors import CutOffError, IdentityError, SourceRefusedError, StoreIncompleteError, UsageError
 from cdc.batches.service import BatchService
 from cdc.config import load as load_config
-from cdc.errors import CutOffError, IdentityError, SourceRefusedError, StoreIncompleteError, UsageError
 from cdc.snapshot import SnapshotFiles
 from cdc.table_jobs.job import Job
 from cdc.table_jobs.snapshot import due_tables

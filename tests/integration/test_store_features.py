@@ -21,10 +21,10 @@ import pytest
 import yaml
 
 from cdc import pipeline
+from cdc.base.errors import LeaseHeldError
 from cdc.batches.service import BatchService
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
-from cdc.errors import LeaseHeldError
 from cdc.replication.role import read_epoch
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segments_folder

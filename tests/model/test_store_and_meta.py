@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cdc.base.errors import BatchOrderError, TokenError
 from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
-from cdc.errors import BatchOrderError, TokenError
 from cdc.event_store.transaction import Transaction
 from cdc.store.formats.index import read_entries
 from cdc.store.reader.batch_builder import Limits

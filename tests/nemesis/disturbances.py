@@ -12,8 +12,8 @@ from datetime import timedelta
 from deltalake import DeltaTable
 
 from cdc import pipeline
+from cdc.base.errors import CdcError, IdentityError, LeaseHeldError, MergeFailedError, TokenError
 from cdc.batches.lease import Lease
-from cdc.errors import CdcError, IdentityError, LeaseHeldError, MergeFailedError, TokenError
 from tests.nemesis.environment import Environment
 
 OTHER = "another owner"

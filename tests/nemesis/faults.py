@@ -16,9 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from cdc.batches.subscribers import accept_tables
-from cdc.commands.batch import table_record
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     CutOffError,
     IdentityError,
@@ -27,6 +25,8 @@ from cdc.errors import (
     TargetError,
     UnsupportedDdlError,
 )
+from cdc.batches.subscribers import accept_tables
+from cdc.commands.batch import table_record
 from tests.nemesis.environment import Environment
 from tests.nemesis.workload import APPEND
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
 from tests.nemesis.disturbances import DISTURBANCES, RARE_DISTURBANCES
 from tests.nemesis.environment import Clock, Environment
 from tests.nemesis.faults import FAULTS, Fault

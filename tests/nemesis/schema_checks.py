@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import TimestampType
 
-from cdc.targets import MODE_COLUMNS
+from cdc.base.targets import MODE_COLUMNS
 from cdc.testing.servers import Server
 from tests.support.compare import ordered
 

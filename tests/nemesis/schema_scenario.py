@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc import pipeline
+from cdc.base.errors import CdcError
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.config import load
-from cdc.errors import CdcError
 from cdc.meta import ParkedTable
 from cdc.snapshot import SnapshotFiles
 from cdc.table_jobs.job import Job

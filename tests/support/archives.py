@@ -14,10 +14,10 @@ from cdc.archive.objects import LocalObjects
 from cdc.archive.states import Archive
 from cdc.archive.writer import Archiver
 from cdc.binlog import events
+from cdc.binlog.positions import split_seq
 from cdc.config import DestinationConfig, parse
 from cdc.meta import SourceIdentity
 from cdc.meta.file import FileMeta
-from cdc.positions import split_seq
 from cdc.store.formats.archive_record import ArchiveRecord
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments

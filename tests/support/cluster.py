@@ -22,9 +22,9 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from cdc.base.errors import BatchError, CdcError, RetryableError
 from cdc.cluster.discovery import Discovery
 from cdc.cluster.nodes import address_of
-from cdc.errors import BatchError, CdcError, RetryableError
 from cdc.testing.servers import HOST, USER, Server, ZooKeeperEnsemble
 from cdc.testing.servers.server import free_port
 from cdc.wire.connection import Connection

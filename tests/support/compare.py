@@ -12,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc.batches.manifest_files import ManifestFiles, load_manifest
-from cdc.decode import DecodeOptions, read
-from cdc.ledger import Ledger, TableHistory, read_commits
-from cdc.meta import TableRecord
-from cdc.meta.file import FileMeta
-from cdc.targets import (
+from cdc.base.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
     SINCE_PROPERTY,
     application_id,
     table_path,
 )
+from cdc.batches.manifest_files import ManifestFiles, load_manifest
+from cdc.decode import DecodeOptions, read
+from cdc.ledger import Ledger, TableHistory, read_commits
+from cdc.meta import TableRecord
+from cdc.meta.file import FileMeta
 from cdc.testing.servers import Server
 from spark_jobs.delta.log import reader_uri
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cdc.base.errors import ConfigError
 from cdc.config import parse
-from cdc.errors import ConfigError
 
 FILE = Path("/srv/towpath/conf/shop.yaml")
 BASE: dict[str, Any] = {

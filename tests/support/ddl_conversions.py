@@ -13,12 +13,12 @@ from decimal import Decimal
 import pymysql
 from typing_extensions import Buffer
 
+from cdc.binlog.sql.changes import Unknown
+from cdc.binlog.sql.conversions import Same, ValueEffect, Widened, value_effect
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.config import SourceConfig, TablesConfig
-from cdc.schemas import ColumnSchema, TableSchema
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
-from cdc.sql.changes import Unknown
-from cdc.sql.conversions import Same, ValueEffect, Widened, value_effect
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.versions import with_types
 

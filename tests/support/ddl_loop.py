@@ -29,17 +29,17 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField
 
 from cdc import pipeline
+from cdc.base.targets import table_path
 from cdc.batches.service import BatchService
+from cdc.binlog.sql.changes import NoEffect
+from cdc.binlog.sql.schemas import TableSchema
+from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.statements import classify
 from cdc.config import DestinationConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.meta import ParkedTable
-from cdc.schemas import TableSchema
 from cdc.source.schemas import read_schemas
 from cdc.source.server import describe
-from cdc.sql.changes import NoEffect
-from cdc.sql.server import Server as SqlServer
-from cdc.sql.statements import classify
-from cdc.targets import table_path
 from cdc.testing.servers import Server
 from spark_jobs.delta.log import reader_uri
 from tests.support.apply import Loop

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from cdc.sql.changes import CreateTable
-from cdc.sql.moment import Moment
-from cdc.sql.server import Server as SqlServer
-from cdc.sql.statements import classify
-from cdc.sql.track import with_database_charset
+from cdc.binlog.sql.changes import CreateTable
+from cdc.binlog.sql.moment import Moment
+from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.statements import classify
+from cdc.binlog.sql.track import with_database_charset
 from tests.support.ddl_corpus import SERVERS, Case, corpus
 from tests.support.ddl_run import UTC_OFFSETS, Observed, Outcome, Verdict, judge
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from cdc.schemas import ColumnSchema
-from cdc.sql.changes import (
+from cdc.binlog.sql.changes import (
     AddColumn,
     Change,
     ChangeColumn,
@@ -21,7 +20,8 @@ from cdc.sql.changes import (
     SetPrimaryKey,
     SetVisible,
 )
-from cdc.sql.tokens import word_set
+from cdc.binlog.sql.schemas import ColumnSchema
+from cdc.binlog.sql.tokens import word_set
 
 TYPES = (
     ("TINYINT", "tinyint", "tinyint", "5", "5"),

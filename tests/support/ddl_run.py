@@ -16,14 +16,10 @@ from typing import Any, Literal
 
 import pymysql
 
+from cdc.base.errors import UnsupportedDdlError
 from cdc.binlog.constants import EventType
 from cdc.binlog.events import QueryEvent, parse_format_description, parse_header, parse_query
-from cdc.config import SourceConfig, TablesConfig
-from cdc.errors import UnsupportedDdlError
-from cdc.schemas import ColumnSchema, Offsets, TableSchema, quoted_members
-from cdc.source.connection import connect
-from cdc.source.schemas import read_schemas
-from cdc.sql.changes import (
+from cdc.binlog.sql.changes import (
     KEEPS_COLUMNS,
     AddColumn,
     Change,
@@ -37,11 +33,15 @@ from cdc.sql.changes import (
     Unsupported,
     table_of,
 )
-from cdc.sql.conversions import Converted, Same, value_effect
-from cdc.sql.moment import Moment
-from cdc.sql.server import Server as SqlServer
-from cdc.sql.statements import classify
-from cdc.sql.track import Plan, apply_changes, plan_columns, with_database_charset
+from cdc.binlog.sql.conversions import Converted, Same, value_effect
+from cdc.binlog.sql.moment import Moment
+from cdc.binlog.sql.schemas import ColumnSchema, Offsets, TableSchema, quoted_members
+from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.statements import classify
+from cdc.binlog.sql.track import Plan, apply_changes, plan_columns, with_database_charset
+from cdc.config import SourceConfig, TablesConfig
+from cdc.source.connection import connect
+from cdc.source.schemas import read_schemas
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.ddl_conversions import agrees
 from tests.support.ddl_corpus import Case

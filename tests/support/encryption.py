@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from cdc.encryption import keys
-from cdc.encryption.keys import Key, KeySources
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.keys import Key, KeySources
 
 FIRST, SECOND = bytes(range(32)), bytes(range(1, 33))
 

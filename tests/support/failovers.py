@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from cdc.binlog.entry import format_gtid
+from cdc.binlog.gtids import Flavor, GtidSet, parse_state
 from cdc.config import DestinationConfig
-from cdc.gtids import Flavor, GtidSet, parse_state
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.history import executed_gtids
 from cdc.store.formats.gtids import gtids_at_end

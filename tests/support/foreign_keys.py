@@ -10,8 +10,8 @@ from typing import Any
 import pymysql
 from deltalake import DeltaTable
 
+from cdc.base.targets import table_path
 from cdc.config import DestinationConfig
-from cdc.targets import table_path
 from cdc.testing.servers import Server
 from tests.support.ddl_loop import plain
 

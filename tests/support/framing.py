@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.binlog import frame_state as k
 from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
-from cdc.errors import UnsupportedEventError
-from cdc.positions import make_seq
+from cdc.binlog.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from cdc.binlog.positions import BinlogPosition
 from cdc.capture import Counters, Progress
 from cdc.capture.watermark import SourceClock
 from cdc.config import DestinationConfig, parse
-from cdc.positions import BinlogPosition
 
 NOW_US = 1_800_000_000_000_000
 

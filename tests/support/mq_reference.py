@@ -13,8 +13,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+from cdc.binlog.sql.schemas import quoted_members
 from cdc.mq.rules import Rules, java_hash
-from cdc.schemas import quoted_members
 from tests.support.canal_proto import parsed
 
 TYPES = {1: "INSERT", 2: "UPDATE", 3: "DELETE", 4: "CREATE", 5: "ALTER", 6: "ERASE", 8: "TRUNCATE", 9: "RENAME"}

@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from cdc import pipeline
+from cdc.base.errors import BatchError
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
-from cdc.errors import BatchError
 from spark_jobs.apply import commit
 from tests.support.apply import Loop
 

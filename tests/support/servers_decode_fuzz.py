@@ -18,8 +18,8 @@ import pyarrow as pa
 import pymysql
 
 from cdc import decode
+from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.config import TablesConfig
-from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.schemas import read_schemas
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support import snapshots

@@ -18,7 +18,7 @@ from pymysqlreplication.row_event import (
     WriteRowsEvent,
 )
 
-from cdc.schemas import ColumnSchema, Schemas, TableSchema
+from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.versions import lacks
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from cdc.addresses import Address
-from cdc.errors import CdcError
+from cdc.base.addresses import Address
+from cdc.base.errors import CdcError
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.follower import Follower
 from cdc.replication.master import Master

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from cdc.base.errors import CutOffError
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import EntryFlag
 from cdc.binlog.file import rows_to_entries, scan
+from cdc.binlog.positions import BinlogPosition, CommitPosition, make_file_name, make_seq, split_seq
+from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.config import DestinationConfig, load
-from cdc.errors import CutOffError
 from cdc.meta import SourceIdentity
-from cdc.positions import BinlogPosition, CommitPosition, make_file_name, make_seq, split_seq
-from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats import layout
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.segment_header import make_segment_header

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.file import BinlogFile
+from cdc.binlog.sql.schemas import Schemas
 from cdc.decode.reader import DecodeOptions, decode_transactions
 from cdc.decode.transactions import TableHistory, Transactions
-from cdc.schemas import Schemas
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS = ("mysql9", "mariadb10", "mariadb11")
@@ -131,7 +131,7 @@ def changed(transactions: Transactions, change: Callable[[np.ndarray[Any, np.dty
     return copy
 
 
-_WITH_KERNELS = ("cdc.decode.", "cdc.binlog.memory")
+_WITH_KERNELS = ("cdc.decode.", "cdc.kernels.memory")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cdc.base.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError
 from cdc.binlog.table_map import parse_table_map
 from cdc.decode import DecodeStats
 from cdc.decode.kernels import constants as k
@@ -24,7 +25,6 @@ from cdc.decode.layout import Images, TableLayout
 from cdc.decode.reader import DecodeOptions, Decoder
 from cdc.decode.row_events import RowEvents, whole_updates
 from cdc.decode.transactions import Transactions
-from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError
 from tests.support.unit_decode import (
     KINDS,
     TYPED_TABLES,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from cdc.addresses import Address
+from cdc.base.addresses import Address
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.master import Master

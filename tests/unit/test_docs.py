@@ -209,9 +209,9 @@ def test_the_table_of_decisions_is_complete() -> None:
 @pytest.mark.parametrize(
     ("name", "there"),
     [
-        ("cdc.errors", True),
-        ("cdc.errors.ConfigError", True),
-        ("cdc.errors.NoSuchError", False),
+        ("cdc.base.errors", True),
+        ("cdc.base.errors.ConfigError", True),
+        ("cdc.base.errors.NoSuchError", False),
         ("cdc.nowhere", False),
         ("nowhere.at_all", False),
     ],

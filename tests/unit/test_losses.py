@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from cdc.base.errors import CdcError, CutOffError, TargetError
+from cdc.base.targets import application_id
 from cdc.batches.manifest import TableResult
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
-from cdc.errors import CdcError, CutOffError, TargetError
 from cdc.store.formats.state import Beginning
 from cdc.store.reader.batch_builder import Limits
-from cdc.targets import application_id
 from spark_jobs.delta.proof import prove, prove_idle
 from spark_jobs.delta.tables import target_of
 from tests.support.unit_batches import NumberStore, make_config, make_service

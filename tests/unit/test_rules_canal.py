@@ -12,16 +12,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from cdc.base.errors import BatchOrderError, SourceUnavailableError, UsageError
+from cdc.base.patterns import is_list
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
+from cdc.binlog.positions import BinlogPosition
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import SourceConfig, TablesConfig
-from cdc.errors import BatchOrderError, SourceUnavailableError, UsageError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.file_store import RelayLogStore
 from cdc.event_store.memory_store import MemoryStore
-from cdc.patterns import is_list
-from cdc.positions import BinlogPosition
 from cdc.source import dump
 from cdc.source.dump import DumpStream
 from cdc.store.formats.layout import list_segments

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc import files
+from cdc.base.errors import StorageError
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.binlog.file import scan
-from cdc.errors import StorageError
+from cdc.binlog.positions import split_seq
+from cdc.disk import files
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.positions import split_seq
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.writer.durability import PutStatus

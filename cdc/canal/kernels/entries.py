@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import bit_is_set, copy_bytes, i64, move_bytes, prefix_value, u32, u48
 from cdc.canal.kernels.survey import ITEM_BEGIN, ITEM_END, ITEM_STATEMENT
 from cdc.canal.kernels.texts import (
     DATE,
@@ -27,6 +25,8 @@ from cdc.canal.kernels.texts import (
     put_unsigned,
 )
 from cdc.decode.kernels.constants import BAD_HEADER, BAD_VALUE, CUT, FULL, OK, WRONG_COLUMNS
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import bit_is_set, copy_bytes, i64, move_bytes, prefix_value, u32, u48
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import njit
+from cdc.kernels.jit import njit
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

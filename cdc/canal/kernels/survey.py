@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import u16, u48
 from cdc.decode.kernels.constants import BAD_CRC, BAD_EVENT, BAD_FRAME, FULL, OK
 from cdc.decode.kernels.scan import NAMES_AT, TransactionBytes, cannot_be_decoded, event_length, holds_rows, sound
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import u16, u48
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import big_endian, copy_bytes, i64, prefix_value, u24, u32
 from cdc.decode.kernels.constants import DAMAGED_DATE
 from cdc.decode.kernels.values import fraction_us, put_decimal_text, put_digits, time_us
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import big_endian, copy_bytes, i64, prefix_value, u24, u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import UnsupportedError
 from cdc.decode.binary_json import scalar_kernels as k
 from cdc.decode.binary_json.diffs import apply_partial
 from cdc.decode.binary_json.document_kernels import (
@@ -16,7 +17,6 @@ from cdc.decode.binary_json.document_kernels import (
     write_documents,
 )
 from cdc.decode.conversions.base import BadValueError, TextBuffers, binary_parts
-from cdc.errors import UnsupportedError
 
 _WHAT = {
     k.CUT: "a part reaches beyond the end of what holds it",

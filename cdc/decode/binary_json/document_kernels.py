@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import i64, u16, u32
 from cdc.decode.binary_json.scalar_kernels import (
     BAD_SCALAR,
     BAD_TYPE,
@@ -43,6 +41,8 @@ from cdc.decode.binary_json.scalar_kernels import (
     put_word,
 )
 from cdc.decode.kernels.constants import JSON_DIFFS
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import i64, u16, u32
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

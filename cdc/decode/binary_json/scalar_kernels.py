@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import copy_bytes, i64
 from cdc.decode.kernels.values import decimal_size, put_decimal_text
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import copy_bytes, i64
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

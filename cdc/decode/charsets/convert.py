@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.base.errors import UnsupportedError
 from cdc.decode.charsets import kernels
 from cdc.decode.charsets.tables import (
     DEEPER,
@@ -25,7 +26,6 @@ from cdc.decode.charsets.tables import (
     tables,
 )
 from cdc.decode.conversions.base import MAX_TEXT_BYTES, BadValueError, Conversion
-from cdc.errors import UnsupportedError
 
 UTF8 = frozenset({"utf8mb4", "utf8mb3", "binary"})
 WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})

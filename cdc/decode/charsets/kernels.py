@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
+from cdc.kernels.jit import inlined, njit
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]

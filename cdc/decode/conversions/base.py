@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.errors import UnsupportedError
+from cdc.base.errors import UnsupportedError
 
 Conversion = Callable[[pa.Array], pa.Array]
 """Converts a column's raw values (mostly ``binary``, each with the bytes of the row image, nulls as nulls) to an array

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import copy_bytes, i64, prefix_value, u16, u24, u32
 from cdc.decode.kernels.constants import (
     BAD_MEMBER,
     BAD_VALUE,
@@ -65,6 +63,8 @@ from cdc.decode.kernels.constants import (
     ColumnArrays,
 )
 from cdc.decode.kernels.values import date_days, datetime_us, put_decimal, time_us, timestamp_us
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import copy_bytes, i64, prefix_value, u16, u24, u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

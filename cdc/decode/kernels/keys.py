@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import copy_bytes, same_bytes, store_u32
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import copy_bytes, same_bytes, store_u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

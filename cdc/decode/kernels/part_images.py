@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import njit
-from cdc.binlog.memory import bit_is_set
 from cdc.decode.kernels.constants import (
     CUT,
     PART_IMAGE,
@@ -23,6 +21,8 @@ from cdc.decode.kernels.constants import (
     SPEC_WIDTH,
 )
 from cdc.decode.kernels.rows import EventArrays, bitmaps_begin, fault, finished, moved, value_end
+from cdc.kernels.jit import njit
+from cdc.kernels.memory import bit_is_set
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

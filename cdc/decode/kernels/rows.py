@@ -14,8 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32, u16
 from cdc.decode.kernels.constants import (
     BAD_HEADER,
     BAD_MEMBER,
@@ -45,6 +43,8 @@ from cdc.decode.kernels.constants import (
     WRONG_COLUMNS,
     ColumnArrays,
 )
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32, u16
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

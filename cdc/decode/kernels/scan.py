@@ -7,9 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.crc import crc32
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import copy_bytes, same_bytes, u16, u32, u48
 from cdc.decode.kernels.constants import (
     BAD_CRC,
     BAD_EVENT,
@@ -28,6 +25,9 @@ from cdc.decode.kernels.constants import (
     TOO_MANY_LAYOUTS,
 )
 from cdc.decode.kernels.rows import EventArrays
+from cdc.kernels.crc import crc32
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import copy_bytes, same_bytes, u16, u32, u48
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import big_endian, u24
 from cdc.decode.kernels.constants import DAMAGED_DATE, NO_DATE
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import big_endian, u24
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

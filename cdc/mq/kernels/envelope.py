@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import njit
 from cdc.canal.kernels.texts import put_signed
+from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
 from cdc.mq.kernels.rows import Bytes, Definitions, Output, read_row, read_varint, row_partition

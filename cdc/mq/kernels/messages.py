@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import njit
+from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.envelope import put_envelopes
 from cdc.mq.kernels.flat import put_flat

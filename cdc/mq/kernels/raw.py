@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import njit
 from cdc.canal.kernels.entries import put_varint, varint_size
+from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.flat import MORE_ROWS, find_parts, next_part, rows_in
 from cdc.mq.kernels.rows import Bytes, Definitions, Output, number_of, read_varint

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
+from cdc.kernels.jit import inlined, njit
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import copy_bytes
 from cdc.canal.kernels.texts import put_signed
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cdc.durable import replace_file
-from cdc.errors import DamagedError
+from cdc.base.errors import DamagedError
+from cdc.disk.durable import replace_file
 from cdc.store.formats.layout import read_document
 
 FILE_NAME = "archive.json"

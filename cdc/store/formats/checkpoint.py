@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from cdc import files
-from cdc.durable import remove_file, replace_file, storage_errors
-from cdc.encryption.read import content_size
-from cdc.errors import DamagedError, VersionError
+from cdc.base.errors import DamagedError, VersionError
+from cdc.disk import files
+from cdc.disk.durable import remove_file, replace_file, storage_errors
+from cdc.disk.encryption.read import content_size
 from cdc.store.formats.layout import index_path
 
 FILE_NAME = "checkpoint"

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.durable import replace_file
-from cdc.errors import DamagedError
-from cdc.gtids import Flavor, GtidSet, Interval, format_state, parse_state
+from cdc.binlog.gtids import Flavor, GtidSet, Interval, format_state, parse_state
+from cdc.disk.durable import replace_file
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.missing import first_after, read_removed

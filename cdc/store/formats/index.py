@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import DamagedError, StorageError, VersionError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, MAGIC, VERSION, Entries
-from cdc.durable import replace_file
-from cdc.encryption.read import content_size
-from cdc.errors import DamagedError, StorageError, VersionError
+from cdc.disk import files
+from cdc.disk.durable import replace_file
+from cdc.disk.encryption.read import content_size
 from cdc.store.formats import layout
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.missing import kept_names, skipped_ranges

@@ -27,12 +27,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cdc import files
-from cdc.durable import make_folder, replace_file
-from cdc.errors import DamagedError, IdentityError, StorageError, VersionError
-from cdc.patterns import lower_name
-from cdc.permissions import READ, Permissions, secure_folder
-from cdc.positions import make_seq
+from cdc.base.errors import DamagedError, IdentityError, StorageError, VersionError
+from cdc.base.patterns import lower_name
+from cdc.binlog.positions import make_seq
+from cdc.disk import files
+from cdc.disk.durable import make_folder, replace_file
+from cdc.disk.permissions import READ, Permissions, secure_folder
 
 FORMAT = "towpath-store"
 VERSION = 1

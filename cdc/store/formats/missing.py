@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from cdc import files
-from cdc.durable import locked, replace_file, storage_errors, sync_folder
-from cdc.errors import CutOffError, DamagedError, StorageError
-from cdc.positions import format_seq, split_seq
+from cdc.base.errors import CutOffError, DamagedError, StorageError
+from cdc.binlog.positions import format_seq, split_seq
+from cdc.disk import files
+from cdc.disk.durable import locked, replace_file, storage_errors, sync_folder
 from cdc.store.formats import layout
 
 REMOVED_FILE = "removed.json"

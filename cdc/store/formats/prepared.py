@@ -30,15 +30,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cdc import files
-from cdc.durable import make_folder, remove_file, replace_file, storage_errors
-from cdc.encryption import append
-from cdc.encryption.append import AppendFile
-from cdc.encryption.read import content_size
-from cdc.errors import DamagedError
-from cdc.log import get_logger
+from cdc.base.errors import DamagedError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time_us
+from cdc.disk import files
+from cdc.disk.durable import make_folder, remove_file, replace_file, storage_errors
+from cdc.disk.encryption import append
+from cdc.disk.encryption.append import AppendFile
+from cdc.disk.encryption.read import content_size
 from cdc.store.formats.layout import read_document
-from cdc.units import iso_time_us
 
 FOLDER = "prepared"
 LIST_NAME = "prepared.json"

@@ -10,13 +10,13 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from cdc.base.errors import DamagedError, StorageError
 from cdc.binlog.constants import HEADER_SIZE as EVENT_HEADER_SIZE
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.events import make_rotate, parse_header, parse_rotate, stored_format_description, with_checksum
-from cdc.durable import storage_errors
-from cdc.encryption.read import open_content
-from cdc.errors import DamagedError, StorageError
-from cdc.positions import make_seq, split_seq
+from cdc.binlog.positions import make_seq, split_seq
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import open_content
 from cdc.store.formats.layout import segment_start
 
 _READ_BYTES = 8192

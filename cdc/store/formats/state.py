@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from cdc import files
-from cdc.durable import replace_file
-from cdc.errors import DamagedError, LeaseHeldError, StorageError
-from cdc.patterns import lower_name
-from cdc.positions import make_file_name, split_seq
+from cdc.base.errors import DamagedError, LeaseHeldError, StorageError
+from cdc.base.patterns import lower_name
+from cdc.binlog.positions import make_file_name, split_seq
+from cdc.disk import files
+from cdc.disk.durable import replace_file
 from cdc.store.formats import layout
 
 # --- where the store begins

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cdc import files
+from cdc.base.errors import DamagedError, StorageError, VersionError
 from cdc.binlog.entry import Entries
-from cdc.durable import replace_file
-from cdc.errors import DamagedError, StorageError, VersionError
+from cdc.disk import files
+from cdc.disk.durable import replace_file
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segment_start
 from cdc.store.formats.state import lock_holder, read_capture_state

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import CdcError, StorageError, UsageError
+from cdc.base.patterns import PatternError, TablePattern, is_list
 from cdc.binlog.constants import HEADER_SIZE, MAGIC, EventType
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
-from cdc.encryption.read import open_content
-from cdc.errors import CdcError, StorageError, UsageError
-from cdc.patterns import PatternError, TablePattern, is_list
-from cdc.positions import CommitPosition
+from cdc.binlog.positions import CommitPosition
+from cdc.disk.encryption.read import open_content
 from cdc.store.formats.time_index import CommitTimeLimit
 
 if TYPE_CHECKING:
-    from cdc.sql.statements import Statement
+    from cdc.binlog.sql.statements import Statement
 
 _BRIDGE_BYTES = 16384
 """A filtered batch includes a gap of so many bytes of other tables' transactions rather than begin a new range, because
@@ -290,7 +290,7 @@ def names_other_tables(segment: Path, entry: np.void, tables: Iterable[str]) -> 
 
     Returns False if that is not certain. Raises StorageError.
     """
-    from cdc.sql.changes import Unsupported, table_of
+    from cdc.binlog.sql.changes import Unsupported, table_of
 
     ours = {table.lower() for table in tables}
     databases = {table.partition(".")[0] for table in ours}
@@ -325,7 +325,7 @@ def _read_statements(segment: Path, entry: np.void) -> list[Statement]:
 
 def statements_in(data: bytes, has_checksum: bool) -> list[Statement]:
     """Returns the DDL statements among the events of a transaction; none if it has rows as well."""
-    from cdc.sql.statements import classify  # slow to import, and most batches have rows alone
+    from cdc.binlog.sql.statements import classify  # slow to import, and most batches have rows alone
 
     statements: list[Statement] = []
     at = 0

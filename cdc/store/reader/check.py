@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc.errors import DamagedError
-from cdc.positions import format_seq, split_seq
+from cdc.base.errors import DamagedError
+from cdc.binlog.positions import format_seq, split_seq
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.missing import kept_names, read_damaged

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cdc.base.errors import UsageError
+from cdc.base.units import iso_time_us, time_us
 from cdc.binlog.entry import EntryFlag
-from cdc.errors import UsageError
-from cdc.positions import format_seq, make_seq
+from cdc.binlog.positions import format_seq, make_seq
 from cdc.store.reader.store import Store
-from cdc.units import iso_time_us, time_us
 
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _MYSQL = re.compile(rf"({_UUID})((?::(?:[A-Za-z_]\w*|\d+(?:-\d+)?))+)")

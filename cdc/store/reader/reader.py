@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from cdc.base.errors import DamagedError, StorageError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
-from cdc.errors import DamagedError, StorageError
-from cdc.log import get_logger
-from cdc.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_file_name, split_seq
-from cdc.schemas import Schemas
+from cdc.binlog.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_file_name, split_seq
+from cdc.binlog.sql.schemas import Schemas
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, SegmentStats, StoreStats, read_entries
 from cdc.store.formats.missing import first_after, kept_names, read_removed, require_kept

@@ -25,13 +25,13 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import ConfigError, DamagedError, StorageError, UsageError
 from cdc.binlog.entry import Entries
-from cdc.durable import storage_errors
-from cdc.encryption import container, keys
-from cdc.encryption.keys import Key
-from cdc.encryption.read import MappedContent, empty_memory, header_of, map_content
-from cdc.errors import ConfigError, DamagedError, StorageError, UsageError
+from cdc.disk import files
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption import container, keys
+from cdc.disk.encryption.keys import Key
+from cdc.disk.encryption.read import MappedContent, empty_memory, header_of, map_content
 from cdc.store.formats.index import make_header, read_entries
 from cdc.store.formats.layout import INDEX_SUFFIX, index_path
 from cdc.store.formats.segment_header import segment_header_size

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cdc.binlog.entry import Entries
-    from cdc.positions import CommitPosition
-    from cdc.schemas import Schemas
+    from cdc.binlog.positions import CommitPosition
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.store.formats.state import Beginning, CaptureState
     from cdc.store.reader.batch_builder import TableFilter
     from cdc.store.reader.check import FilesReport

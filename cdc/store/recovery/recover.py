@@ -29,15 +29,15 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import DamagedError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
 from cdc.binlog.file import Scan, rows_to_entries, scan
-from cdc.durable import replace_file, storage_errors, sync_folder
-from cdc.encryption.append import truncate_content
-from cdc.encryption.container import HEADER_SIZE as ENCRYPTED_HEADER_SIZE
-from cdc.encryption.read import content_size, file_is_encrypted, file_range
-from cdc.errors import DamagedError
-from cdc.log import get_logger
+from cdc.disk import files
+from cdc.disk.durable import replace_file, storage_errors, sync_folder
+from cdc.disk.encryption.append import truncate_content
+from cdc.disk.encryption.container import HEADER_SIZE as ENCRYPTED_HEADER_SIZE
+from cdc.disk.encryption.read import content_size, file_is_encrypted, file_range
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, CheckpointWriter, read_checkpoint, was_aborted
 from cdc.store.formats.gtids import record_missing

@@ -17,13 +17,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cdc import files
+from cdc.base.errors import DamagedError, UsageError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import ENTRY, Entries, EntryFlag
 from cdc.binlog.file import rows_to_entries
-from cdc.durable import remove_file, replace_file, storage_errors
-from cdc.encryption.read import MappedContent, content_size, map_content
-from cdc.errors import DamagedError, UsageError
-from cdc.log import get_logger
+from cdc.disk import files
+from cdc.disk.durable import remove_file, replace_file, storage_errors
+from cdc.disk.encryption.read import MappedContent, content_size, map_content
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import remove_checkpoint
 from cdc.store.formats.index import STATS_FILE, make_header, seal

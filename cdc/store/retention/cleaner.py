@@ -21,16 +21,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cdc.durable import storage_errors
-from cdc.errors import CdcError, StorageError
-from cdc.log import get_logger
+from cdc.base.errors import CdcError, StorageError
+from cdc.base.log import get_logger
+from cdc.base.units import iso_time_us
+from cdc.disk.durable import storage_errors
 from cdc.store.formats import layout
 from cdc.store.formats.archive_record import record_of
 from cdc.store.formats.index import IndexFile, update_stats
 from cdc.store.formats.missing import Removed, finish_removal, kept_names, read_removed, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import DiskWatch, Level
-from cdc.units import iso_time_us
 
 log = get_logger(__name__)
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from cdc.durable import explain
-from cdc.errors import ConfigError, StorageError
-from cdc.log import get_logger
-from cdc.units import human_bytes
+from cdc.base.errors import ConfigError, StorageError
+from cdc.base.log import get_logger
+from cdc.base.units import human_bytes
+from cdc.disk.durable import explain
 
 log = get_logger(__name__)
 

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Literal
 
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 
 PAGE_BYTES = 4096
 _KEPT = 4096

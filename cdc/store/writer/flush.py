@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from cdc.base.errors import CdcError, StorageError, StoreClosedError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import Entries
-from cdc.errors import CdcError, StorageError, StoreClosedError
-from cdc.log import get_logger
 from cdc.store.formats.index import seal
 from cdc.store.writer.durability import PAGE_BYTES, FlushPolicy, Latencies, LatencyStats
 from cdc.store.writer.segment import SegmentWriter

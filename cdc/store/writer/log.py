@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc import files
+from cdc.base.errors import CdcError, StorageError, StoreClosedError, UsageError
+from cdc.base.log import get_logger
 from cdc.binlog.entry import Entries
-from cdc.durable import storage_errors
-from cdc.encryption import keys
-from cdc.encryption.append import truncate_content
-from cdc.errors import CdcError, StorageError, StoreClosedError, UsageError
-from cdc.log import get_logger
-from cdc.permissions import Permissions
-from cdc.positions import format_seq, split_file_name
+from cdc.binlog.positions import format_seq, split_file_name
+from cdc.disk import files
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.append import truncate_content
+from cdc.disk.permissions import Permissions
 from cdc.store.formats import layout
 from cdc.store.formats.missing import finish_removal, removal_lock
 from cdc.store.formats.segment_header import make_segment_header, with_rotate_pos

@@ -6,8 +6,8 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from cdc.base.errors import StoreLimitError
 from cdc.binlog.entry import ENTRY_SIZE, Entries
-from cdc.errors import StoreLimitError
 from cdc.store.writer.log import RelayLog
 
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from cdc import files
+from cdc.base.errors import CdcError, StorageError
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE, Entries
-from cdc.encryption import append
-from cdc.encryption.append import AppendFile
-from cdc.encryption.read import content_size
-from cdc.errors import CdcError, StorageError
+from cdc.disk import files
+from cdc.disk.encryption import append
+from cdc.disk.encryption.append import AppendFile
+from cdc.disk.encryption.read import content_size
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.segment_header import segment_header_size, without_rotate_pos

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdc.errors import CdcError
+from cdc.base.errors import CdcError
 from cdc.testing.servers.kinds import KINDS, PASSWORD, find_kind
 from cdc.testing.servers.server import Server, client_tool, stop_detached
 

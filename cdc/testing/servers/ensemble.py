@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Self
 
-from cdc.errors import SourceUnavailableError
+from cdc.base.errors import SourceUnavailableError
 from cdc.testing.servers.kinds import HOST
 from cdc.testing.servers.server import Server, ServerSet, free_port
 

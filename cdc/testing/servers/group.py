@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 import pymysql
 
-from cdc.errors import SourceUnavailableError
+from cdc.base.errors import SourceUnavailableError
 from cdc.testing.servers.kinds import HOST, PASSWORD, USER
 from cdc.testing.servers.server import Server, ServerSet, free_port
 

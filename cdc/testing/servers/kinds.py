@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pymysql
 
-from cdc.errors import SourceUnavailableError, UsageError
+from cdc.base.errors import SourceUnavailableError, UsageError
 from cdc.testing.servers.packages import (
     DebianPackages,
     MavenArchive,

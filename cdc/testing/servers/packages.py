@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.errors import SourceUnavailableError, UnsupportedError
+from cdc.base.errors import SourceUnavailableError, UnsupportedError
 
 MIRROR_VARIABLE = "TOWPATH_DEBIAN_MIRROR"
 _KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")

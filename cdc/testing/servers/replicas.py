@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import pymysql
 
-from cdc.errors import SourceUnavailableError
+from cdc.base.errors import SourceUnavailableError
 from cdc.testing.servers.kinds import HOST, PASSWORD, USER
 from cdc.testing.servers.server import Server, ServerSet
 

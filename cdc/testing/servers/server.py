@@ -22,7 +22,7 @@ from typing import IO, Self
 
 import pymysql
 
-from cdc.errors import SourceUnavailableError, UsageError
+from cdc.base.errors import SourceUnavailableError, UsageError
 from cdc.testing.servers.kinds import HOST, KINDS, USER, Database, Kind, find_kind
 
 _PREFIX = "towpath-server-"

@@ -13,12 +13,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
+from cdc.base.errors import CdcError, SourceUnavailableError
+from cdc.binlog.positions import BinlogPosition, make_file_name, split_seq
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, SourceUnavailableError
 from cdc.meta import SourceIdentity
-from cdc.positions import BinlogPosition, make_file_name, split_seq
 from cdc.source.dump import MAX_POSITION
 from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import numbered_packets

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from cdc.base.errors import UsageError
 from cdc.binlog.constants import EventType
 from cdc.binlog.events import with_checksum
+from cdc.binlog.positions import BinlogPosition, make_seq
 from cdc.binlog.xa_rows import own_table_id
-from cdc.errors import UsageError
-from cdc.positions import BinlogPosition, make_seq
 from cdc.testing.binlog import BinlogBuilder
 
 _HEADER = struct.Struct("<IBIIIH")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from cdc.errors import UsageError
+from cdc.base.errors import UsageError
 from cdc.testing.binlog import numbered_packets, packets_of
 from cdc.testing.source.faults import Fault, Hangup, Pause, error_packet
 from cdc.testing.source.history import UUID, History

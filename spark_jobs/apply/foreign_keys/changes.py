@@ -22,8 +22,8 @@ from spark_jobs.source.split_reader import arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from cdc.binlog.sql.schemas import TableSchema
     from cdc.foreign_keys.actions import CascadedChange, Row
-    from cdc.schemas import TableSchema
     from spark_jobs.delta.present_rows import PresentRows
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.columns import SourceColumns

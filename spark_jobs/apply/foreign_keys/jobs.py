@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import NeedsSnapshotError
+from cdc.base.targets import split_table
 from cdc.batches.manifest import schemas_of
 from cdc.batches.table_batches import batches_between
-from cdc.errors import NeedsSnapshotError
 from cdc.foreign_keys.rules import refusal
-from cdc.targets import split_table
 from spark_jobs.apply.foreign_keys.reach import reached_tables
 from spark_jobs.apply.foreign_keys.search import CascadeSearch
 from spark_jobs.delta.present_rows import LakeVersion
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.batches.table_batches import TableChanges
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.config import DestinationConfig
-    from cdc.schemas import Schemas
     from spark_jobs.apply.foreign_keys.changes import CascadedRows
     from spark_jobs.apply.foreign_keys.reach import Keys
     from spark_jobs.delta.present_rows import PresentRows

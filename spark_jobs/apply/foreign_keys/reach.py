@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cdc.base.errors import CdcError, NeedsSnapshotError, RetryableError
+from cdc.base.patterns import exclusion
+from cdc.base.targets import split_table
+from cdc.binlog.positions import split_seq
+from cdc.binlog.sql.schemas import CHANGES_ROWS, ForeignKey, Schemas
 from cdc.decode.transactions import ALL_TABLES, TableHistory, Transactions, open_range
-from cdc.errors import CdcError, NeedsSnapshotError, RetryableError
 from cdc.foreign_keys.events import ParentChange, parent_changes
-from cdc.patterns import exclusion
-from cdc.positions import split_seq
-from cdc.schemas import CHANGES_ROWS, ForeignKey, Schemas
-from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cdc.store.reader.store import Store
 
 Keys = Mapping[str, tuple[ForeignKey, ...]]
-"""Foreign keys by the table that has them, as in :class:`~cdc.schemas.Schemas`."""
+"""Foreign keys by the table that has them, as in :class:`~cdc.binlog.sql.schemas.Schemas`."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from cdc.base.errors import CdcError
 from cdc.decode.transactions import TableHistory
-from cdc.errors import CdcError
 from cdc.foreign_keys.actions import Cascades, Key, Row, Table, Value
 from cdc.foreign_keys.events import TableEvents, row_changes
 from cdc.foreign_keys.rules import EXACT, STRANGE, Comparison, IncomparableError, column_of, comparison_of, fold
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from cdc.batches.manifest import Manifest
+    from cdc.binlog.sql.schemas import ForeignKey, Schemas
     from cdc.config import DestinationConfig
     from cdc.decode.transactions import Transactions
-    from cdc.schemas import ForeignKey, Schemas
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.present_rows import PresentRows
     from spark_jobs.runtime.session import TableSession

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from cdc.base.errors import TargetError, UnsupportedDdlError
 from cdc.binlog.table_map import ColumnMeta
 from cdc.decode.columns import contradiction
-from cdc.errors import TargetError, UnsupportedDdlError
 from spark_jobs.apply.schema.columns import columns_of, holds
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
+    from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
     from cdc.decode import TableLayout
     from cdc.decode.columns import Column
-    from cdc.schemas import ColumnSchema, TableSchema
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target
 

@@ -24,7 +24,7 @@ from spark_jobs.delta.tables import ddl_type
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from cdc.schemas import TableSchema
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.apply.schema.plan import Plan, PlannedColumn
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
 
-from cdc.targets import MODE_COLUMNS, SOURCE_COLUMN
+from cdc.base.targets import MODE_COLUMNS, SOURCE_COLUMN
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import BEFORE, MODE_PROPERTY, ddl_type
 

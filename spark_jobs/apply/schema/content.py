@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.targets import SOURCE_COLUMN
+from cdc.base.targets import SOURCE_COLUMN
 from spark_jobs.apply.schema.plan import NOTHING, differs
 from spark_jobs.delta.layout import Layout, layout_of
 from spark_jobs.delta.sql import literal, quote

@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
-from cdc.schemas import TableSchema
-from cdc.sql.changes import CreateTable, DropPartitions, MovePartition, UnknownEffect, Unsupported
-from cdc.targets import (
+from cdc.base.errors import ConfigError, TargetError, UnsupportedDdlError
+from cdc.base.targets import (
     BEGINS_PROPERTY,
     GENERATION_PROPERTY,
     KEPT_PROPERTY,
@@ -25,6 +23,8 @@ from cdc.targets import (
     SOURCE_COLUMN,
     begins_of,
 )
+from cdc.binlog.sql.changes import CreateTable, DropPartitions, MovePartition, UnknownEffect, Unsupported
+from cdc.binlog.sql.schemas import TableSchema
 from spark_jobs.apply.schema.column_reading import ColumnReading, columns_to_read
 from spark_jobs.apply.schema.columns import (
     MAPPING,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cdc.schemas import ColumnSchema, TableSchema
-from cdc.sql.changes import Change, Null, OldRows, Unknown
-from cdc.sql.conversions import Same, ValueEffect, Widened, computes_alike, value_effect
-from cdc.sql.shapes import shape_of
-from cdc.sql.track import plan_columns
+from cdc.binlog.sql.changes import Change, Null, OldRows, Unknown
+from cdc.binlog.sql.conversions import Same, ValueEffect, Widened, computes_alike, value_effect
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
+from cdc.binlog.sql.shapes import shape_of
+from cdc.binlog.sql.track import plan_columns
 
 NULL = Null()
 _EXPRESSION = Unknown("it is generated, perhaps by another expression")

@@ -30,8 +30,8 @@ from spark_jobs.source.column_types import from_arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from cdc.schemas import TableSchema
-    from cdc.sql.changes import MovePartition
+    from cdc.binlog.sql.changes import MovePartition
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.tables import Target
     from spark_jobs.runtime.session import TableSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from cdc.sql.partitions import Partitions, read_partitions
+from cdc.binlog.sql.partitions import Partitions, read_partitions
 from spark_jobs.apply.schema.columns import columns_of
 from spark_jobs.apply.schema.content import (
     deletes_statement,
@@ -25,8 +25,8 @@ from spark_jobs.delta.sql import quote
 from spark_jobs.runtime.session import view_of
 
 if TYPE_CHECKING:
-    from cdc.schemas import TableSchema
-    from cdc.sql.changes import DropPartitions
+    from cdc.binlog.sql.changes import DropPartitions
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target

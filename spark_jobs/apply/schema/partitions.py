@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from cdc.binlog.sql.partitions import DEFAULT, MAXVALUE, NULL, Call, ColumnOf, Expression, Number, Partition, Partitions
 from cdc.decode.policies import fraction_digits
-from cdc.sql.partitions import DEFAULT, MAXVALUE, NULL, Call, ColumnOf, Expression, Number, Partition, Partitions
 from spark_jobs.delta.sql import literal, quote, text_literal
 
 if TYPE_CHECKING:
-    from cdc.schemas import ColumnSchema, TableSchema
+    from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
     from spark_jobs.apply.schema.columns import DeltaColumn
     from spark_jobs.delta.tables import Target
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cdc.schemas import ColumnSchema, TableSchema
-from cdc.sql.changes import Constant, Null, Unknown
-from cdc.sql.conversions import Converted
+from cdc.binlog.sql.changes import Constant, Null, Unknown
+from cdc.binlog.sql.conversions import Converted
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from spark_jobs.apply.schema.columns import DeltaColumn, Goal, holds, widens
 from spark_jobs.apply.schema.values import Expression, constant_sql, conversion, doubtful, history_type
 from spark_jobs.delta.sql import quote

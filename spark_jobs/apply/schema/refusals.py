@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdc.errors import NeedsSnapshotError, UnsupportedDdlError
+from cdc.base.errors import NeedsSnapshotError, UnsupportedDdlError
 
 if TYPE_CHECKING:
     from spark_jobs.apply.schema.statements import DdlStatement

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as t
 
-from cdc.errors import UnsupportedDdlError
-from cdc.log import get_logger
-from cdc.sql.changes import Unknown
-from cdc.sql.conversions import Converted
-from cdc.targets import application_id
+from cdc.base.errors import UnsupportedDdlError
+from cdc.base.log import get_logger
+from cdc.base.targets import application_id
+from cdc.binlog.sql.changes import Unknown
+from cdc.binlog.sql.conversions import Converted
 from spark_jobs.apply.schema.columns import DeltaColumn, columns_of
 from spark_jobs.apply.schema.content import rewrite_statement
 from spark_jobs.apply.schema.evolve import properties_after
@@ -36,7 +36,7 @@ from spark_jobs.runtime.session import transaction
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdc.schemas import TableSchema
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.delta.log import DeltaState
 
 _log = get_logger(__name__)

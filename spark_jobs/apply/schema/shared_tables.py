@@ -3,7 +3,7 @@
 A shared table has the columns of all its members. A column is added, or widened, when the first of them has it; it is
 never dropped, renamed or narrowed, since others may still have it as it was. What a member has recorded about the table
 (generation, tracked schema, server) is kept under its own name among the table's properties; see
-:func:`cdc.targets.properties_for`.
+:func:`cdc.base.targets.properties_for`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from cdc.errors import TargetError
-from cdc.log import get_logger
-from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, SINCE_PROPERTY, records_of
+from cdc.base.errors import TargetError
+from cdc.base.log import get_logger
+from cdc.base.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, SINCE_PROPERTY, records_of
 from spark_jobs.apply.schema.columns import WIDENING, DeltaColumn, columns_of, holds, widens
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tables import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import types as t
 
     from cdc.batches.manifest import Manifest
-    from cdc.schemas import TableSchema
+    from cdc.binlog.sql.schemas import TableSchema
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.source.columns import SourceColumns
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdc.base.errors import DamagedError
 from cdc.batches.manifest import schemas_of
 from cdc.binlog.constants import MAGIC, EventType
 from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
-from cdc.decode.transactions import Transactions, open_range
-from cdc.errors import DamagedError
-from cdc.schemas import Offsets
-from cdc.sql.changes import (
+from cdc.binlog.sql.changes import (
     Change,
     CreateTable,
     DropDatabase,
@@ -29,9 +27,11 @@ from cdc.sql.changes import (
     Unsupported,
     table_of,
 )
-from cdc.sql.moment import Moment
-from cdc.sql.server import Server
-from cdc.sql.statements import Statement, classify
+from cdc.binlog.sql.moment import Moment
+from cdc.binlog.sql.schemas import Offsets
+from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.statements import Statement, classify
+from cdc.decode.transactions import Transactions, open_range
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import ByteRange, Manifest
@@ -70,7 +70,7 @@ def read_statements(
     ranges: Sequence[ByteRange], *, ignores_case: bool, system_zone: Offsets = ()
 ) -> Iterator[DdlStatement]:
     """Yields the DDL statements in the ranges, in their order. ``ignores_case``: as for
-    :func:`~cdc.sql.statements.classify`. ``system_zone``: the server's own time zone. Raises DamagedError."""
+    :func:`~cdc.binlog.sql.statements.classify`. ``system_zone``: the server's own time zone. Raises DamagedError."""
     for one in ranges:
         segment = open_range(one.path, one.offset, one.length).between(0, None)
         begins, ends = segment.bounds()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from cdc.binlog.sql.changes import Constant
+from cdc.binlog.sql.conversions import Converted, Doubt, ValueEffect
+from cdc.binlog.sql.schemas import ColumnSchema
+from cdc.binlog.sql.shapes import INTEGER_BYTES, shape_of
 from cdc.decode.policies import hashed, masked
-from cdc.schemas import ColumnSchema
-from cdc.sql.changes import Constant
-from cdc.sql.conversions import Converted, Doubt, ValueEffect
-from cdc.sql.shapes import INTEGER_BYTES, shape_of
 from spark_jobs.apply.schema.columns import INTEGERS, holds, widens
 from spark_jobs.delta.sql import literal, text_literal
 from spark_jobs.delta.tables import ddl_type

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.canal import canal_server, enable_canal, go_client, java_client
 from benchmarks.peers import Peer
-from cdc.cache import cache_dir
+from cdc.disk.cache import cache_dir
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.canal_shop import capture, write_shop
 

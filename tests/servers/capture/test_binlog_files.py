@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from cdc import cli
+from cdc.base.errors import CdcError, DamagedError, IdentityError, SourceRefusedError, SourceUnavailableError
+from cdc.binlog.gtids import MariadbPosition
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.decode import read
-from cdc.errors import CdcError, DamagedError, IdentityError, SourceRefusedError, SourceUnavailableError
-from cdc.gtids import MariadbPosition
 from cdc.source import folder_dump
 from cdc.source.scan import read_file_start
 from cdc.store.formats.index import read_entries

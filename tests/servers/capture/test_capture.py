@@ -18,12 +18,12 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
+from cdc.base.errors import CdcError, CutOffError, IdentityError, SourceRefusedError, UnsupportedEventError
 from cdc.batches.service import BatchService
 from cdc.binlog.constants import ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.file import BinlogFile
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.errors import CdcError, CutOffError, IdentityError, SourceRefusedError, UnsupportedEventError
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.batch_builder import Limits

@@ -17,11 +17,11 @@ from typing import NoReturn
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.base.errors import SourceRefusedError, SourceUnavailableError
 from cdc.capture import Capture
 from cdc.capture.config_watch import ConfigWatch
 from cdc.capture.servers import SourceServers
 from cdc.config import DestinationConfig
-from cdc.errors import SourceRefusedError, SourceUnavailableError
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
 from tests.fault.support import wait_for

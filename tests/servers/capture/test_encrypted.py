@@ -17,9 +17,9 @@ import pytest
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.decode import read
-from cdc.encryption import keys
-from cdc.encryption.container import BLOCK_BYTES, frames_of
-from cdc.encryption.read import file_is_encrypted
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.container import BLOCK_BYTES, frames_of
+from cdc.disk.encryption.read import file_is_encrypted
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.encryption import FIRST

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pymysql.cursors import Cursor
 
+from cdc.base.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError, UsageError
+from cdc.binlog.gtids import GtidSet
 from cdc.capture import Capture
 from cdc.capture.accept_loss import accept_loss, examine_servers
 from cdc.commands.check import examine
 from cdc.config import DestinationConfig, load
-from cdc.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError, UsageError
-from cdc.gtids import GtidSet
 from cdc.meta import open_meta
 from cdc.metrics.capture import CaptureCollector, CaptureMonitor
 from cdc.status import collect

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import SourceRefusedError, UnsupportedEventError
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.decode.reader import DecodeOptions, read
-from cdc.errors import SourceRefusedError, UnsupportedEventError
 from cdc.testing.servers import Server
 from tests.support.snapshots import write_config
 from tests.support.versions import lacks, needs

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import IdentityError, SourceRefusedError
 from cdc.batches.service import BatchService
 from cdc.capture import Capture, proof, reread
 from cdc.capture.start import prove_start
 from cdc.commands.check import examine
 from cdc.config import DestinationConfig, load
-from cdc.errors import IdentityError, SourceRefusedError
 from cdc.meta import open_meta
 from cdc.source.connection import connect
 from cdc.store.reader.reader import StoreReader

@@ -16,11 +16,11 @@ from pymysql.constants import COMMAND
 from pymysqlreplication.event import GtidEvent
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
+from cdc.base.errors import UnsupportedEventError
+from cdc.binlog.positions import BinlogPosition
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, SourceConfig
 from cdc.decode.reader import DecodeOptions, read
-from cdc.errors import UnsupportedEventError
-from cdc.positions import BinlogPosition
 from cdc.source.dump import DumpStream
 from cdc.testing.servers import Server
 from tests.servers.capture.test_capture import configure, kill_dump_threads, position

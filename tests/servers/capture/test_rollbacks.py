@@ -9,10 +9,10 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.decode.reader import read
-from cdc.errors import UnsupportedEventError
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import Server

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cdc import cli
+from cdc.base.errors import UnsupportedDdlError
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.decode import DecodeOptions, read
-from cdc.errors import UnsupportedDdlError
 from cdc.source.server import current_position
 from cdc.testing.servers import Server
 from tests.servers.capture.test_schema_history import configure

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from cdc import cli
-from cdc.binlog.entry import EntryFlag
-from cdc.binlog.file import BinlogFile
-from cdc.capture import Capture, schema_history
-from cdc.config import DestinationConfig, TablesConfig, load
-from cdc.errors import (
+from cdc.base.errors import (
     ConfigError,
     SourceRefusedError,
     SourceUnavailableError,
     UnsupportedDdlError,
     UnsupportedTypeError,
 )
-from cdc.schemas import Schemas
+from cdc.binlog.entry import EntryFlag
+from cdc.binlog.file import BinlogFile
+from cdc.binlog.sql.schemas import Schemas
+from cdc.capture import Capture, schema_history
+from cdc.config import DestinationConfig, TablesConfig, load
 from cdc.source.schemas import read_schemas
 from cdc.source.server import Connection
 from cdc.store.formats.index import read_entries

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.capture import Capture
-from cdc.errors import UnsupportedEventError
 from cdc.testing.servers import HOST, PASSWORD, Server
 from tests.servers.capture.test_unsupported import configure, ids, position
 

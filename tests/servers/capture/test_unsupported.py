@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.decode.reader import read
-from cdc.errors import UnsupportedEventError
 from cdc.source.connection import query
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments

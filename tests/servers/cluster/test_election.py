@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from cdc.base.errors import LeaseHeldError, MetaUnavailableError, NotLeaderError
 from cdc.cluster.candidacy import Candidacy
 from cdc.cluster.client_election import ClientElection
 from cdc.cluster.discovery import Discovery
 from cdc.cluster.member import Member
 from cdc.cluster.nodes import Server, Tree
-from cdc.errors import LeaseHeldError, MetaUnavailableError, NotLeaderError
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.meta_contract import IDENTITY
 from cdc.testing.servers import Server as DatabaseServer

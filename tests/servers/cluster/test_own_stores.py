@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import yaml
 
+from cdc.base.errors import ConfigError, CutOffError, SourceRefusedError
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.errors import ConfigError, CutOffError, SourceRefusedError
 from cdc.meta import open_meta
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server

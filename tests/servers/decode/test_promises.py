@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cdc.base.errors import SourceRefusedError
 from cdc.decode import DecodeOptions, DecodeStats, read
-from cdc.errors import SourceRefusedError
 from cdc.testing.servers import Server
 
 SERVERS = ("mysql9", "mariadb10", "mariadb11")

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cdc.base.errors import UsageError
 from cdc.decode.charsets.tables import charset_of
-from cdc.errors import UsageError
 from cdc.testing.servers import Server
 from tests.support.type_matrix import catalog, page, plan
 from tests.support.type_matrix.column import Column, Table, as_delta

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import BatchError
 from cdc.config import load
 from cdc.config.memory import in_memory, run_folder
 from cdc.connector import TcpConnector, ZooKeeper, connect, connect_cluster
-from cdc.errors import BatchError
 from cdc.server import EmbeddedServer
 from cdc.testing.servers import HOST, USER, Server, free_port
 from tests.fault.support import wait_for

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cdc import snapshot
+from cdc.base.errors import IdentityError, RetryableError, StoreIncompleteError
 from cdc.capture import Capture
-from cdc.errors import IdentityError, RetryableError, StoreIncompleteError
 from cdc.snapshot import positions
 from cdc.snapshot.session import close, open_session
 from cdc.source.connection import query

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from cdc import snapshot
+from cdc.base.errors import ConfigError, IdentityError, SchemaChangedError, UnsupportedError, VersionError
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
-from cdc.errors import ConfigError, IdentityError, SchemaChangedError, UnsupportedError, VersionError
 from cdc.snapshot import positions, taking
 from cdc.snapshot import reader as reading
 from cdc.snapshot.files import SnapshotFiles

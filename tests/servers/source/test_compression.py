@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import zstandard
 
+from cdc.base.errors import SourceRefusedError, SourceUnavailableError
 from cdc.capture import Capture
 from cdc.config import SourceConfig, load
-from cdc.errors import SourceRefusedError, SourceUnavailableError
 from cdc.source.compressed_socket import CompressedSocket
 from cdc.source.connection import connect, query
 from cdc.store.formats.layout import list_segments

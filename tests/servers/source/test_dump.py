@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
+from cdc.base.errors import SourceRefusedError
 from cdc.binlog.constants import FLAG_ARTIFICIAL, EventType
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
-from cdc.errors import SourceRefusedError
-from cdc.positions import BinlogPosition
 from cdc.source.connection import connect
 from cdc.source.dump import DumpStream, dump_request, open_dump, register_request
 from cdc.source.server import binlog_files, current_position, replicas

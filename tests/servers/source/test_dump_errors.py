@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
+from cdc.base.errors import CdcError, IdentityError, SourceRefusedError
+from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
-from cdc.errors import CdcError, IdentityError, SourceRefusedError
-from cdc.positions import BinlogPosition
 from cdc.source.connection import connect
 from cdc.source.dump import DumpStream, ShortDump
 from cdc.source.dump_errors import REFUSALS, explain_dump_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.patterns import lower_name
+from cdc.base.patterns import lower_name
 from cdc.testing.servers import Server
 
 _CHUNK = 4000

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from cdc import cli
+from cdc.base.errors import ConfigError, SourceRefusedError
+from cdc.binlog.gtids import GtidSet, MariadbGtid, MariadbPosition
+from cdc.binlog.positions import BinlogPosition
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, SourceConfig, load
 from cdc.decode.reader import read
-from cdc.errors import ConfigError, SourceRefusedError
-from cdc.gtids import GtidSet, MariadbGtid, MariadbPosition
-from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, query
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
 from cdc.source.purge import PurgeWatch

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from cdc.base.errors import SourceRefusedError
 from cdc.config import SourceConfig
-from cdc.errors import SourceRefusedError
 from cdc.source.connection import connect, query
 from cdc.source.dump import DumpStream
 from cdc.source.server import current_position

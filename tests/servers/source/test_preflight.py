@@ -9,9 +9,9 @@ from typing import Literal
 import pymysql
 import pytest
 
+from cdc.base.errors import CdcError, SourceRefusedError, SourceUnavailableError
+from cdc.binlog.sql.schemas import ColumnSchema
 from cdc.config import DestinationConfig, parse
-from cdc.errors import CdcError, SourceRefusedError, SourceUnavailableError
-from cdc.schemas import ColumnSchema
 from cdc.source.connection import connect
 from cdc.source.findings import Finding
 from cdc.source.preflight import check_kind, check_source, require_source

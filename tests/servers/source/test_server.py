@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import ConfigError, DamagedError, SourceRefusedError, VersionError
+from cdc.binlog.gtids import parse_state
+from cdc.binlog.sql.schemas import Schemas
 from cdc.config import SourceConfig, TablesConfig
-from cdc.errors import ConfigError, DamagedError, SourceRefusedError, VersionError
-from cdc.gtids import parse_state
-from cdc.schemas import Schemas
 from cdc.source.connection import connect
 from cdc.source.history import executed_gtids
 from cdc.source.schemas import read_schemas

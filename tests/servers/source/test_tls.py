@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import ConfigError, SourceRefusedError, SourceUnavailableError
 from cdc.config import SourceConfig
-from cdc.errors import ConfigError, SourceRefusedError, SourceUnavailableError
 from cdc.source.connection import connect, explain, place_of, query
 from cdc.source.dump import DumpStream
 from cdc.source.server import current_position

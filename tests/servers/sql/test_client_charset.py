@@ -5,8 +5,8 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from cdc.sql.changes import AddColumn, Constant
-from cdc.sql.statements import classify
+from cdc.binlog.sql.changes import AddColumn, Constant
+from cdc.binlog.sql.statements import classify
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.conftest import Database
 from tests.support.ddl_run import binlog_statements

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from cdc.sql.changes import Unknown
-from cdc.sql.conversions import Same, value_effect
+from cdc.binlog.sql.changes import Unknown
+from cdc.binlog.sql.conversions import Same, value_effect
 from cdc.testing.servers import Server
 from tests.conftest import Database
 from tests.support.ddl_conversions import LENIENT, MODES, STRICT, Conversions, server_schema

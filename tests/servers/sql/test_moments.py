@@ -7,11 +7,11 @@ from itertools import product
 
 import pytest
 
+from cdc.binlog.sql.changes import AddColumn, Constant, Null
+from cdc.binlog.sql.moment import Moment
+from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.statements import classify
 from cdc.source.schemas import system_zone
-from cdc.sql.changes import AddColumn, Constant, Null
-from cdc.sql.moment import Moment
-from cdc.sql.server import Server as SqlServer
-from cdc.sql.statements import classify
 from cdc.testing.servers import Server
 from tests.support.ddl_run import binlog_statements
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
+from cdc.base.errors import UnsupportedDdlError
+from cdc.binlog.sql.schemas import TableSchema
+from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.statements import classify
+from cdc.binlog.sql.track import apply_changes
 from cdc.config import SourceConfig, TablesConfig
-from cdc.errors import UnsupportedDdlError
-from cdc.schemas import TableSchema
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.source.server import Connection
-from cdc.sql.server import Server as SqlServer
-from cdc.sql.statements import classify
-from cdc.sql.track import apply_changes
 from cdc.testing.servers import PASSWORD, Server
 from tests.conftest import Database
 from tests.support.ddl_random import RandomAlter

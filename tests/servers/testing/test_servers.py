@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import SourceUnavailableError, UsageError
+from cdc.base.errors import SourceUnavailableError, UsageError
 from cdc.testing.servers import Server, client_tool, free_port, packages, stop_detached
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc import files
 from cdc.config import DestinationConfig, load
+from cdc.disk import files
 from cdc.testing.faults import UnflushedFiles
 from cdc.testing.source import FakeSource
 from tests.slow.capture.support import Configure

@@ -4,8 +4,8 @@ import shutil
 from collections.abc import Callable
 from typing import TypeAlias
 
+from cdc.base.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.testing.source import FakeSource, Fault, History
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.harness import SessionHarness

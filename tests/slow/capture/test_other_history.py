@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from cdc.base.errors import IdentityError
 from cdc.capture import Capture
-from cdc.errors import IdentityError
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.source import FakeSource, History, SwitchHistory, sample_history
 from cdc.testing.source.check import find_problems

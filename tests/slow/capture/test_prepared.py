@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc import files
+from cdc.base.errors import CdcError, DamagedError, UnsupportedEventError
+from cdc.binlog.positions import BinlogPosition
 from cdc.capture import Capture
 from cdc.capture.prepared_search import PreparedSearch
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, DamagedError, UnsupportedEventError
-from cdc.positions import BinlogPosition
+from cdc.disk import files
 from cdc.store.formats.prepared import PreparedTransaction, pending
 from cdc.testing.binlog import packets_of
 from cdc.testing.faults import FaultyFiles, UnflushedFiles

@@ -10,10 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from cdc.binlog.constants import EventType
-from cdc.capture import Capture, reconnect
-from cdc.config import DestinationConfig
-from cdc.errors import (
+from cdc.base.errors import (
     CdcError,
     CorruptStreamError,
     DamagedError,
@@ -22,7 +19,10 @@ from cdc.errors import (
     StorageError,
     UsageError,
 )
-from cdc.positions import make_seq
+from cdc.binlog.constants import EventType
+from cdc.binlog.positions import make_seq
+from cdc.capture import Capture, reconnect
+from cdc.config import DestinationConfig
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.store.writer.log import RelayLog

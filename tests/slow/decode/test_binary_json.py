@@ -13,7 +13,7 @@ import pytest
 def test_with_bounds_checks(seed: int) -> None:
     """Damaged documents and partial updates never make a kernel leave an array."""
     script = (
-        "from cdc.binlog.jit import BOUNDS_CHECKED; assert BOUNDS_CHECKED\n"
+        "from cdc.kernels.jit import BOUNDS_CHECKED; assert BOUNDS_CHECKED\n"
         "from tests.unit.decode import test_binary_json as t\n"
         f"for raw in t.damaged({seed}, 3000): t.outcome(raw, b'')\n"
         f"print(t.damage_event({seed}, 1500))\n"

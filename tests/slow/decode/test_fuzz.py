@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import DamagedError, SourceRefusedError
 from cdc.decode.transactions import Transactions
-from cdc.errors import DamagedError, SourceRefusedError
 from tests.support.unit_decode import (
     KINDS,
     TABLE,
@@ -167,7 +167,7 @@ def test_cut_rows(kind: str) -> None:
 def test_with_bounds_checks(seed: int) -> None:
     """The whole corpus in a process in which every array access of the kernels is checked and memory is measured."""
     script = (
-        "from cdc.binlog.jit import BOUNDS_CHECKED; assert BOUNDS_CHECKED\n"
+        "from cdc.kernels.jit import BOUNDS_CHECKED; assert BOUNDS_CHECKED\n"
         "from tests.support.unit_decode_fuzz import everything\n"
         f"everything({seed})\n"
     )

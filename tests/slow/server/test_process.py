@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cdc.base.errors import ConfigError, PeerUnavailableError
 from cdc.client import connect, open_batches, open_store
 from cdc.config import DestinationConfig
 from cdc.decode.transactions import open_range
-from cdc.errors import ConfigError, PeerUnavailableError
 from cdc.meta import open_meta
 from cdc.testing.servers import free_port
 from cdc.wire.files import uri_of

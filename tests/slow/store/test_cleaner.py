@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import CutOffError
+from cdc.base.errors import CutOffError
 from cdc.store.formats.layout import schemas_folder
 from cdc.store.formats.missing import read_removed
 from cdc.store.reader.batch_builder import Limits
@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 KILLER = """
 import os, signal, sys
 from pathlib import Path
-from cdc import files
+from cdc.disk import files
 from cdc.store.retention.cleaner import remove_until
 
 class Killing(files.Files):

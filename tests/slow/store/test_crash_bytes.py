@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdc import files
+from cdc.base.errors import CdcError, DamagedError, VersionError
 from cdc.batches.manifest import Manifest
 from cdc.batches.manifest_files import parse_manifest
 from cdc.binlog.entry import Entries
-from cdc.errors import CdcError, DamagedError, VersionError
+from cdc.disk import files
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import Outstanding
 from cdc.meta.file import FileMeta, parse

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc import files
-from cdc.errors import DamagedError, VersionError
+from cdc.base.errors import DamagedError, VersionError
+from cdc.disk import files
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.reader.batch_builder import Limits

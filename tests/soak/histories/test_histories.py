@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.binlog.gtids import Flavor, GtidSet, parse_state
 from cdc.config import DestinationConfig, load
-from cdc.gtids import Flavor, GtidSet, parse_state
 from cdc.store.formats.gtids import gtids_at_end
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server

@@ -21,7 +21,7 @@ from typing import Self
 import pymysql
 from pymysql.cursors import Cursor
 
-from cdc.positions import split_seq
+from cdc.binlog.positions import split_seq
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.soak.histories.accounts import DATABASE, EXCLUDED

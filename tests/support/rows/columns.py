@@ -10,9 +10,9 @@ from typing import Any
 
 from pymysql.charset import charset_by_id
 
+from cdc.base.errors import DamagedError, UnsupportedTypeError
+from cdc.binlog.sql.schemas import ColumnSchema
 from cdc.binlog.table_map import ColumnMeta, ColumnType
-from cdc.errors import DamagedError, UnsupportedTypeError
-from cdc.schemas import ColumnSchema
 from tests.support.rows import binary_json, values
 from tests.support.rows.charsets import Charset
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from cdc.base.errors import DamagedError, UnsupportedEventError
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MAGIC, EventType
 from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile
+from cdc.binlog.sql.schemas import TableSchema
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
-from cdc.errors import DamagedError, UnsupportedEventError
-from cdc.schemas import TableSchema
 from tests.support.rows import binary_json, charsets
 from tests.support.rows.charsets import Charset
 from tests.support.rows.columns import Bytes, Column

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pymysql
 
-from cdc.errors import UsageError
+from cdc.base.errors import UsageError
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 

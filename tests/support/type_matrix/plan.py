@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pymysql
 
-from cdc.errors import UsageError
+from cdc.base.errors import UsageError
 from tests.support.type_matrix import numbers, special, temporal, texts
 from tests.support.type_matrix.catalog import Catalog
 from tests.support.type_matrix.column import Column, Table

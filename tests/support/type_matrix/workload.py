@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pymysql
 
-from cdc.errors import UsageError
+from cdc.base.errors import UsageError
 from tests.support.type_matrix.column import Column, Table, answers
 from tests.support.type_matrix.special import LARGE
 from tests.support.type_matrix.temporal import OLD

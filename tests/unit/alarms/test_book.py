@@ -11,8 +11,8 @@ import pytest
 from cdc.alarms.book import AlarmBook, read_records
 from cdc.alarms.conditions import Condition, Findings
 from cdc.alarms.notice import Notice
+from cdc.base.errors import CdcError, DamagedError, VersionError
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, DamagedError, VersionError
 from tests.support.alarms import with_alarms
 from tests.support.unit_batches import Clock, make_config
 

@@ -18,8 +18,8 @@ import pytest
 
 from cdc.alarms.handlers import Command, HandlerError, Mail, Webhook
 from cdc.alarms.notice import Notice
+from cdc.base.errors import ConfigError
 from cdc.config import DestinationConfig
-from cdc.errors import ConfigError
 from tests.support.alarms import SECRET, mail_server, program, receiver, wait_until, with_alarms
 from tests.support.server import Certificates, make_certificates
 from tests.support.unit_batches import make_config

@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 from cdc.alarms.conditions import Facts
 from cdc.alarms.start import watched
 from cdc.alarms.watch import AlarmWatch
+from cdc.base.errors import LeaseHeldError, SourceRefusedError
 from cdc.batches.service import BatchService
 from cdc.cli import main
 from cdc.config import DestinationConfig
-from cdc.errors import LeaseHeldError, SourceRefusedError
 from tests.support.alarms import SECRET, Receiver, program, receiver, wait_until, with_alarms
 from tests.support.commit_times import fill
 from tests.support.unit_batches import IDENTITY, make_config

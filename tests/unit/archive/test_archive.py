@@ -14,8 +14,8 @@ from cdc.archive.restore import restore
 from cdc.archive.states import KEPT_STATES
 from cdc.archive.verify import verify
 from cdc.archive.writer import Archiver, backlog_of
+from cdc.base.errors import ConfigError, CutOffError, DamagedError, IdentityError, RetryableError, UsageError
 from cdc.batches.retention import make_cleaner
-from cdc.errors import ConfigError, CutOffError, DamagedError, IdentityError, RetryableError, UsageError
 from cdc.meta.file import FileMeta
 from cdc.replication.role import LeadershipEpoch, write_epoch
 from cdc.store.formats.archive_record import read_record

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import CutOffError, LakeBehindError, StoreIncompleteError
 from cdc.batches.manifest import Parking, TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
-from cdc.errors import CutOffError, LakeBehindError, StoreIncompleteError
 from cdc.intervals import Interval, SeqRange, begins_before_capture, content_of, range_of
 from cdc.meta import Gap
 from cdc.store.formats.state import Beginning, StoreLock, record_beginning
@@ -209,7 +209,7 @@ def test_a_destination_without_a_store_is_not_complete(config: DestinationConfig
 
 
 def test_damage_in_the_interval_is_an_error(config: DestinationConfig, flip: Callable[[Path], None]) -> None:
-    from cdc.errors import DamagedError
+    from cdc.base.errors import DamagedError
     from cdc.store.formats.layout import list_segments
 
     made(config, [1, 2], sizes=[1, 50])

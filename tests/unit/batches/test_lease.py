@@ -18,11 +18,11 @@ import pytest
 
 import spark_jobs.runtime.session
 from cdc import pipeline
+from cdc.base.errors import CdcError, LeaseHeldError, MergeFailedError, StorageError, TokenError
 from cdc.batches.lease import Lease, cli_owner, exclusive, renewed
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, LeaseHeldError, MergeFailedError, StorageError, TokenError
 from tests.support.unit_batches import NumberStore, make_config, make_service
 
 MINE, OTHER = "airflow:apply_shop", "cli:elsewhere:/conf/shop.yaml"

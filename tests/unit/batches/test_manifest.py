@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import DamagedError, VersionError
 from cdc.batches.manifest import Manifest
 from cdc.batches.manifest_files import load_manifest, parse_manifest
-from cdc.errors import DamagedError, VersionError
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "manifest-v1.json"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.base.errors import LeaseHeldError, NeedsSnapshotError, UsageError
 from cdc.batches import parking
 from cdc.batches.manifest import Parking, TableResult
 from cdc.batches.parking import (
@@ -26,7 +27,6 @@ from cdc.batches.parking import (
 from cdc.batches.retention import holders
 from cdc.config.store import RetainConfig
 from cdc.config.tables import TablesConfig
-from cdc.errors import LeaseHeldError, NeedsSnapshotError, UsageError
 from cdc.meta import Outstanding, ParkedTable, Subscription, UnknownColumns
 from cdc.meta.file import FileMeta
 

@@ -14,14 +14,14 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from cdc.base.errors import ConfigError, CutOffError, LeaseHeldError, StorageError, UsageError
 from cdc.batches.retention import holders, make_cleaner
 from cdc.batches.service import BatchService
+from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
-from cdc.errors import ConfigError, CutOffError, LeaseHeldError, StorageError, UsageError
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import open_meta
-from cdc.schemas import Schemas, TableSchema
 from cdc.status import collect
 from cdc.store.formats.layout import schemas_folder
 from cdc.store.reader.reader import StoreReader

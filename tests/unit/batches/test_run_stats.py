@@ -7,9 +7,9 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.base.log import configure
 from cdc.batches.manifest import Parking, TableResult
 from cdc.batches.results import run_stats
-from cdc.log import configure
 from cdc.testing.pipeline import sample_manifest
 
 

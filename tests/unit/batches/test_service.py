@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, TokenError, UsageError
 from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.protocol import Batches
 from cdc.batches.service import BatchService, limits_of
 from cdc.config import DestinationConfig
-from cdc.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, TokenError, UsageError
 from tests.support.unit_batches import TX_TIME_US, Clock, NumberStore, make_config, make_service
 
 A, B = "airflow:shop_apply", "cli:host:/conf/shop.yaml"

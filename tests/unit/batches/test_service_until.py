@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc.base.errors import DamagedError, StoreIncompleteError, VersionError
+from cdc.base.units import iso_time_us, time_us
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import EntryFlag
+from cdc.binlog.positions import make_seq
 from cdc.cli import main
 from cdc.config import DestinationConfig
-from cdc.durable import replace_file
-from cdc.errors import DamagedError, StoreIncompleteError, VersionError
+from cdc.disk.durable import replace_file
 from cdc.meta import open_meta
-from cdc.positions import make_seq
 from cdc.store.formats import layout
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.formats.state import StoreLock
@@ -37,7 +38,6 @@ from cdc.store.formats.time_index import (
 )
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.units import iso_time_us, time_us
 from tests.support.commit_times import SECOND, T0, entries_of, fill, say_complete, seqs_of
 from tests.support.unit_batches import IDENTITY, NumberStore, make_config, make_service
 

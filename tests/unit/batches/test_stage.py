@@ -24,19 +24,19 @@ import numpy as np
 import pytest
 import yaml
 
+from cdc.base.errors import ConfigError, DamagedError, StorageError
 from cdc.batches import stage as stage_module
 from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.batches.stage import Stage
 from cdc.binlog.file import BinlogFile
+from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.decode import DecodeOptions, decode_range, layouts
 from cdc.decode.transactions import open_range
-from cdc.errors import ConfigError, DamagedError, StorageError
 from cdc.meta import open_meta
-from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.reader import staged
 from cdc.store.reader.batch_builder import Limits, Range

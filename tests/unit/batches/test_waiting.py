@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import LeaseHeldError, StoreIncompleteError
+from cdc.base.units import time_us
 from cdc.batches.service import BatchService
 from cdc.batches.waiting import obstacle, waiting_seq
 from cdc.config import DestinationConfig
-from cdc.errors import LeaseHeldError, StoreIncompleteError
 from cdc.meta import open_meta
 from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from cdc.units import time_us
 from tests.support.unit_batches import IDENTITY, make_config
 
 OWNER = "airflow:apply_shop"

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import zstandard
 
-from cdc.binlog import frame_kernel, framer, zstd
+from cdc.base.errors import CorruptStreamError, DamagedError, UnsupportedEventError
+from cdc.binlog import frame_kernel, framer
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
 from cdc.binlog.file import BinlogFile, scan
 from cdc.binlog.framer import Framer, PackedTransactionError
 from cdc.binlog.payload import PayloadReader
+from cdc.binlog.positions import make_seq
 from cdc.decode.reader import read
-from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
-from cdc.positions import make_seq
+from cdc.kernels import zstd
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.framing import StatementHooks, feed, frame, rows_of
 from tests.support.rare_events import compressed_rows, inner, packed_log, payload_body, split_events, xa_transaction

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import ROW_EVENTS, EventType, type_name
 from cdc.binlog.event_types import BY_TYPE, TABLE, Treatment
 from cdc.binlog.file import BinlogFile
 from cdc.binlog.framer import Decision, Framer
+from cdc.binlog.positions import make_seq
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import TablesConfig
-from cdc.errors import UnsupportedEventError
-from cdc.positions import make_seq
 from cdc.store.formats.state import TableNumbers
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.framing import CollectingHooks, feed, rows_of

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc.base.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.binlog import events, frame_kernel
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
@@ -16,8 +17,7 @@ from cdc.binlog.file import scan
 from cdc.binlog.frame_events import add_table, find_table, image_columns
 from cdc.binlog.framer import EVENT_KINDS, Decision, Framer, empty_table_ids
 from cdc.binlog.optional_columns import Columns, lacking_columns, let_lack
-from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
-from cdc.positions import make_seq
+from cdc.binlog.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder, packets_of
 from cdc.testing.source.faults import renumbered
 from tests.support.framing import CollectingHooks, feed, rows_of

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdc.base.errors import DamagedError, UnsupportedEventError
 from cdc.binlog import frame_kernel, framer
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import ROW_EVENTS, EventType
@@ -22,7 +23,6 @@ from cdc.binlog.rare_events import XaStatement, parse_xa_prepare
 from cdc.binlog.xa_rows import own_table_id, read_rows
 from cdc.capture.prepared_events import with_crc
 from cdc.decode.reader import read
-from cdc.errors import DamagedError, UnsupportedEventError
 from cdc.testing.binlog import BinlogBuilder
 from tests.support import framing
 from tests.support.framing import StatementHooks, feed, rows_of

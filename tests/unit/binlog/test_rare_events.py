@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc.base.errors import CdcError, CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.binlog import frame_kernel, framer
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
@@ -19,7 +20,6 @@ from cdc.binlog.file import rows_to_entries, scan
 from cdc.binlog.framer import row_gtid
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.capture.session import _coalesce
-from cdc.errors import CdcError, CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.testing.binlog import BinlogBuilder
 from tests.support import framing
 from tests.support.framing import StatementHooks, rows_of

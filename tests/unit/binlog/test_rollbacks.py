@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
 from cdc.binlog.framer import Decision, Framer
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import TablesConfig
-from cdc.errors import UnsupportedEventError
 from cdc.store.formats.state import TableNumbers
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.framing import feed, rows_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from cdc.base.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
 from cdc.binlog.events import FormatDescription
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
 from cdc.decode.charsets.convert import decode_text
 from cdc.decode.charsets.tables import charset_of
 from cdc.decode.layout import TableLayout
-from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
-from cdc.schemas import ColumnSchema, TableSchema
 from tests.support.unit_decode import KINDS, find_events, golden
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cdc.base.errors import CdcError, ConfigError
+from cdc.binlog.sql.schemas import quoted_members
 from cdc.canal.encoder import EntryEncoder
 from cdc.canal.kernels.entries import put_items
 from cdc.canal.texts import as_text
 from cdc.canal.zones import UTC, Zone, zone_of
 from cdc.decode.transactions import Transactions
-from cdc.errors import CdcError, ConfigError
-from cdc.schemas import quoted_members
 from tests.support.canal_proto import parsed
 from tests.support.unit_decode import find_events, schemas_of, shown_values, typed
 

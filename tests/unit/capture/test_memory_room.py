@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cdc.base.errors import RetryableError, StoreLimitError
+from cdc.binlog.positions import make_seq
 from cdc.capture.memory_room import MemoryRoom
 from cdc.config import DestinationConfig, load
 from cdc.config.memory import full_mark, in_memory
-from cdc.errors import RetryableError, StoreLimitError
 from cdc.meta import Meta, open_meta
-from cdc.positions import make_seq
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import Beginning, record_beginning
 from cdc.store.reader.reader import StoreReader

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cdc.binlog.positions import make_seq
+from cdc.binlog.sql.partitions import read_partitions
+from cdc.binlog.sql.schemas import KnownPartitions, Schemas, TableSchema
+from cdc.binlog.sql.statements import classify
 from cdc.capture.partition_history import PartitionHistory
 from cdc.config import TablesConfig
-from cdc.positions import make_seq
-from cdc.schemas import KnownPartitions, Schemas, TableSchema
-from cdc.sql.partitions import read_partitions
-from cdc.sql.statements import classify
 
 EMPTY = TableSchema(columns=(), primary_key=())
 AB = "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10), PARTITION `b` VALUES LESS THAN (20))"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cdc.base.errors import CdcError, CorruptStreamError, DamagedError, SourceRefusedError, SourceUnavailableError
+from cdc.binlog.positions import BinlogPosition
 from cdc.capture.reconnect import ReconnectPolicy
-from cdc.errors import CdcError, CorruptStreamError, DamagedError, SourceRefusedError, SourceUnavailableError
-from cdc.positions import BinlogPosition
 
 AT = BinlogPosition("binlog.000002", 157)
 

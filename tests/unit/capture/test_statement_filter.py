@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import UnsupportedEventError
 from cdc.binlog.events import QueryEvent
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import TablesConfig
-from cdc.errors import UnsupportedEventError
 from cdc.store.formats.state import TableNumbers
 
 

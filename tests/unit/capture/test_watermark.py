@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import SourceRefusedError
+from cdc.binlog.positions import BinlogPosition, make_seq
 from cdc.capture.watermark import WatermarkTracker
-from cdc.errors import SourceRefusedError
-from cdc.positions import BinlogPosition, make_seq
 from cdc.source.server import ClockProbe
 from cdc.store.formats.time_index import MARGIN_US, read_time_index, time_index_path
 

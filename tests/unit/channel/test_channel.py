@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from cdc.base.errors import ChannelFullError, ConfigError, StoreClosedError, StoreLimitError, TransactionStateError
 from cdc.channel.channel import MemoryChannel
 from cdc.channel.transaction import ChannelTransaction
-from cdc.errors import ChannelFullError, ConfigError, StoreClosedError, StoreLimitError, TransactionStateError
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions
 

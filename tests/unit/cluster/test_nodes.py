@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from cdc.addresses import check_host
+from cdc.base.addresses import check_host
+from cdc.base.errors import ConfigError, DamagedError, NotLeaderError, UsageError, VersionError
 from cdc.cluster import nodes
 from cdc.cluster.nodes import LeaderRecord, Server, Tree
-from cdc.errors import ConfigError, DamagedError, NotLeaderError, UsageError, VersionError
 from cdc.wire.protocol import error_document, error_of, status_of
 
 

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from cdc import __version__, cli
+from cdc.base.errors import ConfigError, SourceUnavailableError, UsageError
 from cdc.commands import common
-from cdc.errors import ConfigError, SourceUnavailableError, UsageError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

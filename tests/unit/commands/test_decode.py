@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc import cli
+from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.decode import DecodeOptions, list_tables, read
 from cdc.decode.jsonl import json_lines, to_json_lines
-from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.unit_decode import GOLDEN, golden, schemas_of, shown_values, typed
 

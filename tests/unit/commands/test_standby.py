@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import ConfigError, UsageError
 from cdc.capture import Capture, replication
 from cdc.cli import main
 from cdc.config import DestinationConfig, parse
-from cdc.errors import ConfigError, UsageError
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.follower import Follower
 from cdc.replication.role import read_epoch

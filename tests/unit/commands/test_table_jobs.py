@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cdc import cli
+from cdc.base.errors import LeaseHeldError
 from cdc.batches import parking
 from cdc.batches.service import BatchService
+from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.config import DestinationConfig
-from cdc.errors import LeaseHeldError
 from cdc.meta import ParkedTable
-from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.store.formats import layout
 from cdc.table_jobs.snapshot import due_tables, take_snapshots
 from tests.support.unit_batches import IDENTITY, make_config, make_store

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from cdc.base.errors import ConfigError
 from cdc.config import AirflowConfig, load
-from cdc.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc import object_stores
 from cdc.config import parse
 from cdc.config.reference import json_schema
+from cdc.disk import object_stores
 from tests.support.configurations import FILE, document, message
 
 URL = "s3://bucket/archive"

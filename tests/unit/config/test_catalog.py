@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import ConfigError
 from cdc.config import DestinationConfig, load
 from cdc.config.catalog import CatalogConfig
-from cdc.errors import ConfigError
 from spark_jobs.delta.catalog import is_same_place
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import ConfigError
 from cdc.config import DestinationConfig, load
-from cdc.errors import ConfigError
 from spark_jobs.maintenance import retention_h
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import ConfigError
 from cdc.config import DestinationConfig, as_named, conf_dir, find, load, load_destination, parse
 from cdc.config.loading import server_ids
-from cdc.errors import ConfigError
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.transactions import make_transactions

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import ConfigError
 from cdc.config import load
 from cdc.config.loading import parse
 from cdc.config.memory import in_memory, run_folder
-from cdc.errors import ConfigError
 
 FILE = Path("/srv/towpath/conf/shop.yaml")
 DOCUMENT: dict[str, Any] = {

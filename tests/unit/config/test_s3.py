@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cdc import object_stores
+from cdc.base.errors import ConfigError
 from cdc.config import parse
 from cdc.config.lake import LOG_STORE, LOG_STORES
 from cdc.config.secrets import s3_access_key
-from cdc.errors import ConfigError
+from cdc.disk import object_stores
 from tests.support.configurations import FILE, document, message
 
 TARGET = "s3a://bucket/lake"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import ConfigError, SourceUnavailableError
 from cdc.config import ApplyConfig, SourceConfig, StandbyConfig, secrets
 from cdc.config.secrets import Credentials, hash_key, look_up_connections_with, source_credentials, standby_secret
-from cdc.errors import ConfigError, SourceUnavailableError
 
 URL = "mysql://cdc@db.example:3306"
 SECRET = b"0123456789abcdef0123456789abcdef"

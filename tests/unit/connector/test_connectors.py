@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from cdc.connector import Batch, Connector, connect, open_embedded
-from cdc.connector.entries import parse_entry
-from cdc.connector.tcp import TcpConnector
-from cdc.errors import (
+from cdc.base.errors import (
     BatchError,
     BatchOrderError,
     ConfigError,
@@ -24,6 +21,9 @@ from cdc.errors import (
     PeerUnavailableError,
     UsageError,
 )
+from cdc.connector import Batch, Connector, connect, open_embedded
+from cdc.connector.entries import parse_entry
+from cdc.connector.tcp import TcpConnector
 from cdc.server.destinations import ServedDestination
 from tests.support.canal_client import listening
 from tests.support.proxy import Proxy

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdc.binlog import memory
 from cdc.decode import scan
 from cdc.decode.binary_json import convert, document_kernels, scalar_kernels
 from cdc.decode.binary_json.convert import double_texts, json_text, json_text_of_mysql_5
@@ -25,6 +24,7 @@ from cdc.decode.kernels import rows
 from cdc.decode.kernels import values as value_kernels
 from cdc.decode.kernels.rows import EventArrays
 from cdc.decode.row_events import PartialFault, expand_partial
+from cdc.kernels import memory
 
 # Documents in hexadecimal from MySQL 9.7, and what SELECT shows.
 GOLDEN = [

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cdc.base.errors import UnsupportedError
 from cdc.decode.charsets import convert, kernels
 from cdc.decode.charsets.convert import decode_text, single_entries, sound_utf8, text_conversion, utf8_text
 from cdc.decode.charsets.tables import MULTI_BYTE, SINGLE_BYTE, characters, charset_by_name, tables
-from cdc.errors import UnsupportedError
 
 WIDE = {"ucs2": kernels.UCS2, "utf16": kernels.UTF16, "utf16le": kernels.UTF16LE, "utf32": kernels.UTF32}
 CHARSETS = sorted(SINGLE_BYTE | MULTI_BYTE | WIDE.keys())

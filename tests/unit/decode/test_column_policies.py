@@ -20,8 +20,10 @@ from pyspark.sql import types as t
 from structlog.testing import capture_logs
 
 import cdc.decode
+from cdc.base.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError
 from cdc.batches.manifest import TableResult
 from cdc.batches.results import run_stats
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.binlog.table_map import ColumnType
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig, parse
 from cdc.decode import TableLayout, ValuePolicies
@@ -38,8 +40,6 @@ from cdc.decode.policies import (
     masked,
     police,
 )
-from cdc.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError
-from cdc.schemas import ColumnSchema, TableSchema
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
 from spark_jobs.delta.log import DeltaState

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.base.errors import SourceRefusedError
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema, quoted_members
 from cdc.binlog.table_map import ColumnMeta, TableMap
 from cdc.binlog.table_map import ColumnType as T
 from cdc.decode.columns import contradiction, describe, resolve
-from cdc.errors import SourceRefusedError
-from cdc.schemas import ColumnSchema, TableSchema, quoted_members
 from tests.support.unit_decode import TYPED_KINDS, schemas_of
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cdc.base.errors import DamagedError, UnsupportedTypeError, UsageError
 from cdc.decode import DecodeStats, list_tables
 from cdc.decode.jsonl import to_json_lines
 from cdc.decode.layout import range_layouts
 from cdc.decode.transactions import NO_HISTORY
-from cdc.errors import DamagedError, UnsupportedTypeError, UsageError
 from tests.support.unit_decode import (
     DECODABLE,
     KINDS,

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.binlog.memory import i64, prefix_value, same_bytes, u16, u24, u32, u48
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.fill import put_bits, put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present
@@ -30,6 +29,7 @@ from cdc.decode.kernels.values import (
     write_times,
 )
 from cdc.decode.layout import LATIN1_TABLE
+from cdc.kernels.memory import i64, prefix_value, same_bytes, u16, u24, u32, u48
 
 
 def array(raw: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cdc.base.errors import DamagedError
 from cdc.binlog.constants import EventType
 from cdc.decode.layout import list_tables, survey
 from cdc.decode.reader import DecodeOptions, decode_transactions, read
 from cdc.decode.scan import split_transaction
 from cdc.decode.transactions import open_paths
-from cdc.errors import DamagedError
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.rare_events import compressed_rows
 from tests.support.unit_decode import uncompiled

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from cdc.base.errors import DamagedError, UsageError
 from cdc.decode import DecodeOptions, decode_range, layouts, read
 from cdc.decode.jsonl import to_json_lines
 from cdc.decode.reader import warm_up, warm_up_file
-from cdc.errors import DamagedError, UsageError
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
 from cdc.testing.binlog import BinlogBuilder

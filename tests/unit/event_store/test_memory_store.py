@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ConfigError, StoreLimitError, UsageError
+from cdc.base.errors import ConfigError, StoreLimitError, UsageError
 from cdc.event_store.memory_store import MemoryStore
 from cdc.event_store.transaction import Events, Transaction
 from cdc.store.writer.durability import PutStatus

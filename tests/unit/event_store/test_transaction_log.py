@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc import files
+from cdc.base.errors import ConfigError, LeaseHeldError, StorageError, StoreClosedError, UsageError
 from cdc.binlog.file import scan
 from cdc.config import StoreConfig
-from cdc.errors import ConfigError, LeaseHeldError, StorageError, StoreClosedError, UsageError
+from cdc.disk import files
 from cdc.event_store.file_store import RelayLogStore
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog

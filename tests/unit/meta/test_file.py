@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import (
+from cdc.base.errors import (
     BatchError,
     BatchOrderError,
     ConfigError,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.addresses import Address
-from cdc.errors import DamagedError, IdentityError, VersionError
+from cdc.base.addresses import Address
+from cdc.base.errors import DamagedError, IdentityError, VersionError
 from cdc.meta import ParkedTable, State, TableRecord, UnknownColumns
 from cdc.meta.state import Subscription
 from cdc.meta.zookeeper_nodes import Nodes, parse, refuse_foreign, render

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import ConfigError
 from cdc.capture import Progress
 from cdc.capture.watermark import SourceClock
-from cdc.errors import ConfigError
 from cdc.metrics import catalogue as names
 from cdc.metrics.capture import CaptureMonitor, capture_values
 from cdc.metrics.serve import served

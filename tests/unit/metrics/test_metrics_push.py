@@ -14,9 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from cdc.base.errors import ConfigError
 from cdc.batches.manifest import Parking, TableResult
 from cdc.batches.results import RunStats
-from cdc.errors import ConfigError
 from cdc.metrics import catalogue
 from cdc.metrics.push import push_run
 from cdc.testing.pipeline import sample_manifest

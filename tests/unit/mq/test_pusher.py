@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import ConfigError, LeaseHeldError, MessageTooLargeError, PeerUnavailableError
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, parse
-from cdc.errors import ConfigError, LeaseHeldError, MessageTooLargeError, PeerUnavailableError
 from cdc.metrics import catalogue
 from cdc.metrics.mq import PushMonitor
 from cdc.mq import pusher as pusher_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.errors import ConfigError, PermanentError
+from cdc.base.errors import ConfigError, PermanentError
 from cdc.mq.rules import Hashing, Rules, java_hash
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import StorageError
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
-from cdc.errors import StorageError
 from cdc.meta import ParkedTable
 from cdc.page.board import AckedBatch, Board, Row, newest_batches
 from cdc.page.render import LagChart, Link, destination, message, overview

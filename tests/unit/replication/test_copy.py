@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc.durable import replace_file
-from cdc.errors import (
+from cdc.base.errors import (
     CorruptStreamError,
     CutOffError,
     VersionError,
 )
+from cdc.disk.durable import replace_file
 from cdc.replication import copy, protocol
 from cdc.store.formats import layout
 from cdc.store.formats.missing import read_removed, require_kept

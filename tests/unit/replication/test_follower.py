@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from cdc import files
-from cdc.addresses import Address
-from cdc.capture.replication import require_no_standby
-from cdc.cli import main
-from cdc.errors import (
+from cdc.base.addresses import Address
+from cdc.base.errors import (
     ConfigError,
     IdentityError,
     LeaseHeldError,
     StorageError,
     VersionError,
 )
+from cdc.capture.replication import require_no_standby
+from cdc.cli import main
+from cdc.disk import files
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication import protocol
 from cdc.replication.protocol import (

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
-from cdc.errors import (
+from cdc.base.errors import (
     IdentityError,
 )
+from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.replication import follower, reconcile
 from cdc.replication.role import (
     read_epoch,

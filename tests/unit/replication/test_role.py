@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import (
+from cdc.base.errors import (
     DamagedError,
     IdentityError,
     VersionError,

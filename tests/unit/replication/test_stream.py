@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
-from cdc.durable import replace_file
-from cdc.errors import (
+from cdc.base.errors import (
     DamagedError,
 )
+from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
+from cdc.disk.durable import replace_file
 from cdc.replication import stream as stream_module
 from cdc.replication.protocol import (
     Have,

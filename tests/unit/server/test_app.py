@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 from cdc.server import answers, app
 from cdc.server.destinations import ServedDestination
 from cdc.server.operations import OPERATIONS

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cdc.base.errors import StorageError
 from cdc.canal import packets as p
 from cdc.canal.fields import data, number
 from cdc.canal.zones import UTC
 from cdc.config import load
-from cdc.errors import StorageError
 from cdc.meta import open_meta
 from cdc.server import canal_clients
 from cdc.server.canal_cursor import ClientCursor

@@ -13,8 +13,8 @@ import httpx
 import pytest
 import yaml
 
+from cdc.base.errors import ConfigError, DamagedError, UsageError, VersionError
 from cdc.config import load
-from cdc.errors import ConfigError, DamagedError, UsageError, VersionError
 from cdc.meta import open_meta
 from cdc.server import EmbeddedServer
 from cdc.server.captures import Pauses

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import LeaseHeldError, MetaUnavailableError, TokenError, UnsupportedError, UsageError
 from cdc.batches import parking
 from cdc.client import meta as client_meta
 from cdc.client.meta import RemoteMeta
-from cdc.errors import LeaseHeldError, MetaUnavailableError, TokenError, UnsupportedError, UsageError
 from cdc.meta import ParkedTable, open_meta
 from cdc.server.destinations import ServedDestination
 from cdc.server.locks import LockTable

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import DamagedError, UsageError, VersionError
+from cdc.base.errors import DamagedError, UsageError, VersionError
 from cdc.snapshot.files import Folder, SnapshotFiles
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshot-v1"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdc.errors import StoreIncompleteError
-from cdc.positions import split_seq
+from cdc.base.errors import StoreIncompleteError
+from cdc.binlog.positions import split_seq
 from cdc.snapshot.positions import MARGIN_S, LowMark, low_seq
 from cdc.store.reader.reader import StoreReader
 from tests.support.unit_store import fill

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from cdc.base.errors import SourceUnavailableError
 from cdc.config import SourceConfig
-from cdc.errors import SourceUnavailableError
 from cdc.source.dump import DumpStream
 
 RECORD = b"x" * 16_384

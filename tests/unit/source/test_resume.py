@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.errors import IdentityError, SourceRefusedError
-from cdc.gtids import Flavor, GtidSet, MariadbGtid, parse_state
-from cdc.positions import BinlogPosition
+from cdc.base.errors import IdentityError, SourceRefusedError
+from cdc.binlog.gtids import Flavor, GtidSet, MariadbGtid, parse_state
+from cdc.binlog.positions import BinlogPosition
 from cdc.source.resume import LastStored, ResumeScan
 from cdc.source.scan import ScannedTransaction
 

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import pytest
 
+from cdc.base.errors import CdcError, CorruptStreamError, DamagedError, SourceRefusedError
 from cdc.binlog.constants import EventType
 from cdc.binlog.events import make_rotate
 from cdc.binlog.gtid_events import parse_gtid_list, parse_previous_gtids
+from cdc.binlog.gtids import GtidSet, MariadbGtid
 from cdc.config import SourceConfig
-from cdc.errors import CdcError, CorruptStreamError, DamagedError, SourceRefusedError
-from cdc.gtids import GtidSet, MariadbGtid
 from cdc.source import scan
 from cdc.source.scan import read_file_start, read_transactions
 from cdc.testing.binlog import BinlogBuilder, packets_of

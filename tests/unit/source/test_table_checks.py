@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.config import DestinationConfig, load
-from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding
 from cdc.source.schemas import check_members, with_members
 from cdc.source.table_checks import check_generated, check_key_dates, check_policies

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdc.base.errors import UsageError
 from cdc.binlog.entry import EntryFlag
+from cdc.binlog.sql.statements import classify
 from cdc.decode import decode_range, layouts
-from cdc.errors import UsageError
-from cdc.sql.statements import classify
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import CutOffError, DamagedError, StorageError, VersionError
+from cdc.base.errors import CutOffError, DamagedError, StorageError, VersionError
 from cdc.store.formats.index import SegmentStats, StoreStats, read_entries
 from cdc.store.formats.layout import index_path, list_segments, schemas_folder, segments_folder
 from cdc.store.formats.missing import Removed, kept_names, read_removed
@@ -288,8 +288,8 @@ def test_files_of_version_1_are_read(store: Path) -> None:
 def test_one_retention_at_a_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second run waits for the first; a dying process releases its lock."""
     import cdc.store.formats.missing as module
-    from cdc.durable import locked
-    from cdc.errors import LeaseHeldError
+    from cdc.base.errors import LeaseHeldError
+    from cdc.disk.durable import locked
 
     monkeypatch.setattr(module, "_LOCK_WAIT_S", 0.05)
     with locked(store / "retention.lock", "a test"), pytest.raises(LeaseHeldError, match=str(os.getpid())):

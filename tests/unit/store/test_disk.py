@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.errors import ConfigError, StorageError
+from cdc.base.errors import ConfigError, StorageError
 from cdc.store.retention.disk import DiskWatch, Level, Ratios, Usage, disk_usage
 from cdc.testing.disk import FakeClock, FakeDisk
 

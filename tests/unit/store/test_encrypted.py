@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import yaml
 
+from cdc.base.errors import CdcError, ConfigError, DamagedError
 from cdc.batches.lease import exclusive
 from cdc.batches.service import BatchService
 from cdc.binlog import file
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.decode import DecodeOptions, decode_range, read
-from cdc.encryption import keys
-from cdc.encryption.container import HEADER_SIZE
-from cdc.encryption.read import content_size, header_of, open_content
-from cdc.errors import CdcError, ConfigError, DamagedError
+from cdc.disk.encryption import keys
+from cdc.disk.encryption.container import HEADER_SIZE
+from cdc.disk.encryption.read import content_size, header_of, open_content
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import open_meta
 from cdc.server.files import read_bytes

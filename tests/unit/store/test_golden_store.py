@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import DamagedError, VersionError
 from cdc.binlog.entry import EntryFlag, format_gtid
+from cdc.binlog.sql.schemas import Schemas
 from cdc.decode import decode_range
-from cdc.errors import DamagedError, VersionError
-from cdc.schemas import Schemas
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.formats.state import TableNumbers

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc.base.errors import DamagedError, VersionError
 from cdc.binlog.entry import ENTRY, Entries
-from cdc.errors import DamagedError, VersionError
-from cdc.gtids import GtidSet, format_state, parse_state, show_state, state_name
+from cdc.binlog.gtids import GtidSet, format_state, parse_state, show_state, state_name
 from cdc.store.formats.gtids import (
     GTIDS_FILE,
     GtidCheckpoint,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import LeaseHeldError, StorageError
+from cdc.base.errors import LeaseHeldError, StorageError
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.batch_builder import Limits

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import UsageError
+from cdc.base.units import iso_time_us
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
-from cdc.errors import UsageError
-from cdc.positions import format_seq
+from cdc.binlog.positions import format_seq
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.missing import Removed, write_removed
 from cdc.store.formats.state import Beginning, record_beginning
 from cdc.store.reader.points import find_point
 from cdc.store.reader.reader import StoreReader
-from cdc.units import iso_time_us
 from tests.support.unit_batches import make_store
 
 

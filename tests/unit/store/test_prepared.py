@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import DamagedError, VersionError
 from cdc.binlog.xa_rows import read_rows
-from cdc.errors import DamagedError, VersionError
 from cdc.store.formats.prepared import (
     FOLDER,
     LIST_NAME,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cdc.binlog.entry import ENTRY, Entries
-from cdc.positions import BinlogPosition
+from cdc.binlog.positions import BinlogPosition
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, StoreStats, make_header, seal, update_stats
 from cdc.store.formats.layout import index_path, list_segments

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdc import files
+from cdc.base.errors import CdcError, DamagedError, StorageError, VersionError
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries, EntryFlag
+from cdc.binlog.gtids import GtidSet
+from cdc.binlog.positions import make_seq, split_seq
 from cdc.capture.proof import read_store_end
-from cdc.errors import CdcError, DamagedError, StorageError, VersionError
+from cdc.disk import files
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.gtids import GtidSet
 from cdc.meta.file import FileMeta
-from cdc.positions import make_seq, split_seq
 from cdc.store.formats.checkpoint import SIZE, Checkpoint, parse, read_checkpoint, was_aborted
 from cdc.store.formats.gtids import GtidCheckpoint, lacks_some, write_checkpoint
 from cdc.store.formats.index import IndexFile, make_header, read_entries, seal

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import CdcError, DamagedError, LeaseHeldError, UsageError, VersionError
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.cli import main
 from cdc.decode import decode_range
-from cdc.errors import CdcError, DamagedError, LeaseHeldError, UsageError, VersionError
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.formats.index import read_entries

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from cdc.base.errors import DamagedError, UnsupportedEventError
 from cdc.binlog.constants import EventType
-from cdc.errors import DamagedError, UnsupportedEventError
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.rows import ABSENT, RowChange, binary_json, charsets, decode_rows, values
 

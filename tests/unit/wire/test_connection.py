@@ -15,11 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.binlog.entry import ENTRY_SIZE
-from cdc.client import connect, open_store
-from cdc.config import load
-from cdc.decode.transactions import open_range
-from cdc.errors import (
+from cdc.base.errors import (
     BatchOrderError,
     CdcError,
     ConfigError,
@@ -31,6 +27,10 @@ from cdc.errors import (
     RetryableError,
     VersionError,
 )
+from cdc.binlog.entry import ENTRY_SIZE
+from cdc.client import connect, open_store
+from cdc.config import load
+from cdc.decode.transactions import open_range
 from cdc.server.destinations import ServedDestination
 from cdc.store.reader.staged import local_copy, staged_entries
 from cdc.wire import connection as wire

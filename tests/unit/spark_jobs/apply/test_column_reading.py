@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.base.errors import NeedsSnapshotError
+from cdc.binlog.sql.changes import CreateTable
+from cdc.binlog.sql.schemas import TableSchema
+from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.statements import classify
 from cdc.config import ApplyConfig
-from cdc.errors import NeedsSnapshotError
-from cdc.schemas import TableSchema
-from cdc.sql.changes import CreateTable
-from cdc.sql.server import Server
-from cdc.sql.statements import classify
 from spark_jobs.apply.schema.column_reading import ColumnReading, columns_to_read
 from spark_jobs.apply.schema.columns import columns_of
 from spark_jobs.apply.schema.lineage import follow

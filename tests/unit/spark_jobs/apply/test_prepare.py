@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.base.errors import CdcError
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError
 from cdc.meta.state import Subscription
 from cdc.store.formats.index import read_entries
 from cdc.testing.binlog import BinlogBuilder

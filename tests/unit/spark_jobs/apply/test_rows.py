@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.errors import ConfigError
+from cdc.base.errors import ConfigError
 from spark_jobs.apply.rows import require_keys
 
 

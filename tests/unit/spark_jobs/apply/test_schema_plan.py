@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import types as t
 
+from cdc.base.errors import CdcError, UnsupportedDdlError
+from cdc.binlog.sql.changes import CreateTable
+from cdc.binlog.sql.schemas import TableSchema
+from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.statements import classify
 from cdc.config import ApplyConfig
-from cdc.errors import CdcError, UnsupportedDdlError
-from cdc.schemas import TableSchema
-from cdc.sql.changes import CreateTable
-from cdc.sql.server import Server
-from cdc.sql.statements import classify
 from spark_jobs.apply.schema.columns import Goal, Goals, columns_of, holds, next_step, passing_name, widens
 from spark_jobs.apply.schema.lineage import differences, follow
 from spark_jobs.apply.schema.plan import Plan, plan

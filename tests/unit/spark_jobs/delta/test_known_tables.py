@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from cdc.targets import application_id
+from cdc.base.targets import application_id
 from spark_jobs.delta import log
 from spark_jobs.delta.files import TableFiles
 from spark_jobs.delta.known_tables import KnownTables

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from cdc.errors import TargetError
-from cdc.targets import table_path
+from cdc.base.errors import TargetError
+from cdc.base.targets import table_path
 from spark_jobs.delta.log import DeltaState, LostRows, _files_added, clear_unborn, read_position, read_state
 from tests.support.s3 import s3_server
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from cdc.errors import RetryableError
+from cdc.base.errors import RetryableError
 from spark_jobs.delta import mirrors
 from spark_jobs.delta.log import open_delta, open_newest
 

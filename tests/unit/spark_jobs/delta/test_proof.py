@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from cdc.base.errors import CdcError, TargetError, UsageError
+from cdc.base.targets import DESTINATION_PROPERTY, SHARED_PROPERTY, SINCE_PROPERTY, application_id
 from cdc.batches.manifest import Manifest, StoreBeginning, TableResult
 from cdc.batches.results import record_tables
 from cdc.batches.subscribers import accept_tables
 from cdc.commands.batch import table_record
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, TargetError, UsageError
 from cdc.event_store.memory_meta import MemoryMeta
 from cdc.meta import Gap, Subscription, TableRecord
-from cdc.targets import DESTINATION_PROPERTY, SHARED_PROPERTY, SINCE_PROPERTY, application_id
 from cdc.testing.pipeline import sample_manifest
 from spark_jobs.delta import proof
 from spark_jobs.delta.log import (

@@ -7,9 +7,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from cdc.base.targets import application_id
 from cdc.config import SparkConfig
 from cdc.config.spark import FIXED_SETTINGS
-from cdc.targets import application_id
 from spark_jobs.delta.sql import literal, quote, setting_value
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-import cdc.errors
-from cdc.errors import CdcError, MergeFailedError, PermanentError, TargetError
+import cdc.base.errors
+from cdc.base.errors import CdcError, MergeFailedError, PermanentError, TargetError
 from spark_jobs.runtime.failures import again_if_concurrent, explain, find_error, is_concurrent, marked_errors
 
 
 def test_errors_cross_from_workers_to_the_driver() -> None:
-    error = cdc.errors.DamagedError("fails its check", place="segment 1, position 7", remedy="Restore it.")
+    error = cdc.base.errors.DamagedError("fails its check", place="segment 1, position 7", remedy="Restore it.")
     with pytest.raises(RuntimeError) as raised, marked_errors():
         raise error
     wrapped = f"org.apache.spark.SparkException: Job aborted\n  Traceback …\nRuntimeError: {raised.value}\n\tat java…"
     found = find_error(wrapped)
-    assert type(found) is cdc.errors.DamagedError
+    assert type(found) is cdc.base.errors.DamagedError
     assert str(found) == str(error)
     assert str(explain(RuntimeError(wrapped), "shop.t")) == str(error)
     assert find_error("nothing of ours") is None

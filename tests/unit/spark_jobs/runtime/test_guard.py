@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cdc.base.errors import ConfigError
 from cdc.config import SparkConfig, parse
 from cdc.config.lake import LOG_STORE, LOG_STORES
-from cdc.errors import ConfigError
 from spark_jobs.runtime.guard import prove_guard
 from tests.support.configurations import FILE, document
 

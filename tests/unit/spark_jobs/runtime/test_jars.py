@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import DamagedError
+from cdc.base.errors import DamagedError
 from spark_jobs.runtime import jars
 
 CONTENT = {"org.a_one-1.jar": b"one" * 1000, "org.b_two-2.jar": b"two" * 1000}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from cdc.errors import UnsupportedError, UnsupportedTypeError
-from cdc.schemas import ColumnSchema, TableSchema
+from cdc.base.errors import UnsupportedError, UnsupportedTypeError
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from spark_jobs.source.column_types import from_arrow_schema, spark_type
 from spark_jobs.source.columns import TablePolicies, columns_of_schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-import cdc.errors
+import cdc.base.errors
 from spark_jobs.source.split_reader import conform
 
 
@@ -16,5 +16,5 @@ def test_batches_take_sparks_form() -> None:
         schema=pa.schema([pa.field("a", pa.int32(), nullable=False), schema.field("b")]),
     )
     assert conform(given, schema, "shop.t").schema.equals(schema)
-    with pytest.raises(cdc.errors.PermanentError, match="column b is not in the decoded rows"):
+    with pytest.raises(cdc.base.errors.PermanentError, match="column b is not in the decoded rows"):
         conform(given.select(["a"]), schema, "shop.t")

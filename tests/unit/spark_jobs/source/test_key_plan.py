@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from cdc.base.errors import PermanentError
 from cdc.decode.last_changes import Keys, keys_of
-from cdc.errors import PermanentError
 from spark_jobs.apply.statements import range_conditions
 from spark_jobs.source.key_plan import clusters
 from spark_jobs.source.row_choice import ChosenRows, RowChoice

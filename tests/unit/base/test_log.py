@@ -1,0 +1,32 @@
+"""Logs: standard error only, two formats, and no secrets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdc.base.log import configure, get_logger, hide_password
+
+
+def test_logs_go_to_standard_error_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("json")
+    log = get_logger("cdc.somewhere")
+    log.info("connected", url="mysql://u:Sesam@h:1", password="Sesam", token="Sesam", rows=3)
+    log.debug("unseen")
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    entry = json.loads(line)
+    assert entry["event"] == "connected"
+    assert entry["url"] == "mysql://u:***@h:1"
+    assert entry["rows"] == 3
+    assert "Sesam" not in line
+    configure("console", verbose=True)
+    get_logger("cdc.somewhere").debug("seen")
+    assert "seen" in capsys.readouterr().err
+
+
+def test_hide_password() -> None:
+    assert hide_password("from mysql://u:a:b@h to x") == "from mysql://u:***@h to x"
+    assert hide_password("mysql://u@h:3306") == "mysql://u@h:3306"
