@@ -1,6 +1,6 @@
-"""The decisions of ``docs/decisions``: their parts, and the table of contents in that folder's README.
+"""The decisions of ``docs/decisions``: their parts, and the tables of contents in that folder's README.
 
-``python -m tests.support.decisions`` writes the table anew; a test fails while it is out of date.
+``python -m tests.support.decisions`` writes the tables anew; a test fails while they are out of date.
 """
 
 from __future__ import annotations
@@ -12,6 +12,22 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "decisions"
 INDEX = FOLDER / "README.md"
 SECTIONS = ["Context", "Decision", "Alternatives", "Consequences"]
+AREAS = (
+    "Source and capture",
+    "The store and its copies",
+    "Meta and batches",
+    "Decoding",
+    "Apply",
+    "Schema changes",
+    "Snapshots, replay and verification",
+    "Runs and Airflow",
+    "Spark",
+    "Server, Canal and Kafka",
+    "Configuration, names and secrets",
+    "Tests and benchmarks",
+)
+"""What decisions are about, in the order in which data flow."""
+_BEGINNING = "## All decisions\n"
 _HEADER = "| number | decision | date | status |\n|---|---|---|---|\n"
 
 
@@ -24,6 +40,7 @@ class Record:
     title: str
     status: str
     date: str
+    area: str
     sections: list[str]
 
 
@@ -45,21 +62,28 @@ def _record(path: Path) -> Record:
         first(r"\A# \d{4}: (.+)$"),
         first(r"^- \*\*Status\*\*: (.+)$"),
         first(r"^- \*\*Date\*\*: (.+)$"),
+        first(r"^- \*\*Area\*\*: (.+)$"),
         re.findall(r"^## (.+)$", text, re.MULTILINE),
     )
 
 
-def table() -> str:
-    """The table of contents, a row for each decision."""
-    return _HEADER + "".join(
-        f"| [{record.number}]({record.path.name}) | {record.title} | {record.date} | {record.status} |\n"
-        for record in records()
-    )
+def tables() -> str:
+    """Returns a table for each area, with a row for each decision."""
+    listed = records()
+    parts = []
+    for area in AREAS:
+        rows = "".join(
+            f"| [{record.number}]({record.path.name}) | {record.title} | {record.date} | {record.status} |\n"
+            for record in listed
+            if record.area == area
+        )
+        parts.append(f"### {area}\n\n{_HEADER}{rows}")
+    return "\n".join(parts)
 
 
 def page(text: str) -> str:
-    """The README with today's table behind its prose."""
-    return text.partition(_HEADER)[0].rstrip() + "\n\n" + table()
+    """Returns the README with today's tables behind its prose."""
+    return f"{text.partition(_BEGINNING)[0].rstrip()}\n\n{_BEGINNING}\n{tables()}"
 
 
 if __name__ == "__main__":

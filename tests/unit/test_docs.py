@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.field.case import all_cases
-from tests.support import decisions, field_page
+from tests.support import decisions, field_page, folders
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -186,13 +186,20 @@ def test_decisions_are_numbered_without_gaps() -> None:
 @pytest.mark.parametrize("record", decisions.records(), ids=lambda record: record.number)
 def test_a_decision_follows_the_template(record: decisions.Record) -> None:
     assert record.sections == decisions.SECTIONS
-    assert re.fullmatch(r"proposed|accepted|replaced by \[\d{4}\]\(.+\)", record.status)
+    assert re.fullmatch(r"proposed|accepted|replaced (?:in part )?by \[\d{4}\]\(.+\)", record.status)
+    assert record.area in decisions.AREAS
     assert date.fromisoformat(record.date) >= date(2026, 11, 21)
     assert not record.title.endswith(".")
 
 
 def test_the_template_has_these_sections() -> None:
     assert re.findall(r"^## (.+)$", TEMPLATE.read_text(), re.MULTILINE) == decisions.SECTIONS
+
+
+def test_the_picture_of_the_folders_is_current() -> None:
+    """If this fails: python -m tests.support.folders"""
+    assert folders.PICTURE.read_text() == folders.picture()
+    assert len(folders.layers()) > 15
 
 
 def test_the_page_of_the_fields_reports_is_current() -> None:
