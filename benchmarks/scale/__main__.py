@@ -34,9 +34,9 @@ from benchmarks.scale.workload import CDC, INSERT, SERVER, WHOLE, Destinations, 
 from cdc.base.targets import split_table, table_path
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
-from cdc.page.board import Board
 from cdc.store.formats.layout import schemas_folder, segments_folder
 from cdc.testing.servers import Server
+from cdc.watch.page.board import Board
 
 
 def measure_captures(destinations: Destinations) -> Captures:

@@ -20,8 +20,8 @@ from benchmarks.scale.workload import INSERT, PASSWORD_ENV, Template, merge_all,
 from cdc.base.targets import LOG_FOLDER
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.status import collect
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.watch.status import collect
 from spark_jobs.delta import proof
 from tests.support.s3 import KEY, SECRET, S3Server, serve
 

@@ -77,7 +77,7 @@ class TowpathCaptureOperator(DestinationOperator):
 
     def _capture(self, config: DestinationConfig, stop: threading.Event) -> None:
         from cdc.capture import Capture
-        from cdc.metrics.serve import served
+        from cdc.watch.metrics.serve import served
 
         self.log.info("Capturing %s into %s", config.source.url, config.store.path)
         with served(config) as observe, ended_with_parent(stop):

@@ -22,8 +22,8 @@ from fastapi.responses import HTMLResponse
 from cdc.airflow.factory import KINDS, conf_folder
 from cdc.airflow.links import batch_address, configured_table_address
 from cdc.config import destinations
-from cdc.page.board import AckedBatch, Board, Row
-from cdc.page.render import HEADERS, Link, destination, message, overview
+from cdc.watch.page.board import AckedBatch, Board, Row
+from cdc.watch.page.render import HEADERS, Link, destination, message, overview
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

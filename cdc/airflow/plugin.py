@@ -1,5 +1,5 @@
-"""The plugin of Airflow: the pages of :mod:`cdc.page`, in the API server, under **Towpath** in its navigation; and the
-schedule of the intervals DAG.
+"""The plugin of Airflow: the pages of :mod:`cdc.watch.page`, in the API server, under **Towpath** in its navigation;
+and the schedule of the intervals DAG.
 
 Every process of Airflow imports this module, so it imports little; the pages are built at the first request.
 """

@@ -121,7 +121,7 @@ class TowpathCaptureTrigger(BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Yields one event: whether the capture was healthy to the end, and a sentence."""
-        from cdc.metrics.liveness import CaptureWatch
+        from cdc.watch.metrics.liveness import CaptureWatch
 
         try:
             config = await asyncio.to_thread(load, Path(self.conf_file))

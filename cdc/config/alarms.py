@@ -28,7 +28,7 @@ AlarmKind = Literal[
     "table_parked",
     "status_unreadable",
 ]
-"""The conditions that raise an alarm. :mod:`cdc.alarms.conditions` says when each one holds."""
+"""The conditions that raise an alarm. :mod:`cdc.watch.alarms.conditions` says when each one holds."""
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.alarms.conditions import Facts
-from cdc.alarms.watch import AlarmWatch
 from cdc.base.log import get_logger
 from cdc.server.captures import CaptureState
 from cdc.server.states import InstanceState
+from cdc.watch.alarms.conditions import Facts
+from cdc.watch.alarms.watch import AlarmWatch
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

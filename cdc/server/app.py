@@ -46,9 +46,9 @@ from cdc.wire.protocol import (
 )
 
 if TYPE_CHECKING:
-    from cdc.metrics.families import AlarmCounts
     from cdc.server.operators import Operators
     from cdc.server.page import AdminPage
+    from cdc.watch.metrics.families import AlarmCounts
 
 _SUBSCRIBING = ("get", "subscribe")
 """Operations that make a subscription."""

@@ -1,6 +1,6 @@
 """Becomes a command that the kernel kills when its parent dies: ``-m cdc.server.child PARENT MODULE ARGUMENT…``.
 
-The module is ``cdc``, or :mod:`cdc.ready` for a command that waits until it is needed.
+The module is ``cdc``, or :mod:`cdc.cli.ready` for a command that waits until it is needed.
 
 The kernel sends the signal however the parent dies, and even if the command is stopped or busy. It is set before the
 program is replaced, which keeps it; a parent that died before is noticed afterwards.

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.metrics.catalogue import (
+from cdc.server.states import STATES
+from cdc.watch.metrics.catalogue import (
     SERVER,
     SERVER_BYTES,
     SERVER_EPOCH,
@@ -18,14 +19,13 @@ from cdc.metrics.catalogue import (
     SERVER_TAKEOVERS,
     Metric,
 )
-from cdc.metrics.families import Sample, alarm_values, families
-from cdc.server.states import STATES
+from cdc.watch.metrics.families import Sample, alarm_values, families
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    from cdc.metrics.families import AlarmCounts
     from cdc.server.destinations import Counters
+    from cdc.watch.metrics.families import AlarmCounts
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The page of a server, for people: instances with their state, and buttons for operators.
 
-It shows what :mod:`cdc.status` collects and the instances say, and does what ``POST /v1/instances/…`` does. It works
-without scripts. Who is no viewer gets the form for a token, and learns nothing.
+It shows what :mod:`cdc.watch.status` collects and the instances say, and does what ``POST /v1/instances/…`` does. It
+works without scripts. Who is no viewer gets the form for a token, and learns nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from cdc.base.errors import CdcError, ConfigError, RetryableError, UsageError
 from cdc.base.log import get_logger, hide_password
-from cdc.page.admin import Viewer, instance_page, login_page, message_page, overview_page
-from cdc.page.board import Board, Row
 from cdc.server.answers import Answer, Refused, body_of
 from cdc.server.roles import Role
 from cdc.server.sessions import COOKIE, LASTS_S, LoginLimit, Session, Sessions
+from cdc.watch.page.admin import Viewer, instance_page, login_page, message_page, overview_page
+from cdc.watch.page.board import Board, Row
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -144,7 +144,7 @@ class Spawner:
     async def start(self, arguments: Sequence[str], log: Log, *, waits: bool = False) -> Child:
         """Starts ``cdc ARGUMENT…``. One that ``waits`` is a capture that loads its modules and kernels, and begins with
         :meth:`Child.begin`. Raises StorageError if the operating system starts no process."""
-        module = "cdc.ready" if waits else "cdc"
+        module = "cdc.cli.ready" if waits else "cdc"
         command = [sys.executable, "-m", "cdc.server.child", str(os.getpid()), module, *self._options, *arguments]
 
         def run() -> subprocess.Popen[bytes]:

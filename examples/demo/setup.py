@@ -121,7 +121,7 @@ class Command:
 
     def status(self, destination: str) -> dict[str, Any]:
         """Returns the document of ``cdc status --json``, without starting a process each time."""
-        from cdc.status import collect
+        from cdc.watch.status import collect
 
         return collect(load_destination(self.conf, destination))
 

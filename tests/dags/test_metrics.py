@@ -12,8 +12,8 @@ from structlog.testing import CapturingLogger
 from cdc.airflow import build_dags
 from cdc.base.errors import TargetError
 from cdc.batches.manifest import TableResult
-from cdc.metrics import push
 from cdc.testing.pipeline import FakePipeline, sample_manifest
+from cdc.watch.metrics import push
 
 Apply = Callable[..., dict[str, str | None]]
 

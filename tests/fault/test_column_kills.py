@@ -32,7 +32,7 @@ _PROGRAM = """
 import sys
 from pathlib import Path
 from cdc.batches import parking
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.snapshot import reader
 from spark_jobs.apply import commit
 from spark_jobs.apply.schema import evolve

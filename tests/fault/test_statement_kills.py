@@ -25,8 +25,8 @@ from typing import Literal
 import pytest
 from deltalake import DeltaTable
 
-from cdc import cli
 from cdc.batches.service import BatchService
+from cdc.cli import main as cli
 from cdc.config import DestinationConfig, load
 from cdc.testing.servers import Server, free_port
 from spark_jobs.delta import files

@@ -36,7 +36,12 @@ TABLES = ("orders", "items", "journal", "late")
 
 
 def cdc(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-c", "import sys; from cdc.cli import main; sys.exit(main(sys.argv[1:]))", *arguments]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from cdc.cli.main import main; sys.exit(main(sys.argv[1:]))",
+        *arguments,
+    ]
     environment = {**os.environ, "TOWPATH_TEST_PASSWORD": PASSWORD, "PYTHONPATH": str(Path.cwd())}
     return subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 

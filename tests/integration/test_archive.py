@@ -24,15 +24,15 @@ from cdc.archive.states import Archive
 from cdc.archive.verify import verify
 from cdc.archive.writer import Archiver
 from cdc.base.errors import ConfigError, CutOffError, IdentityError
-from cdc.cli import main
-from cdc.commands import check_local
+from cdc.cli import check_local
+from cdc.cli.main import main
 from cdc.config import load
-from cdc.status import collect
 from cdc.store.formats.archive_record import read_record
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import remove_until
 from cdc.testing.servers import Server
+from cdc.watch.status import collect
 from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.s3 import KEY, S3Server, serve

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdc import pipeline
 from cdc.base.errors import CatalogUnavailableError, ConfigError, TargetError
 from cdc.batches.service import BatchService
-from cdc.commands import check_local
+from cdc.cli import check_local
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
 from cdc.testing.servers import Server, free_port

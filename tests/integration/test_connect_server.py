@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cdc import cli
 from cdc.base.errors import ConfigError, RetryableError
+from cdc.cli import main as cli
 from cdc.config import SparkConfig
 from cdc.disk.cache import cache_dir
 from cdc.testing.servers import Server as Database

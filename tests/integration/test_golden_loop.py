@@ -17,7 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from cdc import pipeline
 from cdc.batches.service import BatchService
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import load
 from tests.support.apply import LOCAL
 

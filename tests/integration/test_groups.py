@@ -13,12 +13,12 @@ from cdc import pipeline
 from cdc.base.errors import CdcError, TargetError, UnsupportedError
 from cdc.base.targets import members_of
 from cdc.batches.service import BatchService
-from cdc.commands.batch import table_record
+from cdc.cli.batch import table_record
 from cdc.config import DestinationConfig
 from cdc.snapshot import SnapshotFiles
-from cdc.status import collect
 from cdc.table_jobs.catch_up import retry_parked
 from cdc.testing.servers import Server
+from cdc.watch.status import collect
 from spark_jobs import load
 from spark_jobs.apply import commit
 from spark_jobs.as_of import read_as_of

@@ -50,7 +50,7 @@ password."""
 LOOP = """
 import json, sys
 from pathlib import Path
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import load_destination
 from cdc.source.connection import connect
 folder, codes = Path(sys.argv[1]), {}

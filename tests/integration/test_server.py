@@ -15,7 +15,7 @@ from cdc import pipeline
 from cdc.base.errors import ConfigError
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.client import open_batches
 from cdc.config import DestinationConfig, load
 from cdc.testing.servers import Server

@@ -23,7 +23,7 @@ import yaml
 from cdc import pipeline
 from cdc.base.errors import LeaseHeldError
 from cdc.batches.service import BatchService
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
 from cdc.replication.role import read_epoch
 from cdc.store.formats.index import IndexFile

@@ -21,12 +21,12 @@ import typer.main
 from benchmarks import page, results
 from benchmarks.scale import page as scale_page
 from benchmarks.scale import results as scale_results
-from cdc import cli
 from cdc.binlog import event_types
 from cdc.binlog.event_types import Treatment
+from cdc.cli import main as cli
 from cdc.config import reference
-from cdc.metrics import catalogue
 from cdc.source.dump_errors import REFUSALS
+from cdc.watch.metrics import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ _END = "<!-- end of sections -->"
 _COMMANDS_HEAD = """\
 # Commands
 
-<!-- Written by `make docs-reference` from cdc/cli.py and cdc/commands: change the help texts there. -->
+<!-- Written by `make docs-reference` from cdc/cli: change the help texts there. -->
 
 This page lists every command of `cdc` with its arguments and options. `cdc COMMAND --help` shows the same on a
 terminal.
@@ -101,7 +101,7 @@ def _with_sections(page: Path) -> str:
 _METRICS_HEAD = """\
 # Metrics
 
-<!-- Written by `make docs-reference` from cdc/metrics/catalogue.py: change the meanings there. -->
+<!-- Written by `make docs-reference` from cdc/watch/metrics/catalogue.py: change the meanings there. -->
 
 This page lists every metric with its labels, and what Debezium and Canal call it. [Watch with
 Prometheus](../how-to/metrics.md) says how to get them. Every metric also has the label `destination`: the name of the

@@ -19,7 +19,7 @@ from cdc.testing.servers import HOST, PASSWORD, USER, Server
 # `cdc` runs; marks separate their output.
 _BUNDLE = """
 import json, sys
-from cdc.cli import main
+from cdc.cli.main import main
 for arguments in json.loads(sys.argv[1]):
     code = main(arguments)
     for stream in (sys.stdout, sys.stderr):

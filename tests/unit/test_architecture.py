@@ -134,8 +134,8 @@ def test_no_circle_of_folders() -> None:
 
 
 MANY_PARAMETERS: dict[str, str] = {
-    "cdc/commands/decode.py::decode": "each parameter is an option of the command",
-    "cdc/commands/tail.py::tail": "each parameter is an option of the command",
+    "cdc/cli/decode.py::decode": "each parameter is an option of the command",
+    "cdc/cli/tail.py::tail": "each parameter is an option of the command",
 }
 """Functions that may have more than eight parameters, each with its reason."""
 
@@ -186,7 +186,7 @@ def test_the_core_loads_without_airflow_and_spark() -> None:
         "import sys\n"
         "for name in ('airflow', 'pyspark', 'delta', 'deltalake', 'pandas', 'kazoo'):\n"
         "    sys.modules[name] = None\n"
-        "from cdc.cli import main\n"
+        "from cdc.cli.main import main\n"
         "sys.exit(main(['--help']))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

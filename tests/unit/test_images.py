@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from cdc.cli import application
+from cdc.cli.main import application
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "container"

@@ -206,8 +206,8 @@ def test_the_first_pages_link_to_it() -> None:
     ("named", "why"),
     [
         ("tests/unit/test_nowhere.py::test_x", "there is no tests/unit/test_nowhere.py"),
-        ("tests/unit/channel/test_channel.py::test_nothing", "has no function test_nothing"),
-        ("tests/unit/channel/test_channel.py::channel", "is no name of a test"),
+        ("tests/unit/event_store/channel/test_channel.py::test_nothing", "has no function test_nothing"),
+        ("tests/unit/event_store/channel/test_channel.py::channel", "is no name of a test"),
         ("tests/contract/test_store_memory.py::TestNo::test_try_get_does_not_wait", "has no test class TestNo"),
         ("tests/contract/test_store_memory.py::TestItemsize::test_no", "neither TestItemsize nor its bases have"),
         # In the suite, and left out where a store says that it has no part in it: inherited declarations count.
@@ -226,7 +226,7 @@ def test_a_name_without_a_test_is_found(named: str, why: str) -> None:
 @pytest.mark.parametrize(
     "named",
     [
-        "tests/unit/channel/test_channel.py::test_counters",
+        "tests/unit/event_store/channel/test_channel.py::test_counters",
         "tests/contract/test_store_memory.py::TestMemsize::test_try_put_does_not_wait",
         "tests/contract/test_store_file.py::TestAsync::test_what_was_put_is_there_after_reopening",
         "tests/contract/test_meta_file.py::TestFile::test_where_a_get_starts",  # of a base's base

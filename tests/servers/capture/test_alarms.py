@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.alarms.watch import AlarmWatch
 from cdc.config import DestinationConfig
 from cdc.testing.servers import Server
+from cdc.watch.alarms.watch import AlarmWatch
 from tests.servers.capture.test_capture import configure
 from tests.support.alarms import Receiver, receiver, wait_until, with_alarms
 from tests.support.proxy import Proxy

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdc import cli
 from cdc.base.errors import CdcError, DamagedError, IdentityError, SourceRefusedError, SourceUnavailableError
 from cdc.binlog.gtids import MariadbPosition
 from cdc.capture import Capture
+from cdc.cli import main as cli
 from cdc.config import DestinationConfig, load
 from cdc.decode import read
 from cdc.source import folder_dump

@@ -13,13 +13,13 @@ from cdc.base.errors import IdentityError, LostTransactionsError, SourceRefusedE
 from cdc.binlog.gtids import GtidSet
 from cdc.capture import Capture
 from cdc.capture.accept_loss import accept_loss, examine_servers
-from cdc.commands.check import examine
+from cdc.cli.check import examine
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
-from cdc.metrics.capture import CaptureCollector, CaptureMonitor
-from cdc.status import collect
 from cdc.store.formats.prepared import pending
 from cdc.testing.servers import HOST, USER, ReplicaPair, Server
+from cdc.watch.metrics.capture import CaptureCollector, CaptureMonitor
+from cdc.watch.status import collect
 from tests.support.binlog_files import purge
 from tests.support.capturing import capturing
 from tests.support.failovers import executed, source_of, stored_gtids, transactions, wait_for, wait_until_level

@@ -14,7 +14,7 @@ from cdc.base.errors import IdentityError, SourceRefusedError
 from cdc.batches.service import BatchService
 from cdc.capture import Capture, proof, reread
 from cdc.capture.start import prove_start
-from cdc.commands.check import examine
+from cdc.cli.check import examine
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
 from cdc.source.connection import connect

@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
 from cdc.meta import ParkedTable
-from cdc.metrics import catalogue
 from cdc.testing.servers import HOST, USER, Server
+from cdc.watch.metrics import catalogue
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 WAIT_S = 60.0

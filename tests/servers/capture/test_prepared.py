@@ -16,9 +16,9 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.decode.kernels.constants import OP_DELETE, OP_INSERT
 from cdc.decode.reader import read
-from cdc.status import collect
 from cdc.store.formats.prepared import pending
 from cdc.testing.servers import Server
+from cdc.watch.status import collect
 from tests.fault.support import RestartedCommand
 from tests.servers.capture.test_unsupported import (
     compression,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cdc import cli
 from cdc.base.errors import UnsupportedDdlError
 from cdc.capture import Capture
+from cdc.cli import main as cli
 from cdc.config import DestinationConfig
 from cdc.decode import DecodeOptions, read
 from cdc.source.server import current_position

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cdc import cli
 from cdc.base.errors import (
     ConfigError,
     SourceRefusedError,
@@ -22,6 +21,7 @@ from cdc.binlog.entry import EntryFlag
 from cdc.binlog.file import BinlogFile
 from cdc.binlog.sql.schemas import Schemas
 from cdc.capture import Capture, schema_history
+from cdc.cli import main as cli
 from cdc.config import DestinationConfig, TablesConfig, load
 from cdc.source.schemas import read_schemas
 from cdc.source.server import Connection

@@ -108,7 +108,7 @@ def ready_capture(server: ClusterServer) -> int | None:
     """Returns the process that waits in a server until it takes over."""
     assert server.process is not None
     children = psutil.Process(server.process.pid).children()
-    return next((one.pid for one in children if "cdc.ready" in one.cmdline()), None)
+    return next((one.pid for one in children if "cdc.cli.ready" in one.cmdline()), None)
 
 
 def test_another_server_takes_over_from_a_killed_leader(

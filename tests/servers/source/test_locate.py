@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc import cli
 from cdc.base.errors import ConfigError, SourceRefusedError
 from cdc.binlog.gtids import GtidSet, MariadbGtid, MariadbPosition
 from cdc.binlog.positions import BinlogPosition
 from cdc.capture import Capture
+from cdc.cli import main as cli
 from cdc.config import DestinationConfig, SourceConfig, load
 from cdc.decode.reader import read
 from cdc.source.connection import connect, query

@@ -18,17 +18,17 @@ from cdc.base.errors import ConfigError, CutOffError, LeaseHeldError, StorageErr
 from cdc.batches.retention import holders, make_cleaner
 from cdc.batches.service import BatchService
 from cdc.binlog.sql.schemas import Schemas, TableSchema
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import open_meta
-from cdc.status import collect
 from cdc.store.formats.layout import schemas_folder
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
 from cdc.store.retention.disk import DiskWatch, Level, Ratios
 from cdc.testing.disk import FakeClock, FakeDisk
 from cdc.testing.transactions import make_transactions
+from cdc.watch.status import collect
 from tests.support.unit_batches import IDENTITY, Clock, make_config
 from tests.support.unit_retention import age, all_seqs, fill, last_seqs, names
 

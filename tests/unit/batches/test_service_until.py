@@ -18,7 +18,7 @@ from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import EntryFlag
 from cdc.binlog.positions import make_seq
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import DestinationConfig
 from cdc.disk.durable import replace_file
 from cdc.meta import open_meta

@@ -32,7 +32,7 @@ from cdc.batches.service import BatchService
 from cdc.batches.stage import Stage
 from cdc.binlog.file import BinlogFile
 from cdc.binlog.sql.schemas import Schemas, TableSchema
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
 from cdc.decode import DecodeOptions, decode_range, layouts
 from cdc.decode.transactions import open_range

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from cdc.commands.init import Answers, render
+from cdc.cli.init import Answers, render
 from cdc.config import DestinationConfig, parse, reference
 from tests.support.reference import ROOT, pages
 

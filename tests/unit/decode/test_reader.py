@@ -116,7 +116,7 @@ def test_json_lines_escape() -> None:
 
 
 def test_command(store: Path, tmp_path: Path) -> None:
-    from cdc.cli import application
+    from cdc.cli.main import application
 
     app = application()
 

@@ -13,11 +13,11 @@ import pytest
 from cdc.base.errors import ConfigError, LeaseHeldError, MessageTooLargeError, PeerUnavailableError
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, parse
-from cdc.metrics import catalogue
-from cdc.metrics.mq import PushMonitor
 from cdc.mq import pusher as pusher_module
 from cdc.mq.pusher import Pusher
 from cdc.mq.writer import Message
+from cdc.watch.metrics import catalogue
+from cdc.watch.metrics.mq import PushMonitor
 from tests.support.configurations import FILE, document
 from tests.support.unit_batches import IDENTITY, make_config, make_store
 

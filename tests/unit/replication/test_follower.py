@@ -20,7 +20,7 @@ from cdc.base.errors import (
     VersionError,
 )
 from cdc.capture.replication import require_no_standby
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.disk import files
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication import protocol

@@ -10,7 +10,7 @@ import yaml
 from cdc.server import EmbeddedServer
 from tests.support.alarms import receiver, wait_until
 from tests.support.server import with_tokens
-from tests.unit.alarms.test_watch import prepared, succeed
+from tests.unit.watch.alarms.test_watch import prepared, succeed
 
 
 def test_a_server_sends_the_alarms_of_its_instances(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cdc.server import EmbeddedServer
 from cdc.server.roles import Role
 from cdc.server.sessions import LASTS_S, LoginLimit, Sessions
 from tests.support.server import TOKEN, with_tokens
-from tests.unit.alarms.test_watch import prepared
+from tests.unit.watch.alarms.test_watch import prepared
 
 VIEWER, OPERATOR = "viewer-0123456789abcdef", "operator-0123456789abcdef"
 EVIL = "<script>alert(1)</script>\"'&"

@@ -19,7 +19,7 @@ from cdc.base.errors import CdcError, ConfigError, DamagedError
 from cdc.batches.lease import exclusive
 from cdc.batches.service import BatchService
 from cdc.binlog import file
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
 from cdc.decode import DecodeOptions, decode_range, read
 from cdc.disk.encryption import keys

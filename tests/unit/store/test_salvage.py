@@ -9,7 +9,7 @@ import pytest
 
 from cdc.base.errors import CdcError, DamagedError, LeaseHeldError, UsageError, VersionError
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.decode import decode_range
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdc.base.errors import CutOffError, DamagedError, IdentityError, StorageError, StoreIncompleteError, UsageError
-from cdc.cli import main
+from cdc.cli.main import main
 from cdc.config import DestinationConfig
 from cdc.replication.copy import Copy
 from cdc.replication.snapshot import read_small, small_files

@@ -17,7 +17,7 @@ from cdc.base.targets import DESTINATION_PROPERTY, SHARED_PROPERTY, SINCE_PROPER
 from cdc.batches.manifest import Manifest, StoreBeginning, TableResult
 from cdc.batches.results import record_tables
 from cdc.batches.subscribers import accept_tables
-from cdc.commands.batch import table_record
+from cdc.cli.batch import table_record
 from cdc.config import DestinationConfig
 from cdc.event_store.memory_meta import MemoryMeta
 from cdc.meta import Gap, Subscription, TableRecord

@@ -1,0 +1,91 @@
+"""``cdc alarm``: who is told of alarms, by a test, and which alarms are raised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cdc.base.errors import ConfigError, RetryableError
+from cdc.cli.common import Destination, Json, load, out, print_json, tables, working
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+
+alarm = typer.Typer(no_args_is_help=True, help="Send a test alarm, and list the alarms that are raised.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(alarm, name="alarm")
+
+
+def _load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
+    """Loads a destination with alarms. Raises ConfigError."""
+    from cdc.config.memory import in_memory
+
+    config = in_memory(load(ctx, dest))
+    if not config.alarms.handlers:
+        raise ConfigError(
+            "nobody is told of alarms",
+            place=f"{config.file}: alarms",
+            remedy="Add alarms: {webhook: {url: URL}}, {mail: {host: NAME, …}} or {command: [PROGRAM]}.",
+        )
+    return config
+
+
+@alarm.command("test")
+def send_test(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
+    """Send a test alarm through every handler, and report what became of it.
+
+    Exit code 1 means that a handler has not taken it.
+    """
+    from cdc.watch.alarms.watch import tell_all
+
+    config = _load(ctx, dest)
+    with working("Sending …"):
+        found = tell_all(config)
+    if as_json:
+        print_json({"destination": config.name, "ok": not any(found.values()), "handlers": [
+            {"handler": name, "ok": reason is None, "error": reason} for name, reason in found.items()
+        ]})  # fmt: skip
+    else:
+        for name, reason in found.items():
+            out().print(f"{name}: {'took it' if reason is None else reason}", markup=False)
+    failed = [name for name, reason in found.items() if reason is not None]
+    if failed:
+        raise RetryableError(f"{' and '.join(failed)} did not take the test alarm", place=config.name)
+
+
+@alarm.command("list")
+def list_(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
+    """List the alarms that are raised, and how many messages each handler has taken."""
+    from rich.table import Column, Table
+
+    from cdc.base.units import iso_time
+    from cdc.watch.alarms.book import read_records
+
+    config = _load(ctx, dest)
+    found: list[dict[str, Any]] = [
+        {
+            "alarm": one.alarm,
+            "severity": one.severity,
+            "summary": one.summary,
+            "detail": one.detail,
+            "subscriber": one.subscriber or None,
+            "table": one.table or None,
+            "since": iso_time(one.since),
+            "messages": {name: one.handlers[name].messages for name in config.alarms.handlers if name in one.handlers},
+        }
+        for one in read_records(config.alarms_path)
+        if one.raised is not None and one.resolved is None
+    ]
+    if as_json:
+        print_json({"destination": config.name, "alarms": found})
+        return
+    if not found:
+        out().print(f"{config.name}: no alarm is raised.", markup=False)
+        return
+    table = Table("alarm", "severity", "since", Column("", overflow="fold"), box=None, pad_edge=False)
+    for one in found:
+        table.add_row(one["alarm"], one["severity"], one["since"], one["summary"])
+    tables().print(table, markup=False)

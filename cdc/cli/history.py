@@ -1,0 +1,172 @@
+"""``cdc history``: every change of one row that the store still has."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.base.errors import UsageError
+from cdc.base.units import iso_time_us
+from cdc.cli.common import Json, SourceValues, err, load, print_json, say, tables
+
+if TYPE_CHECKING:
+    from cdc.history import Search
+    from cdc.store.reader.reader import StoreReader
+
+_QUIET_S = 1.0
+"""A search that takes less time shows no progress."""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to ``app``."""
+    app.command()(history)
+
+
+def history(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[DEST] DB.TABLE KEY",
+            help="The destination, which may be left out if there is only one; the table; and the row's key: its "
+            "value, a=1,b=x for several columns, or a JSON object. Bytes are hexadecimal. Write -- before a key that "
+            "begins with a minus sign.",
+            show_default=False,
+        ),
+    ],
+    source_values: SourceValues = False,
+    as_json: Json = False,
+) -> None:
+    """Show every change of one row that the store still has, oldest first: time, GTID, position, before and after.
+
+    Texts are compared exactly, whatever the column's collation. A change of the key is shown as a delete of the old key
+    or as an insert of the new one. Changes that foreign keys made without an event are shown with the key's name, if
+    the store has the events of the row and its parents. Columns are shown as the lake has them, without those that are
+    dropped.
+    """
+    if len(words) not in (2, 3):
+        raise UsageError(
+            f"{len(words)} arguments are given instead of two or three", remedy="Give [DEST] DB.TABLE KEY."
+        )
+    table, text = words[-2:]
+    config = load(ctx, words[0] if len(words) == 3 else None)
+
+    from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
+    from cdc.history import UNCHANGED, RowKey, TablePolicies, add_unlogged, definition_of, search
+    from cdc.meta import open_meta
+    from cdc.store.reader.reader import StoreReader
+
+    table = config.tables.name(table)
+    if "." not in table.strip("."):
+        raise UsageError(f"{table!r} is not the name of a table", remedy="Write it as db.table.")
+    source = open_meta(config).read().source
+    reader = StoreReader(config.store.path, None if source is None else source.base_name)
+    if not reader.exists():
+        raise UsageError("there is no store yet", place=str(config.store.path), remedy="Start `cdc capture` first.")
+    key = RowKey.parse(text, table, definition_of(reader, table), config.table_apply(table).keys)
+    with _progress(table) as tick:
+        found = search(reader, key, tick, UNCHANGED if source_values else TablePolicies.of(config, table))
+        unlogged = UnloggedChanges()
+        if found.key is not None:
+            unlogged = unlogged_changes(config, reader, table, found.key, lambda _: tick(found))
+            add_unlogged(found, key, unlogged, reader.source_file)
+    if as_json:
+        print_json(found.changes)
+    elif found.changes:
+        _show(found.changes)
+    _remarks(reader, found, unlogged.doubts, table)
+
+
+@contextmanager
+def _progress(table: str) -> Iterator[Callable[[Search], None]]:
+    """Shows the progress of a long search on a terminal's standard error."""
+    console = err()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    began = time.monotonic()
+    with ExitStack() as shown:
+        status: Any = None
+
+        def tick(found: Search) -> None:
+            nonlocal status
+            if time.monotonic() - began < _QUIET_S:
+                return
+            if status is None:
+                status = shown.enter_context(console.status(""))
+            status.update(
+                f"{found.transactions:,} of {found.of:,} transactions, {found.rows:,} rows of {table}, "
+                f"{len(found.changes)} changes found"
+            )
+
+        yield tick
+
+
+def _remarks(reader: StoreReader, found: Search, doubts: list[str], table: str) -> None:
+    """Says what the store cannot tell."""
+    for name, rows in found.lacking.items():
+        say(f"{rows:,} row events of {table} are from a time at which it had no column {name}; they were not searched")
+    for doubt in doubts:
+        say(doubt)
+    first = found.changes[0] if found.changes else None
+    if first is not None and first["op"] == "insert":
+        return
+    begins = _beginning(reader)
+    if first is None:
+        say(f"the store has no change of this row{begins}")
+    else:
+        say(f"the row was there before its first change here{begins}")
+
+
+def _beginning(reader: StoreReader) -> str:
+    """Returns the beginning of the store as the end of a sentence."""
+    removed, seq = reader.removed_seq(), reader.first_seq()
+    if seq is None:
+        return ", which is empty"
+    entries = next(reader.all_entries(seq - 1, seq), None)
+    if entries is None or not len(entries):
+        return ""
+    why = "; older transactions were removed by retention" if removed else ""
+    return f"; the store begins at {iso_time_us(int(entries['commit_time_us'][0]))}{why}"
+
+
+def _show(changes: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from cdc.history import changed_columns
+
+    table = Table("time", "change", "position", "gtid", "columns")
+    for change in changes:
+        lines = []
+        for name, (before, after) in changed_columns(change).items():
+            shown = {"insert": _value(after), "delete": _value(before)}.get(
+                change["op"], f"{_value(before)} → {_value(after)}"
+            )
+            lines.append(f"{name}: {shown}")
+        if "foreign_key" in change:
+            lines.append(f"(by the foreign key {change['foreign_key']})")
+        for word in ("moved_to", "moved_from"):
+            if word in change:
+                other = ", ".join(f"{name}={_value(value)}" for name, value in change[word].items())
+                lines.append(f"({word.replace('_', ' ')} {other})")
+        table.add_row(
+            change["commit_time"],
+            change["op"],
+            f"{change['file']}:{change['pos']}",
+            change["gtid"] or "",
+            Text("\n".join(lines)),
+        )
+    tables().print(table)
+
+
+def _value(value: Any) -> str:
+    from cdc.tail.texts import cut, printable
+
+    text = "NULL" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return cut(printable(text))

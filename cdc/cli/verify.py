@@ -1,0 +1,154 @@
+"""``cdc verify``: proves that the Delta tables hold what the source holds, or says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.base.errors import UsageError
+from cdc.base.units import human_seconds
+from cdc.cli.common import Destination, Json, err, load, print_json, tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cdc.verify.report import Difference, Report, TableReport
+
+
+def register(app: typer.Typer) -> None:
+    app.command("verify")(verify)
+
+
+def verify(
+    ctx: typer.Context,
+    dest: Destination = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TABLE…", help="Tables to verify, as db.table. Leave them out for all.", show_default=False
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Number of differing rows that are looked for in each table.")
+    ] = 20,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", min=0, help="Seconds to wait until capture has read what the source has.", metavar="S"),
+    ] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Compare the Delta tables with the source, and the store with what the source executed.
+
+    Exit code 0: everything is proved. 2: something differs or is missing. 1: it could not be told, of some columns or
+    at all.
+    """
+    from cdc import pipeline
+
+    config = load(ctx, dest)
+    names = [config.tables.name(name) for name in names or ()]
+    for name in names:
+        if "." not in name:
+            raise UsageError(f"{name!r} is not the name of a table", remedy="Write it as db.table.")
+    with _progress() as progress:
+        report = pipeline.verify(config, names or None, progress, limit=limit, wait_s=wait)
+    if as_json:
+        print_json(report.document())
+    else:
+        show(report)
+    raise typer.Exit(report.exit_code)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Shows what is being done on standard error, if that is a terminal."""
+    console = err()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("verifying") as status:
+        yield lambda text: status.update(text)
+
+
+def show(report: Report) -> None:
+    """Prints a report as a table, with what differs below it."""
+    from rich.table import Column, Table
+
+    console = tables()
+    table = Table(
+        Column("table", overflow="fold"),
+        "rows",
+        "buckets",
+        "entries",
+        "ledger",
+        "rows compared",
+        box=None,
+        pad_edge=False,
+    )
+    for one in report.tables:
+        table.add_row(
+            one.table,
+            "–" if one.rows is None else str(one.rows),
+            str(one.checksums.chunks),
+            str(one.ledger.entries),
+            "proved" if one.ledger.ok else "FAULTS" if one.ledger.faults else "not known",
+            one.verdict,
+        )
+    console.print(table, markup=False)
+    console.print()
+    by = {"gtid": "by GTIDs", "position": "by positions", "none": ""}[report.history.kind]
+    text = {"proved": "complete", "differs": "NOT COMPLETE", "unknown": "not known"}[report.history.state]
+    console.print(f"history: {text} {by}".rstrip(), markup=False)
+    for line in [*report.history.faults, *report.history.unknown, *report.history.remarks]:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    for one in report.tables:
+        _show_table(console, one)
+    verdict = {
+        "proved": "Everything is proved.",
+        "partial": "What was compared is equal, but not everything could be compared.",
+        "differs": "Something differs or is missing.",
+        "unknown": "Not everything could be told.",
+    }[report.state]
+    console.print()
+    console.print(f"{verdict} ({human_seconds(report.seconds)})", markup=False)
+
+
+def _show_table(console: Console, one: TableReport) -> None:
+    checksums = one.checksums
+    lines = [*one.ledger.faults, *checksums.faults, *one.unknown]
+    lines += [
+        f"column {name} is not compared: {reason}" if name != "*" else f"the rows are not compared: {reason}"
+        for name, reason in [*checksums.left_out.items(), *checksums.excepted.items()]
+    ]
+    lines += [f"accepted as lost: the transactions after {a} up to {b}" for a, b in one.ledger.accepted]
+    if not lines and not checksums.differences:
+        return
+    console.print()
+    console.print(f"{one.table}:", markup=False)
+    for line in lines:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    for difference in checksums.differences:
+        console.print(f"  {_difference_text(difference)}", markup=False, soft_wrap=True)
+    if checksums.more:
+        console.print("  … and others; --limit finds more of them", markup=False)
+
+
+def _difference_text(one: Difference) -> str:
+    key = ", ".join(f"{name}={value}" for name, value in one.key.items()) or "row"
+    note = f" ({one.note})" if one.note else ""
+    if one.source is None:
+        return f"{key}: only in the Delta table: {_row_text(one.delta)}{note}"
+    if one.delta is None:
+        return f"{key}: only at the source: {_row_text(one.source)}{note}"
+    parts = [f"{name}: source {_value(one.source[name])}, delta {_value(one.delta.get(name))}" for name in one.columns]
+    return f"{key}: {'; '.join(parts) or _row_text(one.source)}{note}"
+
+
+def _row_text(row: dict[str, str | None] | None) -> str:
+    return ", ".join(f"{name}={_value(value)}" for name, value in (row or {}).items())
+
+
+def _value(value: str | None) -> str:
+    return "NULL" if value is None else value

@@ -1,0 +1,5 @@
+"""What operators see of destinations: the status, metrics, alarms and pages.
+
+Imports the rooms below, which hold what is shown. :mod:`.status` collects one document, from which alarms and pages are
+made, so that they cannot disagree.
+"""

@@ -1,0 +1,153 @@
+"""The pages of ``cdc server``: instances with their state, their clients, their logs, and forms for operators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from cdc.base.errors import CdcError
+from cdc.base.units import human_bytes, human_seconds
+from cdc.watch.page.board import AckedBatch, Row
+from cdc.watch.page.render import Link, card, details, now_text, seq_text, template, time_text
+from cdc.watch.status import alarms
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+
+_LEVELS = {
+    "running": "", "waiting": "off", "stopped": "off", "standby": "off", "starting": "warn", "failed": "bad",
+}  # fmt: skip
+"""The level of a card by the state of its instance; empty: that of the status."""
+
+_OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
+"""The time that a line of a log begins with; the page shows one for every line."""
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who looks at a page."""
+
+    is_operator: bool
+    has_session: bool
+    form_token: str
+
+
+class Line(Protocol):
+    """A line of a log."""
+
+    @property
+    def time(self) -> datetime: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+class _NoLinks:
+    """A server knows no pages about its tables and batches."""
+
+    def related(self, row: Row) -> Sequence[Link]:
+        return ()
+
+    def table(self, config: DestinationConfig, table: str, path: str) -> str:
+        return ""
+
+    def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
+        return ""
+
+
+def overview_page(documents: Sequence[dict[str, Any]], rows: Sequence[Row], viewer: Viewer, nonce: str) -> str:
+    """Returns the page of all instances. ``documents``: as ``GET /v1/instances`` answers them, each with its row."""
+    cards = [_card(document, row) for document, row in zip(documents, rows, strict=True)]
+    return template("admin_overview.html").render(
+        title="Towpath", cards=cards, viewer=viewer, nonce=nonce, folder="", now=now_text()
+    )
+
+
+def instance_page(document: dict[str, Any], row: Row, lines: Sequence[Line], viewer: Viewer, nonce: str) -> str:
+    """Returns the page of one instance. ``lines``: the last ones of its captures' log, oldest first."""
+    return template("admin_instance.html").render(
+        title=f"{row.name} – Towpath",
+        card=_card(document, row),
+        clients=_clients(row.status),
+        lines=[(time_text(one.time.timestamp()), _OWN_TIME.sub("", one.text)) for one in lines],
+        viewer=viewer,
+        nonce=nonce,
+        now=now_text(),
+        home="/",
+        **details(row, _NoLinks()),
+    )
+
+
+def login_page(nonce: str, error: str = "") -> str:
+    """Returns the form for a token."""
+    return template("admin_login.html").render(title="Log in – Towpath", error=error, nonce=nonce, now=now_text())
+
+
+def message_page(title: str, text: str, nonce: str) -> str:
+    """Returns a page that says one thing."""
+    return template("admin_message.html").render(title=title, text=text, nonce=nonce, now=now_text(), home="/")
+
+
+def _card(document: dict[str, Any], row: Row) -> dict[str, Any]:
+    """Returns the card of an instance: that of its status, with what the server knows."""
+    found = card(row, _NoLinks())
+    state, capture = document["state"], document["capture"]
+    errors = [document["error"], document["config"]["problem"]]
+    problems = list(dict.fromkeys(_sentences(error) for error in errors if error is not None))
+    level = _LEVELS.get(state, "warn") or found["level"]
+    if state == "running" and not found["is_captured"] and capture["state"] in ("starting", "running"):
+        found["state"], level = "capture is starting", "warn"
+    if problems and level == "good":
+        level = "warn"
+    facts = [("Since", time_text(datetime.fromisoformat(document["since"]).timestamp()), "")]
+    if document["retry_at"] is not None:
+        facts.append(("Tried again", time_text(datetime.fromisoformat(document["retry_at"]).timestamp()), "warn"))
+    if capture is not None:
+        process = f", process {capture['pid']}" if capture["pid"] else ""
+        restarts = f", started again {capture['restarts']} times" if capture["restarts"] else ""
+        facts.append(("Capture", f"{capture['state']} ({capture['mode']}){process}{restarts}", ""))
+    if problems and row.config is None:
+        found["error"] = ""  # the instance says already what is wrong with its file
+    subscriptions = [] if row.status is None else row.status["subscriptions"]
+    facts += [*found["facts"], ("Clients", str(len(subscriptions)), "")]
+    shown = state if state != "running" or found["state"] == "captures" else f"served, {found['state']}"
+    return found | {
+        "address": f"/instances/{quote(row.name, safe='')}",
+        "level": level,
+        "state": shown,
+        "alarms": [*problems, *found["alarms"]],
+        "facts": facts,
+        "can_start": state in ("stopped", "failed") and capture is not None,
+        "can_stop": state != "stopped" and capture is not None,
+    }
+
+
+def _sentences(error: dict[str, Any]) -> str:
+    """Returns the text of an error's document."""
+    return str(CdcError(error["message"], place=error["place"], remedy=error["remedy"]))
+
+
+def _clients(status: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Returns the subscribers of a destination, with their positions and outstanding batches."""
+    found = []
+    for one in [] if status is None else status["subscriptions"]:
+        behind = one["behind"]
+        found.append(
+            {
+                "name": one["name"],
+                "acked": seq_text(one["acked_seq"]) if one["acked_seq"] else "nothing",
+                "lag": human_seconds(one["lag_s"]) if behind["transactions"] else "none",
+                "behind": f"{behind['transactions']:,} transactions, {human_bytes(behind['bytes'])}",
+                "outstanding": [
+                    f"{batch['batch']} ({batch['owner']}, until {batch['expires'][:19].replace('T', ' ')})"
+                    for batch in one["outstanding"]
+                ],
+                "filter": one["filter"] or "",
+                "problems": [text.removeprefix("Alarm: ") for text in alarms([one])],
+            }
+        )
+    return found

@@ -1,0 +1,168 @@
+"""Collects the status of many destinations, each in a thread of its own with a time limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger, hide_password
+from cdc.config import DestinationConfig, load
+from cdc.config.memory import in_memory
+
+WAIT_S = 10.0
+"""How long a page waits for the status of a destination."""
+FRESH_S = 3.0
+"""A status is collected again when it is older than this."""
+_BATCHES = 200
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class AckedBatch:
+    """A batch that was acked lately."""
+
+    batch: int
+    first_seq: int
+    last_seq: int
+    transactions: int
+    row_events: int
+    bytes: int
+    acked_s: float
+    """When it was acked, Unix time."""
+    lag_s: float | None
+    """The age of its first transaction then; None if the source gave it no time."""
+    manifest: str
+    """The path of its manifest, if it is on this machine; else empty."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A destination on a page: its status, or the reason why there is none."""
+
+    name: str
+    config: DestinationConfig | None = None
+    """None if the configuration cannot be loaded."""
+    status: dict[str, Any] | None = None
+    """As :func:`cdc.watch.status.collect` returns it."""
+    batches: list[AckedBatch] = field(default_factory=list)
+    """The newest acked batches, oldest first; only if they were asked for."""
+    error: str = ""
+
+
+@dataclass
+class _Look:
+    """A look at a destination, under way or done."""
+
+    began: float
+    done: threading.Event = field(default_factory=threading.Event)
+    row: Row | None = None
+
+
+class Board:
+    """The status of the destinations of a folder. Safe to use from several threads.
+
+    A look that has not ended is waited for, and not begun a second time: a disk that hangs costs one thread for each
+    destination, however often a page is loaded.
+    """
+
+    def __init__(
+        self,
+        *,
+        wait_s: float = WAIT_S,
+        fresh_s: float = FRESH_S,
+        collect: Callable[[DestinationConfig], dict[str, Any]] | None = None,
+    ) -> None:
+        self._wait_s, self._fresh_s, self._collect = wait_s, fresh_s, collect
+        self._lock = threading.Lock()
+        self._looks: dict[tuple[Path, bool], _Look] = {}
+
+    def rows(self, files: Iterable[Path], *, batches: bool = False) -> list[Row]:
+        """Returns a row for each configuration file, in their order. ``batches``: also the newest acked batches."""
+        looks = [(file, self._look(file, batches)) for file in files]
+        deadline = time.monotonic() + self._wait_s
+        found = []
+        for file, look in looks:
+            look.done.wait(max(0.0, deadline - time.monotonic()))
+            row = look.row
+            if row is None:
+                waited = time.monotonic() - look.began
+                row = Row(
+                    file.stem,
+                    error=f"no answer for {waited:.0f} s: the disk, the server of the store, or the lake hangs",
+                )
+            found.append(row)
+        return found
+
+    def _look(self, file: Path, batches: bool) -> _Look:
+        with self._lock:
+            look = self._looks.get((file, batches))
+            now = time.monotonic()
+            if look is not None and (not look.done.is_set() or now - look.began < self._fresh_s):
+                return look
+            look = self._looks[file, batches] = _Look(now)
+            # A daemon: a look that hangs must not keep the process from ending.
+            threading.Thread(
+                target=self._run, args=(file, batches, look), name=f"status-{file.stem}", daemon=True
+            ).start()
+            return look
+
+    def _run(self, file: Path, batches: bool, look: _Look) -> None:
+        config = None
+        try:
+            config = in_memory(load(file))
+            status = self._status(config)
+            look.row = Row(file.stem, config, status, newest_batches(config) if batches else [])
+        except CdcError as error:
+            look.row = Row(file.stem, config, error=hide_password(str(error)))
+        except Exception as error:  # noqa: BLE001 - the page shows the others, and says that this one failed
+            _log.exception("status could not be collected", destination=file.stem)
+            what = f"{type(error).__name__}: {error}"
+            look.row = Row(file.stem, config, error=hide_password(f"the status cannot be collected: {what}"))
+        finally:
+            look.done.set()
+
+    def _status(self, config: DestinationConfig) -> dict[str, Any]:
+        if self._collect is not None:
+            return self._collect(config)
+        from cdc.watch.status import collect
+
+        return collect(config)
+
+
+def newest_batches(config: DestinationConfig, most: int = _BATCHES) -> list[AckedBatch]:
+    """Returns the newest acked batches, oldest first. Raises DamagedError, StorageError, PeerUnavailableError."""
+    from datetime import datetime
+
+    from cdc.batches.manifest_files import ManifestFiles
+    from cdc.client import open_batches
+
+    batches = open_batches(config)
+    known = batches.meta.read().subscriptions.get("apply")
+    if known is None:
+        return []
+    files = ManifestFiles(config.meta.path) if config.store.kind == "file" else None
+    found = []
+    for manifest in batches.acked_manifests(after_batch=max(0, known.next_batch - 1 - most)):
+        assert manifest.acked is not None
+        acked_s = manifest.acked.time.timestamp()
+        first = manifest.positions.first.time
+        lag_s = None if first is None else max(0.0, acked_s - datetime.fromisoformat(first).timestamp())
+        found.append(
+            AckedBatch(
+                batch=manifest.batch,
+                first_seq=manifest.first_seq,
+                last_seq=manifest.last_seq,
+                transactions=manifest.transactions,
+                row_events=manifest.row_events,
+                bytes=manifest.bytes,
+                acked_s=acked_s,
+                lag_s=lag_s,
+                manifest="" if files is None else str(files.path("apply", manifest.batch)),
+            )
+        )
+    return found

@@ -1,0 +1,254 @@
+"""Makes pages of rows of a board. Every text that comes from a configuration, a source or a lake is escaped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cdc.base.units import human_bytes, human_seconds
+from cdc.binlog.positions import format_seq
+from cdc.watch.page.board import AckedBatch, Row
+from cdc.watch.status import alarms, archive_sentences, gap_sentences, parked_sentences
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from cdc.config import DestinationConfig
+
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+}
+"""The headers of a page. ``{nonce}``: the one that was given when the page was made."""
+_OLD_S = 600.0
+"""A lag above this is shown as a warning."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to a page outside these pages."""
+
+    text: str
+    address: str
+    note: str = ""
+
+
+class Links(Protocol):
+    """The addresses that a page links to."""
+
+    def related(self, row: Row) -> Sequence[Link]:
+        """Pages about a destination: its DAGs and their runs."""
+
+    def table(self, config: DestinationConfig, table: str, path: str) -> str:
+        """The page of a Delta table; empty if there is none."""
+
+    def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
+        """The page of a batch's manifest; empty if there is none."""
+
+
+@dataclass(frozen=True)
+class LagChart:
+    """The lag over time, as points of a drawing that is 1,000 wide and 300 high, with texts for its edges."""
+
+    line: str
+    """The points as an SVG polyline takes them."""
+    area: str
+    dots: tuple[tuple[float, float, str], ...]
+    """Each with the text that a pointer shows."""
+    levels: tuple[str, ...]
+    """Texts of the lag from the top to the bottom."""
+    times: tuple[str, ...]
+    """Texts of the time from the left to the right."""
+    summary: str
+
+    @classmethod
+    def of(cls, batches: Sequence[AckedBatch], now_s: float, lag_s: float | None) -> LagChart | None:
+        """Draws the age of each batch's first transaction when it was acked, and the lag now. None without points."""
+        points = [
+            (one.acked_s, one.lag_s, f"batch {one.batch}, acked {time_text(one.acked_s)}")
+            for one in batches
+            if one.lag_s is not None
+        ]
+        if not points:
+            return None
+        if lag_s is not None:
+            points.append((now_s, lag_s, "now"))
+        begin_s, end_s = points[0][0], max(point[0] for point in points)
+        most_s = max(1.0, *(lag for _, lag, _ in points))
+        width_s = max(1.0, end_s - begin_s)
+        drawn = [
+            (1000 * (at - begin_s) / width_s, 300 * (1 - lag / most_s), f"{human_seconds(lag)}: {text}")
+            for at, lag, text in points
+        ]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in drawn)
+        return cls(
+            line=line,
+            area=f"{drawn[0][0]:.1f},300 {line} {drawn[-1][0]:.1f},300",
+            dots=tuple((round(x, 1), round(y, 1), text) for x, y, text in drawn),
+            levels=tuple(human_seconds(most_s * part) if part else "0" for part in (1, 0.5, 0)),
+            times=(time_text(begin_s), time_text(end_s)),
+            summary=f"{len(batches)} batches, the longest lag {human_seconds(most_s)}",
+        )
+
+
+def overview(rows: Sequence[Row], links: Links, nonce: str, *, folder: str) -> str:
+    """Returns the page of all destinations. ``folder``: where their configurations are, for an empty page."""
+    cards = [card(row, links) for row in rows]
+    return template("overview.html").render(title="Towpath", cards=cards, nonce=nonce, folder=folder, now=now_text())
+
+
+def destination(row: Row, links: Links, nonce: str) -> str:
+    """Returns the page of one destination."""
+    return template("destination.html").render(
+        title=f"{row.name} – Towpath", card=card(row, links), nonce=nonce, now=now_text(), **details(row, links)
+    )
+
+
+def message(title: str, text: str, nonce: str) -> str:
+    """Returns a page that says one thing."""
+    return template("message.html").render(title=title, text=text, nonce=nonce, now=now_text())
+
+
+def card(row: Row, links: Links) -> dict[str, Any]:
+    """Returns what the overview shows of a destination."""
+    found: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
+    status = row.status
+    if status is None:
+        return found | {"level": "bad", "state": "not readable", "is_captured": True, "alarms": []}
+    known = _apply(status)
+    parked = known["parked"] if known else []
+    problems = [*alarms(status["subscriptions"]), *gap_sentences(status["subscriptions"], row.name)]
+    problems += [text for text in archive_sentences(status["archive"]) if text.startswith("Alarm")]
+    capture = status["capture"]
+    is_connected = capture["running"] and capture["connected"]
+    state = "captures" if is_connected else "no connection" if capture["running"] else "capture is not running"
+    lag_s = None if known is None or not known["behind"]["transactions"] else known["lag_s"]
+    level = "bad" if problems or not is_connected else "warn" if parked or (lag_s or 0) > _OLD_S else "good"
+    source = status["source"]
+    position = f"{source['file']}:{source['pos']}" if source["file"] else "not read yet"
+    facts = [
+        ("Position", position, ""),
+        ("Complete until", _short(status["store"]["complete_until"]) or "not known", ""),
+        ("Lag", "none" if lag_s is None else human_seconds(lag_s), "warn" if (lag_s or 0) > _OLD_S else ""),
+        ("Behind", _behind(known), ""),
+        ("Outstanding batches", str(len(known["outstanding"])) if known else "0", ""),
+        ("Tables", str(len(status["tables"])), ""),
+        ("Parked", str(len(parked)), "warn" if parked else ""),
+    ]
+    return found | {
+        "level": level,
+        "state": state,
+        "is_captured": capture["running"],
+        "alarms": problems,
+        "facts": facts,
+    }
+
+
+def details(row: Row, links: Links) -> dict[str, Any]:
+    """Returns what the page of a destination shows beside its card."""
+    status, config = row.status, row.config
+    nothing: dict[str, Any] = {"chart": None, "batches": [], "outstanding": [], "tables": [], "parked": [], "more": []}
+    if status is None or config is None:
+        return nothing
+    known = _apply(status)
+    parked = {one["table"] for one in known["parked"]} if known else set()
+    source, store, begins = status["source"], status["store"], status["store"]["begins"]
+    more = [
+        ("GTID", source["gtid"] or "none"),
+        ("Source's time", _short(source["time"]) or "not known"),
+        ("Store", f"{store['transactions']:,} transactions, {human_bytes(store['bytes'])}"),
+        ("Store begins", "not known" if begins is None else f"{begins['file']}:{begins['pos']}, {begins['reason']}"),
+        ("Acked up to", seq_text(known["acked_seq"]) if known else "nothing"),
+    ]
+    lag_s = None if known is None else known["lag_s"] if known["behind"]["transactions"] else 0.0
+    return {
+        "chart": LagChart.of(row.batches, time.time(), lag_s),
+        "more": more,
+        "outstanding": [
+            {**one, "seqs": f"{seq_text(one['first_seq'])} … {seq_text(one['last_seq'])}"}
+            for one in known["outstanding"]
+        ]
+        if known
+        else [],
+        "batches": [
+            {
+                "batch": one.batch,
+                "address": links.manifest(config, one),
+                "acked": time_text(one.acked_s),
+                "transactions": f"{one.transactions:,}",
+                "row_events": f"{one.row_events:,}",
+                "size": human_bytes(one.bytes),
+                "lag": "" if one.lag_s is None else human_seconds(one.lag_s),
+            }
+            for one in reversed(row.batches[-20:])
+        ],
+        "tables": [
+            {
+                "table": one["table"],
+                "mode": one["mode"],
+                "version": one["delta_version"],
+                "applied": "–" if one["applied_seq"] is None else seq_text(one["applied_seq"]),
+                "path": one["path"],
+                "address": links.table(config, one["table"], one["path"]),
+                "note": one["note"],
+                "parked": one["table"] in parked,
+            }
+            for one in status["tables"]
+        ],
+        "parked": parked_sentences(status["subscriptions"], row.name),
+    }
+
+
+def _apply(status: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the subscription that fills the tables."""
+    return next((one for one in status["subscriptions"] if one["name"] == "apply"), None)
+
+
+def _behind(known: dict[str, Any] | None) -> str:
+    behind = {"transactions": 0, "bytes": 0} if known is None else known["behind"]
+    return f"{behind['transactions']:,} transactions, {human_bytes(behind['bytes'])}"
+
+
+def seq_text(seq: int) -> str:
+    """Returns a seq, and the position that it stands for."""
+    return f"{seq} ({format_seq(seq)})"
+
+
+def time_text(unix_s: float) -> str:
+    """Returns a time in UTC."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _short(iso: str | None) -> str:
+    """Returns a time without the fraction of its seconds."""
+    return "" if not iso else time_text(datetime.fromisoformat(iso).timestamp())
+
+
+def now_text() -> str:
+    """Returns the time now, in UTC."""
+    return time_text(time.time())
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("cdc.watch.page"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def template(name: str) -> jinja2.Template:
+    """Returns a template of this package."""
+    return _environment().get_template(name)

@@ -1,0 +1,144 @@
+"""``cdc snapshot`` and ``cdc replay``: wrong arguments end with one sentence and exit code 2, and change nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc.base.errors import LeaseHeldError
+from cdc.batches import parking
+from cdc.batches.service import BatchService
+from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
+from cdc.cli import main as cli
+from cdc.config import DestinationConfig
+from cdc.meta import ParkedTable
+from cdc.store.formats import layout
+from cdc.table_jobs.snapshot import due_tables, take_snapshots
+from tests.support.unit_batches import IDENTITY, make_config, make_store
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+ID = ColumnSchema(
+    name="id",
+    data_type="int",
+    column_type="int",
+    nullable=False,
+    default=None,
+    extra="",
+    charset=None,
+    collation=None,
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DestinationConfig:
+    """A destination with a store of real segments, whose source has the tables ``bat.o`` and ``bat.empty``."""
+    found = make_config(tmp_path)
+    make_store(found.store.path)
+    service = BatchService(found)
+    with service.meta.change() as state:
+        state.source = IDENTITY
+    return found
+
+
+def run(capsys: pytest.CaptureFixture[str], config: DestinationConfig, *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["--conf-dir", str(config.file.parent), *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def files(config: DestinationConfig) -> dict[str, bytes]:
+    """Returns everything below the destination's folders but locks, which hold nothing."""
+    root = config.file.parent.parent
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "lock" not in path.name and "locks" not in path.parts
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["snapshot", "absent"], ("'absent'", "shop")),
+        (["snapshot", "shop", "o"], ("'o' is not the name of a table", "DB.TABLE")),
+        (["snapshot", "shop", "other.o"], ("other.o is not among the tables", "tables.include")),
+        (["snapshot", "bat.none"], ("the source has no table bat.none", "bat.empty, bat.o")),
+        (["replay", "shop"], ("no table is named", "DB.TABLE")),
+        (["replay", "shop", "other.o"], ("other.o is not among the tables",)),
+        (["replay", "shop", "bat.o", "--from", "1", "--to", "2"], ("--from", "--to")),
+        (["replay", "shop", "bat.o", "--from", "1", "--into", "x"], ("--from", "--into")),
+        (["replay", "shop", "bat.o", "--mode", "append"], ("--mode needs --into",)),
+        (["replay", "shop", "bat.o", "--mode", "sideways", "--into", "x"], ("sideways", "upsert")),
+        (["replay", "shop", "bat.o"], ("nothing was applied yet", "cdc apply shop")),
+        (["replay", "shop", "bat.o", "--to", "yesterday"], ("'yesterday' is neither a seq, nor a time", "Give a seq")),
+    ],
+)
+def test_wrong_arguments(
+    config: DestinationConfig, capsys: pytest.CaptureFixture[str], arguments: list[str], words: tuple[str, ...]
+) -> None:
+    before = files(config)
+    code, out, err = run(capsys, config, *arguments)
+    assert (code, out) == (2, "")
+    for word in words:
+        assert word in err
+    assert err.count("\n") == 1
+    assert files(config) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--to", "yesterday"], ("neither a seq, nor a time",)),
+        (["--to", "2026-11-21T10:00:00"], ("time zone",)),
+        (["--to", "2026-11-21T10:00:00Z"], ("",)),
+        (["--to", "0-1-77"], ("the store has no transaction 0-1-77",)),
+        (["--from", "5"], ("no changes of table bat.o before", "Give a later point")),
+    ],
+)
+def test_points_that_the_store_does_not_have(
+    config: DestinationConfig, capsys: pytest.CaptureFixture[str], arguments: list[str], words: tuple[str, ...]
+) -> None:
+    service = BatchService(config)
+    service.subscribe("apply")
+    code, out, err = run(capsys, config, "replay", "shop", "bat.o", *arguments)
+    assert (code, out) == (2, "")
+    for word in words:
+        assert word in err
+    assert service.meta.read().subscription("apply").tables == {}
+
+
+def test_nothing_was_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = make_config(tmp_path)
+    code, out, err = run(capsys, config, "snapshot", "shop")
+    assert (code, out) == (2, "")
+    assert "nothing was captured yet" in err
+    assert "Start `cdc capture shop` first" in err
+    assert list(files(config)) == ["conf/shop.yaml"]
+
+
+def test_another_job_works_on_the_table(config: DestinationConfig) -> None:
+    service = BatchService(config)
+    service.subscribe("apply")
+    with parking.job_lock(service.meta, "bat.o"), pytest.raises(LeaseHeldError, match="another snapshot or replay"):
+        take_snapshots(config, ["bat.o"])
+    assert service.meta.read().subscription("apply").parked == {}
+
+
+def test_tables_that_wait_for_a_snapshot(config: DestinationConfig) -> None:
+    assert due_tables(config) == ["bat.empty", "bat.o"]  # start: snapshot, and none was loaded
+    service = BatchService(config)
+    service.subscribe("apply")
+    with service.meta.change() as state:
+        known = state.subscription("apply")
+        known.tables["bat.o"] = "0 1 5 id"
+        known.parked["bat.empty"] = ParkedTable(due="hold", reason="r", since=NOW)
+    assert due_tables(config) == []
+    with service.meta.change() as state:
+        state.subscription("apply").parked["bat.o"] = ParkedTable(due="snapshot", reason="r", since=NOW)
+    assert due_tables(config) == ["bat.o"]
+    Schemas(tables={"bat.late": TableSchema(columns=(ID,), primary_key=("id",))}).save(
+        layout.schemas_folder(config.store.path) / f"{1 << 61}.json"
+    )
+    assert due_tables(config) == ["bat.late", "bat.o"]

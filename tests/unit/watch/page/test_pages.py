@@ -1,0 +1,217 @@
+"""Pages show every destination, whatever happens to one of them, and escape what others have named."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.base.errors import StorageError
+from cdc.batches.manifest import TableResult
+from cdc.batches.service import BatchService
+from cdc.config import DestinationConfig
+from cdc.meta import ParkedTable
+from cdc.watch.page.board import AckedBatch, Board, Row, newest_batches
+from cdc.watch.page.render import LagChart, Link, destination, message, overview
+from cdc.watch.status import collect
+from tests.support.commit_times import T0, fill
+from tests.support.unit_batches import IDENTITY, make_config
+
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+class NoLinks:
+    def related(self, row: Row) -> Sequence[Link]:
+        return ()
+
+    def table(self, config: DestinationConfig, table: str, path: str) -> str:
+        return ""
+
+    def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
+        return ""
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and its links."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.links: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        links = [value or "" for name, value in attrs if name in ("href", "src")]
+        self.links += [link for link in links if not link.startswith("data:")]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DestinationConfig:
+    made = make_config(tmp_path)
+    fill(made.store.path, [1, 2, 3, 4])
+    service = BatchService(made)
+    service.meta.bind_source(IDENTITY)
+    lease = service.get("test", wait_s=0)
+    assert lease is not None
+    result = TableResult(table="shop.orders", delta_version=3, delta_id="x", applied_seq=lease.manifest.last_seq)
+    service.ack(lease.batch, lease.token, results=[result])
+    return made
+
+
+def row_of(config: DestinationConfig) -> Row:
+    (row,) = Board().rows([config.file], batches=True)
+    assert row.error == ""
+    return row
+
+
+def test_a_page_of_a_store(config: DestinationConfig) -> None:
+    row = row_of(config)
+    page = overview([row], NoLinks(), "n", folder="conf")
+    assert "capture is not running" in page
+    assert "1 transactions" in page, "one is left"
+    detail = destination(row, NoLinks(), "n")
+    assert "shop.orders" in detail
+    assert "<polyline" in detail
+    assert Tags(detail).found.count("script") == 1
+    assert [one.batch for one in row.batches] == [1]
+    assert row.batches[0].lag_s == pytest.approx(row.batches[0].acked_s - T0 / 1e6 - 1, abs=1)
+
+
+class Links(NoLinks):
+    def related(self, row: Row) -> Sequence[Link]:
+        return [Link("apply", "/dags/apply_shop", "paused")]
+
+    def table(self, config: DestinationConfig, table: str, path: str) -> str:
+        return "https://x.example/t"
+
+    def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
+        return "https://x.example/m"
+
+
+def test_links(config: DestinationConfig) -> None:
+    row = row_of(config)
+    assert Tags(overview([row], Links(), "n", folder="")).links == ["shop", "/dags/apply_shop"]
+    assert set(Tags(destination(row, Links(), "n")).links) == {
+        "./", "/dags/apply_shop", "https://x.example/t", "https://x.example/m",
+    }  # fmt: skip
+
+
+def test_everything_is_escaped(config: DestinationConfig) -> None:
+    """Names of tables, reasons, owners and errors come from elsewhere."""
+    service = BatchService(config)
+    assert service.get(f"cli:{EVIL}", wait_s=0) is not None
+    with service.meta.change() as state:
+        state.subscription("apply").parked[f"shop.{EVIL}"] = ParkedTable(
+            due="retry", reason=f"it failed: {EVIL}", since=datetime.now(UTC)
+        )
+    row = row_of(config)
+    assert row.status is not None
+    row.status["tables"].append(
+        {"table": f"shop.{EVIL}", "mode": "upsert", "delta_version": 1, "applied_seq": 1, "path": f"/lake/{EVIL}",
+         "note": EVIL, "reader": None}
+    )  # fmt: skip
+    row.status["source"]["gtid"] = EVIL
+    failed = Row(EVIL, error=f"it is broken: {EVIL}")
+    for page in (
+        overview([row, failed], NoLinks(), "n", folder=EVIL),
+        overview([], NoLinks(), "n", folder=EVIL),
+        destination(row, NoLinks(), "n"),
+        destination(failed, NoLinks(), "n"),
+        message(EVIL, EVIL, "n"),
+    ):
+        assert EVIL not in page
+        assert "<script>alert" not in page
+        assert Tags(page).found.count("script") == 1
+        assert "&lt;script&gt;" in page
+
+
+def test_a_broken_destination_leaves_the_others_readable(config: DestinationConfig, tmp_path: Path) -> None:
+    folder = config.file.parent
+    (folder / "broken.yaml").write_text("source: {url: 'mysql://u:secret@h'}\n")
+    (folder / "gone.yaml").write_text(config.file.read_text().replace("./shop/", "./gone/"))
+
+    def collected(one: DestinationConfig) -> dict[str, Any]:
+        if one.name == "gone":
+            raise StorageError("cannot be read: Input/output error", place=str(one.store.path))
+        return collect(one)
+
+    files = [folder / f"{name}.yaml" for name in ("broken", "gone", "shop")]
+    rows = Board(collect=collected).rows(files)
+    assert [bool(row.error) for row in rows] == [True, True, False]
+    page = overview(rows, NoLinks(), "n", folder="")
+    assert "Input/output error" in page
+    assert "is missing" in page
+    assert "secret" not in page
+    assert page.count('<section class="card') == 3
+
+
+def test_an_unexpected_failure_is_shown_too(config: DestinationConfig) -> None:
+    def fails(one: DestinationConfig) -> dict[str, Any]:
+        raise ZeroDivisionError("division")
+
+    (row,) = Board(collect=fails).rows([config.file])
+    assert row.error == "the status cannot be collected: ZeroDivisionError: division"
+
+
+def test_a_destination_that_hangs_delays_no_other(config: DestinationConfig) -> None:
+    """And pages that are loaded meanwhile start no further look at it."""
+    folder, go, looks = config.file.parent, threading.Event(), []
+    (folder / "hangs.yaml").write_text(config.file.read_text().replace("./shop/", "./hangs/"))
+
+    def collected(one: DestinationConfig) -> dict[str, Any]:
+        if one.name == "hangs":
+            looks.append(one.name)
+            go.wait(30)
+        return collect(one)
+
+    board = Board(wait_s=0.5, fresh_s=0, collect=collected)
+    files = [folder / "hangs.yaml", config.file]
+    began = time.monotonic()
+    for _ in range(3):
+        hangs, shop = board.rows(files)
+        assert "no answer for" in hangs.error
+        assert shop.error == ""
+    assert time.monotonic() - began < 10
+    assert looks == ["hangs"]
+    go.set()
+    found: Callable[[], str] = lambda: board.rows(files)[0].error  # noqa: E731
+    deadline = time.monotonic() + 20
+    while found() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found() == ""
+
+
+def test_a_destination_without_a_store(tmp_path: Path) -> None:
+    (row,) = Board().rows([make_config(tmp_path).file], batches=True)
+    assert (row.error, row.batches) == ("", [])
+    assert "not read yet" in destination(row, NoLinks(), "n")
+
+
+def test_the_chart_has_the_batches_and_now() -> None:
+    def batch(number: int, lag_s: float | None) -> AckedBatch:
+        return AckedBatch(number, 1, 2, 1, 1, 10, 1000.0 + number, lag_s, "")
+
+    chart = LagChart.of([batch(0, 10), batch(5, 20), batch(7, None)], 1010, 5)
+    assert chart is not None
+    assert chart.line == "0.0,150.0 500.0,0.0 1000.0,225.0"
+    assert chart.levels == ("20 s", "10 s", "0")
+    assert re.match(r"20 s: batch 5", chart.dots[1][2])
+    assert LagChart.of([batch(1, None)], 1010, 0) is None
+    single = LagChart.of([batch(1, 0.0)], 1001, None)
+    assert single is not None and single.line == "0.0,300.0"
+
+
+def test_the_newest_batches_only(config: DestinationConfig) -> None:
+    service = BatchService(config)
+    lease = service.get("test", wait_s=0)
+    assert lease is not None
+    service.ack(lease.batch, lease.token)
+    assert [one.batch for one in newest_batches(config, 1)] == [2]
