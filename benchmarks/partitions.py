@@ -21,9 +21,9 @@ from rich.table import Table
 
 from benchmarks.accounting import Stopwatch
 from benchmarks.workload import COLUMNS, LARGE_SERVER, apply, capture, destination, values
-from cdc import pipeline
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 
 _FIRST_DAY = 739_000

@@ -35,9 +35,10 @@ from rich.table import Table
 from benchmarks.accounting import Span, Stopwatch, Tree
 from benchmarks.lines import Measurement, Options
 from benchmarks.workload import create_table, values
-from cdc import pipeline, snapshot
+from cdc import snapshot
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 from spark_jobs.runtime.jars import PACKAGE
 from tests.support.snapshots import identity, write_config

@@ -23,9 +23,9 @@ from rich.table import Table
 from benchmarks.accounting import Span, Stopwatch, Tree
 from benchmarks.lines import Measurement, Options
 from benchmarks.workload import apply, capture, configure, create_table
-from cdc import pipeline
 from cdc.base.targets import table_path
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
 from cdc.snapshot.result_set import ResultSet
 from cdc.snapshot.session import open_session
 from cdc.testing.servers import Server

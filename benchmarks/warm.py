@@ -97,7 +97,7 @@ def _parquet_to_delta(config: DestinationConfig, name: str, watch: Stopwatch) ->
 
 
 def _replays(config: DestinationConfig, name: str, tree: Tree) -> list[Span]:
-    from cdc import pipeline
+    from cdc.lake import pipeline
 
     spans = []
     for _ in range(2):

@@ -56,7 +56,7 @@ def by_window(ranges: Sequence[Any]) -> Iterator[None]:
 
 def merged(config: DestinationConfig, tree: Tree, *, window: bool) -> tuple[float, float]:
     """Merges everything that the store has. Returns the seconds of the merges with rows, and their CPU seconds."""
-    from cdc import pipeline
+    from cdc.lake import pipeline
 
     seconds = cpu = 0.0
     while (lease := pipeline.fetch(config, "cli:bench", wait_s=0)) is not None:

@@ -96,7 +96,7 @@ def capture(config: DestinationConfig) -> None:
 def apply(config: DestinationConfig) -> None:
     """Brings what the store has into Delta, in the warm session of this process. Its JVM compiles well, as it does in a
     process that has merged for a while, however small the first batches are."""
-    from cdc import pipeline
+    from cdc.lake import pipeline
     from spark_jobs.runtime.session import acquire
 
     acquire(config.spark)

@@ -1,6 +1,6 @@
 """Applies one batch to its Delta tables, several tables in parallel, each in a session of its own.
 
-:mod:`cdc.pipeline` calls :func:`prepare` and :func:`merge_tables` in its own process; under spark-submit
+:mod:`cdc.lake.pipeline` calls :func:`prepare` and :func:`merge_tables` in its own process; under spark-submit
 :mod:`spark_jobs.serve` calls :func:`run`.
 
 The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :func:`merge_tables`, and for each table

@@ -60,8 +60,8 @@ def verify(
     spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str], limit: int, wait_s: float
 ) -> dict[str, Any]:
     """Compares tables with the source. Returns the report as a JSON object."""
-    from cdc.verify.run import Options
-    from cdc.verify.run import verify as run
+    from cdc.lake.verify.run import Options
+    from cdc.lake.verify.run import verify as run
     from spark_jobs.runtime.session import TableSessions
     from spark_jobs.verify import SparkLake
 
@@ -73,7 +73,7 @@ def snapshot(
     _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str] | None, whole: bool = False
 ) -> list[dict[str, Any]]:
     """Takes snapshots of tables and loads them. Returns a JSON object for each."""
-    from cdc.table_jobs.snapshot import take_snapshots
+    from cdc.lake.jobs.snapshot import take_snapshots
 
     found = take_snapshots(config, tables, progress=lambda now: report(now.to_json()), whole=whole)
     return [one.as_dict() for one in found]
@@ -83,8 +83,8 @@ def replay(
     _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str], request: dict[str, str | None]
 ) -> list[dict[str, Any]]:
     """Builds tables again from the store. Returns a JSON object for each."""
-    from cdc.table_jobs.replay import Request
-    from cdc.table_jobs.replay import replay as run
+    from cdc.lake.jobs.replay import Request
+    from cdc.lake.jobs.replay import replay as run
 
     found = run(config, tables, Request(**request), progress=lambda now: report(now.to_json()))
     return [one.as_dict() for one in found]
@@ -92,7 +92,7 @@ def replay(
 
 def retry_parked(_spark: SparkSession, config: DestinationConfig, _report: Report) -> list[dict[str, Any]]:
     """Tries parked tables again. Returns a JSON object for each that came back."""
-    from cdc.table_jobs.catch_up import retry_parked as run
+    from cdc.lake.jobs.catch_up import retry_parked as run
 
     return [one.to_json() for one in run(config)]
 
@@ -101,7 +101,7 @@ def maintain(
     _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str], vacuum: bool
 ) -> list[dict[str, Any]]:
     """Maintains tables. Returns a JSON object for each."""
-    from cdc.table_jobs.maintain_tables import maintain_tables
+    from cdc.lake.jobs.maintain_tables import maintain_tables
 
     found = maintain_tables(config, tables, vacuum=vacuum, progress=lambda now: report(now.as_dict()))
     return [one.as_dict() for one in found]

@@ -1,10 +1,10 @@
 """The lake's side of a verification: checksums and keys of a Delta table at one version, and of changes in the store.
 
-The canonical text of each column is that of :mod:`cdc.verify.columns`, computed by Spark's expressions. A row counts
-once; the old image of a change counts minus once, so that a table's rows and the changes after them add up to the rows
-of the source.
+The canonical text of each column is that of :mod:`cdc.lake.verify.columns`, computed by Spark's expressions. A row
+counts once; the old image of a change counts minus once, so that a table's rows and the changes after them add up to
+the rows of the source.
 
-:mod:`cdc.pipeline` uses it in its own process, and under spark-submit through :mod:`spark_jobs.serve`.
+:mod:`cdc.lake.pipeline` uses it in its own process, and under spark-submit through :mod:`spark_jobs.serve`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,18 @@ from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.verify.buckets import Buckets
-from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, TableColumns, Weights, joined_in_pairs
-from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
-from cdc.verify.run import LakeFacts
+from cdc.lake.verify.buckets import Buckets
+from cdc.lake.verify.columns import (
+    LOW_BITS,
+    NULL_WORD,
+    WORD_BITS,
+    ComparedColumn,
+    TableColumns,
+    Weights,
+    joined_in_pairs,
+)
+from cdc.lake.verify.compare import BucketSum, KeyedRow, ShownRow
+from cdc.lake.verify.run import LakeFacts
 from spark_jobs.apply.foreign_keys.jobs import is_reached
 from spark_jobs.apply.merge import TableMerge, read_changes
 from spark_jobs.apply.schema.evolve import kept_statements

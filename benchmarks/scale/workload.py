@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.accounting import ROOT
-from cdc import pipeline
 from cdc.base.targets import DESTINATION_PROPERTY, LOG_FOLDER, SINCE_PROPERTY, split_table, table_path
 from cdc.capture import Capture
 from cdc.client import open_meta
 from cdc.config import DestinationConfig, load
+from cdc.lake import pipeline
 from cdc.meta.state import TableRecord
 from cdc.store.formats.state import read_beginning, read_capture_state
 from cdc.testing.servers import HOST, PASSWORD, USER, Server

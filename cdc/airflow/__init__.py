@@ -2,8 +2,9 @@
 configuration files.
 
 The only package in ``cdc`` that imports Airflow; ``dags/`` imports nothing else. The rules for batches and acks are in
-``cdc.batches`` and ``cdc.pipeline``. Promises that a run either acks its batch or rolls it back and fails, and that
-only the batch's id, the lease's fingerprint, the manifest's path and the results pass through Airflow, never a token.
+``cdc.batches`` and ``cdc.lake.pipeline``. Promises that a run either acks its batch or rolls it back and fails, and
+that only the batch's id, the lease's fingerprint, the manifest's path and the results pass through Airflow, never a
+token.
 """
 
 from __future__ import annotations

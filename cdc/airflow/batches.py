@@ -19,7 +19,7 @@ from cdc.airflow.triggers import TowpathBatchTrigger
 from cdc.base.units import iso_time
 from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
-from cdc.runs import Merged, Run, RunListener
+from cdc.lake.runs import Merged, Run, RunListener
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -103,7 +103,7 @@ class TowpathMergeOperator(BatchOperator):
     the last one, which it returns with one result per table.
 
     The run ends when it has applied what the store had when it began, or ``airflow.run_for`` is spent; with
-    ``airflow.until: interval_end`` it ends at the end of the run's data interval (see :mod:`cdc.runs`).
+    ``airflow.until: interval_end`` it ends at the end of the run's data interval (see :mod:`cdc.lake.runs`).
     """
 
     operator_extra_links = (links.TowpathManifestLink(), links.TowpathTableLink(), links.TowpathSparkLink())

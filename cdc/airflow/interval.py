@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.runs import RunLimits
+from cdc.lake.runs import RunLimits
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

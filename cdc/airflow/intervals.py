@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from cdc.config import AirflowConfig, DestinationConfig
-    from cdc.intervals import Interval, IntervalContent, TableContent
+    from cdc.lake.intervals import Interval, IntervalContent, TableContent
 
 KEY_FORMAT = "%Y-%m-%dT%H:%M:%S"
 """The form of partition keys: the interval's beginning, without an offset. It is Airflow's default, so that its mappers
@@ -46,8 +46,8 @@ def time_zone(settings: AirflowConfig) -> str:
 
 
 def _intervals() -> Any:
-    """Returns ``cdc.intervals``, imported only when a task runs, because DAG files are parsed often."""
-    from cdc import intervals
+    """Returns ``cdc.lake.intervals``, imported only when a task runs, because DAG files are parsed often."""
+    from cdc.lake import intervals
 
     return intervals
 

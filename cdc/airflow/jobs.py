@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Jobs(Protocol):
-    """The jobs. Implemented by ``cdc.pipeline``, and by a fake in the tests."""
+    """The jobs. Implemented by ``cdc.lake.pipeline``, and by a fake in the tests."""
 
     def has_captured(self, config: DestinationConfig) -> bool: ...
 
@@ -62,7 +62,7 @@ class Jobs(Protocol):
 
 
 def pipeline() -> Jobs:
-    """Returns ``cdc.pipeline``, imported only when a task runs, because DAG files are parsed often."""
-    from cdc import pipeline as module
+    """Returns ``cdc.lake.pipeline``, imported only when a task runs, because DAG files are parsed often."""
+    from cdc.lake import pipeline as module
 
     return cast("Jobs", module)

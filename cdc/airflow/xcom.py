@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cdc.airflow.compat import AirflowFailException
 from cdc.base.errors import BatchError, PermanentError
-from cdc.runs import Steps
+from cdc.lake.runs import Steps
 
 if TYPE_CHECKING:
     from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
-    from cdc.runs import Merged
+    from cdc.lake.runs import Merged
 
 
 class Pipeline(Steps, Protocol):
-    """The steps of a run, and those around it. Implemented by ``cdc.pipeline``, and by a fake in
+    """The steps of a run, and those around it. Implemented by ``cdc.lake.pipeline``, and by a fake in
     ``cdc.testing.pipeline``."""
 
     def fetch(
@@ -45,8 +45,8 @@ class Pipeline(Steps, Protocol):
 
 
 def pipeline() -> Pipeline:
-    """Returns ``cdc.pipeline``, imported only when a task runs, because DAG files are parsed often."""
-    from cdc import pipeline as module
+    """Returns ``cdc.lake.pipeline``, imported only when a task runs, because DAG files are parsed often."""
+    from cdc.lake import pipeline as module
 
     return cast("Pipeline", module)
 

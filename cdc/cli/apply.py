@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import TableResult
     from cdc.batches.results import RunStats
     from cdc.config import DestinationConfig
-    from cdc.runs import Merged
+    from cdc.lake.runs import Merged
 
 _log = get_logger(__name__)
 _SHOWN = {"table", "inserted", "updated", "deleted", "skipped", "delta_version", "seconds"}
@@ -61,10 +61,10 @@ def apply(
     no further batch once airflow.run_for is spent. SIGTERM and Ctrl-C end it: the batch under way is rolled back, and
     its transactions come again.
     """
-    from cdc import pipeline
     from cdc.batches.lease import cli_owner, exclusive
     from cdc.batches.results import run_stats
-    from cdc.runs import Run, RunLimits
+    from cdc.lake import pipeline
+    from cdc.lake.runs import Run, RunLimits
 
     config = load(ctx, dest)
     limit = _time(until) if until is not None else None
@@ -158,8 +158,8 @@ class _Stopped(Exception):
 def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
     """Turns SIGTERM and SIGINT into :class:`_Stopped`, after a rollback of the owner's outstanding batches: the current
     one, or one that was fetched at that very moment."""
-    from cdc import pipeline
     from cdc.batches.lease import cli_owner
+    from cdc.lake import pipeline
 
     try:
         yield
@@ -188,7 +188,7 @@ def _told(config: DestinationConfig, report: _Report) -> Iterator[None]:
 
 
 def _roll_back(config: DestinationConfig, lease: Lease) -> None:
-    from cdc import pipeline
+    from cdc.lake import pipeline
 
     try:
         pipeline.finalize(config, lease, False)

@@ -15,7 +15,7 @@ from cdc.base.units import iso_time_us
 from cdc.cli.common import Json, SourceValues, err, load, print_json, say, tables
 
 if TYPE_CHECKING:
-    from cdc.history import Search
+    from cdc.lake.history import Search
     from cdc.store.reader.reader import StoreReader
 
 _QUIET_S = 1.0
@@ -57,7 +57,7 @@ def history(
     config = load(ctx, words[0] if len(words) == 3 else None)
 
     from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
-    from cdc.history import UNCHANGED, RowKey, TablePolicies, add_unlogged, definition_of, search
+    from cdc.lake.history import UNCHANGED, RowKey, TablePolicies, add_unlogged, definition_of, search
     from cdc.meta import open_meta
     from cdc.store.reader.reader import StoreReader
 
@@ -139,7 +139,7 @@ def _show(changes: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from cdc.history import changed_columns
+    from cdc.lake.history import changed_columns
 
     table = Table("time", "change", "position", "gtid", "columns")
     for change in changes:

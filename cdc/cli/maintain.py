@@ -35,7 +35,7 @@ def maintain(
     and files are removed that no version needs which can still be read, or that read_as_of may ask for. Merges go on
     meanwhile.
     """
-    from cdc.pipeline import maintain as run
+    from cdc.lake.pipeline import maintain as run
 
     config, chosen = destination_and_tables(ctx, names or [])
     document = run(

@@ -55,7 +55,7 @@ def replay(
 
     The table is built beside the present one, which it then replaces in one commit.
     """
-    from cdc import pipeline
+    from cdc.lake import pipeline
 
     config, chosen = destination_and_tables(ctx, names or [])
     if not chosen:

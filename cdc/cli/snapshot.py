@@ -39,7 +39,7 @@ def snapshot(
     Nothing is locked, and nothing is written to the source. Call it again after an interruption: chunks that were read
     are not read again. Capture must be running.
     """
-    from cdc import pipeline
+    from cdc.lake import pipeline
 
     config, chosen = destination_and_tables(ctx, names or [])
     with _shown() as progress:

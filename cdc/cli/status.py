@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from cdc import groups
 from cdc.base.units import human_bytes, human_seconds
 from cdc.cli.common import Destination, Json, load, one_line, print_json, tables
+from cdc.lake import groups
 from cdc.watch.status import (
     alarms,
     archive_sentences,

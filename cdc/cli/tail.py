@@ -16,7 +16,7 @@ from cdc.cli.common import Destination, SourceValues, load, say
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from cdc.history import RowKey
+    from cdc.lake.history import RowKey
     from cdc.store.reader.store import Store
 
 _EARLIEST = "earliest"
@@ -158,7 +158,7 @@ def _keys(config: DestinationConfig, reader: Store, names: list[str], texts: lis
         return ()
     if len(names) != 1:
         raise UsageError("--key names rows of one table", remedy="Name it with --table DB.TABLE.")
-    from cdc.history import RowKey
+    from cdc.lake.history import RowKey
 
     schemas = reader.newest_schemas()
     definition = None if schemas is None else schemas[1].tables.get(names[0])

@@ -15,7 +15,7 @@ from cdc.cli.common import Destination, Json, err, load, print_json, tables
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cdc.verify.report import Difference, Report, TableReport
+    from cdc.lake.verify.report import Difference, Report, TableReport
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def verify(
     Exit code 0: everything is proved. 2: something differs or is missing. 1: it could not be told, of some columns or
     at all.
     """
-    from cdc import pipeline
+    from cdc.lake import pipeline
 
     config = load(ctx, dest)
     names = [config.tables.name(name) for name in names or ()]

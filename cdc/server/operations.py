@@ -398,7 +398,7 @@ def store(call: Call[Nothing]) -> Any:
 def totals(call: Call[Nothing]) -> Any:
     """The size of the store, where its segments begin, and the use of its disk."""
     from cdc.batches.retention import make_watch
-    from cdc.table_jobs.maintain import disk_document
+    from cdc.lake.jobs.maintain import disk_document
 
     reader, config = call.served.reader(), call.served.config.store
     return {

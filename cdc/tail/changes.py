@@ -27,7 +27,7 @@ from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
 from cdc.decode.row_events import RowEvents
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import TableHistory, Transactions
-from cdc.history import UNCHANGED, RowKey, TablePolicies, applied, decodable, matches
+from cdc.lake.history import UNCHANGED, RowKey, TablePolicies, applied, decodable, matches
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -1,4 +1,4 @@
-"""A fake of ``cdc.pipeline`` without store, meta and Spark, for tests of its callers."""
+"""A fake of ``cdc.lake.pipeline`` without store, meta and Spark, for tests of its callers."""
 
 from __future__ import annotations
 

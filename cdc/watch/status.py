@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cdc import groups
 from cdc.base.targets import split_table
 from cdc.base.units import human_bytes, iso_time, iso_time_us
+from cdc.lake import groups
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -261,7 +261,7 @@ def _disk(config: DestinationConfig, reader: Store) -> dict[str, Any] | None:
     if isinstance(reader, RemoteReader):
         return reader.disk()
     from cdc.batches.retention import make_watch
-    from cdc.table_jobs.maintain import disk_document
+    from cdc.lake.jobs.maintain import disk_document
 
     return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
+from cdc.lake import pipeline
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import Loop
 

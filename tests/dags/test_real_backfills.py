@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.airflow import build_dags
 from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.testing.servers import PASSWORD, Server
 from spark_jobs import load
 from spark_jobs.runtime import session

@@ -35,7 +35,7 @@ HOLD = """
 if get_parsing_context().dag_id:
     from tests.support.pause import pause
     import os
-    from cdc import intervals
+    from cdc.lake import intervals
     read = intervals.content_of
 
     def held(config, found):

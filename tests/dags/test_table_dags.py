@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from cdc import pipeline
 from cdc.airflow import (
     TowpathMaintainOperator,
     TowpathReplayOperator,
@@ -25,6 +24,7 @@ from cdc.airflow import (
 from cdc.airflow.base import DestinationOperator
 from cdc.base.errors import MergeFailedError, SourceRefusedError, UsageError
 from cdc.config import load
+from cdc.lake import pipeline
 from tests.dags.conftest import retry_at_once
 from tests.support.table_jobs import FakeJobs, Report
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from cdc import pipeline
 from cdc.airflow import build_dags
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.config import load
+from cdc.lake import pipeline
 from cdc.meta import open_meta
 from tests.support.unit_batches import IDENTITY, make_store
 

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdc import pipeline
 from cdc.base.errors import CdcError
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import load
+from cdc.lake import pipeline
 from cdc.store.reader.batch_builder import Limits
 from spark_jobs.apply import commit
 from spark_jobs.delta import files

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
 from cdc.store.formats.state import is_locked, lock_holder
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server

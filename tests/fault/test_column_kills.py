@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
 from tests.fault.support import wait_for

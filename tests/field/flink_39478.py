@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cdc.table_jobs.snapshot import due_tables, take_snapshots
+from cdc.lake.jobs.snapshot import due_tables, take_snapshots
 from cdc.testing.servers import Server
 from tests.fault.support import wait_for
 from tests.field.case import Scenario

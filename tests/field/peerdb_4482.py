@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pymysql.cursors import Cursor
 
-from cdc.table_jobs.snapshot import take_snapshots
+from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.testing.servers import Server
 from tests.field.case import Scenario
 from tests.support.apply import Loop

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.base.errors import IdentityError
-from cdc.table_jobs.snapshot import take_snapshots
+from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.testing.servers import HOST, ReplicaPair, Server
 from tests.field.case import Scenario, readable
 from tests.support.apply import Loop

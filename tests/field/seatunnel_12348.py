@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc import pipeline
-from cdc.table_jobs.snapshot import take_snapshots
+from cdc.lake import pipeline
+from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.testing.servers import Server
 from tests.field.case import Scenario
 from tests.support.apply import Loop

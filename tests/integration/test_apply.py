@@ -17,7 +17,6 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.base.errors import (
     DamagedError,
     IdentityError,
@@ -28,6 +27,7 @@ from cdc.base.errors import (
 from cdc.base.targets import application_id
 from cdc.batches.service import BatchService
 from cdc.config import load
+from cdc.lake import pipeline
 from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit

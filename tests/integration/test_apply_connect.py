@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from cdc import pipeline
+from cdc.lake import pipeline
 from cdc.testing.servers import Server, free_port
 from spark_jobs.runtime import session
 from spark_jobs.runtime.jars import delta_jars, spark_home

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.base.errors import ConfigError, TargetError, UnsupportedError
 from cdc.batches.subscribers import accept_tables
 from cdc.config import load
+from cdc.lake import pipeline
 from cdc.meta import open_meta
 from cdc.testing.servers import Server
 from spark_jobs.apply import merge

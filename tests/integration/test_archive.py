@@ -19,7 +19,6 @@ import pytest
 import yaml
 
 import cdc
-from cdc import pipeline
 from cdc.archive.states import Archive
 from cdc.archive.verify import verify
 from cdc.archive.writer import Archiver
@@ -27,6 +26,7 @@ from cdc.base.errors import ConfigError, CutOffError, IdentityError
 from cdc.cli import check_local
 from cdc.cli.main import main
 from cdc.config import load
+from cdc.lake import pipeline
 from cdc.store.formats.archive_record import read_record
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.reader import StoreReader

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc import pipeline
 from cdc.base.errors import CatalogUnavailableError, ConfigError, TargetError
 from cdc.batches.service import BatchService
 from cdc.cli import check_local
 from cdc.config import DestinationConfig, load
+from cdc.lake import pipeline
 from cdc.meta import open_meta
 from cdc.testing.servers import Server, free_port
 from spark_jobs.delta import catalog

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply.schema import evolve
 from spark_jobs.runtime import session

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
+from cdc.lake.jobs.snapshot import SnapshotResult
 from cdc.meta import ParkedTable
-from cdc.table_jobs.snapshot import SnapshotResult
 from cdc.testing.servers import Server
 from spark_jobs import load
 from tests.support.apply import Loop

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session
 from tests.support.apply import Loop

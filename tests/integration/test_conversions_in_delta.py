@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.binlog.sql.changes import Unknown
 from cdc.binlog.sql.conversions import Converted
 from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.config import ApplyConfig, SparkConfig
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply.schema.values import Conversion, conversion, doubtful
 from spark_jobs.delta.sql import text_literal

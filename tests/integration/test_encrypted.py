@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
 from cdc.disk.encryption import keys
 from cdc.disk.encryption.read import header_of
+from cdc.lake import pipeline
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import Server
 from spark_jobs.source import changes

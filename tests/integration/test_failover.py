@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pymysql.cursors import Cursor
 
-from cdc import pipeline
 from cdc.base.errors import LostTransactionsError
 from cdc.capture import Capture
 from cdc.capture.accept_loss import accept_loss
+from cdc.lake import pipeline
+from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.meta import open_meta
 from cdc.store.formats.state import read_capture_state
-from cdc.table_jobs.snapshot import take_snapshots
 from cdc.testing.servers import HOST, USER, ReplicaPair, Server
 from tests.support.apply import Loop
 from tests.support.capturing import capturing

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import CdcError
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
+from cdc.lake.jobs.catch_up import left_out, retry_parked
+from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.snapshot import positions
-from cdc.table_jobs.catch_up import left_out, retry_parked
-from cdc.table_jobs.snapshot import take_snapshots
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session
 from tests.support.apply import Loop

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline, read_as_of
+from cdc import read_as_of
 from cdc.batches.service import BatchService
-from cdc.pipeline import snapshot
+from cdc.lake import pipeline
+from cdc.lake.pipeline import snapshot
 from cdc.source.preflight import check_source
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session

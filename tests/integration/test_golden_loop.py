@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.cli.main import main
 from cdc.config import load
+from cdc.lake import pipeline
 from tests.support.apply import LOCAL
 
 ARCHIVE = Path(__file__).parents[1] / "golden" / "loop-v1.tar.gz"

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.base.errors import CdcError, TargetError, UnsupportedError
 from cdc.base.targets import members_of
 from cdc.batches.service import BatchService
 from cdc.cli.batch import table_record
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
+from cdc.lake.jobs.catch_up import retry_parked
 from cdc.snapshot import SnapshotFiles
-from cdc.table_jobs.catch_up import retry_parked
 from cdc.testing.servers import Server
 from cdc.watch.status import collect
 from spark_jobs import load

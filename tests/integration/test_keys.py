@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import TargetError, UnsupportedError
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.compare import changelog, mirror_faults

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.base.errors import ConfigError, TargetError
 from cdc.config import DestinationConfig, delta, load
-from cdc.table_jobs import maintain_tables
+from cdc.lake import pipeline
+from cdc.lake.jobs import maintain_tables
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 

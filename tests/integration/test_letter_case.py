@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import SourceRefusedError
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
+from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.reader.reader import StoreReader
-from cdc.table_jobs.snapshot import take_snapshots
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 

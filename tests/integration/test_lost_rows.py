@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.base.errors import TargetError
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit, merge
 from spark_jobs.source import changes, key_plan

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cdc
-from cdc import pipeline
 from cdc.base.errors import ConfigError, TargetError
 from cdc.base.targets import table_path
 from cdc.cli import check_local
 from cdc.client import open_batches
+from cdc.lake import pipeline
 from cdc.testing.servers import Server, free_port
 from cdc.watch import status
 from spark_jobs.delta import proof

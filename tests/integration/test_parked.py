@@ -13,10 +13,10 @@ from cdc.batches.retention import holders
 from cdc.batches.service import BatchService
 from cdc.config.store import RetainConfig
 from cdc.config.tables import ApplyOverrides
+from cdc.lake.jobs.catch_up import left_out, retry_parked
+from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.meta import ParkedTable
 from cdc.source.preflight import check_source
-from cdc.table_jobs.catch_up import left_out, retry_parked
-from cdc.table_jobs.snapshot import take_snapshots
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.apply.schema import evolve
@@ -126,7 +126,7 @@ def test_a_batch_that_is_outstanding_meanwhile_is_waited_for(loop: Loop, tmp_pat
     loop.sql("UPDATE a SET v = 11 WHERE id = 1", "UPDATE b SET v = 11 WHERE id = 1")
     loop.capture()
     lease = loop.fetch()  # it leaves the parked table out; the catch-up must take its changes, too
-    from cdc import pipeline
+    from cdc.lake import pipeline
 
     results = pipeline.merge(loop.config, lease)
     assert [result.table for result in results] == [f"{loop.db}.b"]

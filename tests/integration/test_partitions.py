@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import MergeFailedError, UnsupportedError
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from tests.support.apply import Loop

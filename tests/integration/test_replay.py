@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import UsageError
 from cdc.batches.service import BatchService
 from cdc.binlog.positions import format_seq
+from cdc.lake import pipeline
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.support.apply import Loop

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from cdc import pipeline
 from cdc.base.errors import MergeFailedError, RetryableError
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.delta import files, row_replacement

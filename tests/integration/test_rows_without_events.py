@@ -11,8 +11,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from cdc import pipeline
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from tests.integration.test_partitions import Maintenance, require_equal, selected
 from tests.integration.test_random_conversions import random_case

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import MergeFailedError
 from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
-from cdc.runs import Merged, Run, RunLimits, RunListener
+from cdc.lake import pipeline
+from cdc.lake.runs import Merged, Run, RunLimits, RunListener
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.runtime import driver, session
@@ -196,7 +196,7 @@ def test_one_driver_under_spark_submit(loop: Loop) -> None:
 
 
 class Pipeline:
-    """The steps of :mod:`cdc.pipeline`, as an object."""
+    """The steps of :mod:`cdc.lake.pipeline`, as an object."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(pipeline, name)

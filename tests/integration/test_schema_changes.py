@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import CdcError, UnsupportedDdlError
 from cdc.base.targets import table_path
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply.prepare import prepare
 from spark_jobs.apply.schema import evolve

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import ConfigError
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.cli.main import main
 from cdc.client import open_batches
 from cdc.config import DestinationConfig, load
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from tests.support.apply import OWNER, Loop
 from tests.support.capturing import capturing

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc import pipeline
 from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
 from cdc.config.apply import SmallBatches
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.delta.log import read_state
@@ -344,7 +344,7 @@ def test_an_error_of_delta_rs_fails_the_batch(
 _MERGE = """
 import sys
 from pathlib import Path
-from cdc import pipeline
+from cdc.lake import pipeline
 from cdc.batches.service import BatchService
 from cdc.config import load
 from spark_jobs.runtime import session

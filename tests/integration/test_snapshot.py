@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import CutOffError, IdentityError, SourceRefusedError, StoreIncompleteError, UsageError
 from cdc.batches.service import BatchService
 from cdc.config import load as load_config
+from cdc.lake import pipeline
+from cdc.lake.jobs.job import Job
+from cdc.lake.jobs.snapshot import due_tables
 from cdc.snapshot import SnapshotFiles
-from cdc.table_jobs.job import Job
-from cdc.table_jobs.snapshot import due_tables
 from cdc.testing.servers import Server
 from spark_jobs import load
 from tests.support.apply import Loop
@@ -146,7 +146,7 @@ def test_a_table_waits_for_its_snapshot_and_the_others_go_on(
 def test_without_capture_the_load_waits_and_says_so(
     tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cdc.table_jobs import snapshot
+    from cdc.lake.jobs import snapshot
 
     monkeypatch.setattr(snapshot, "STORE_WAIT_S", 0.5)
     loop = Started(tmp_path, mysql9, database(mysql9))
@@ -416,7 +416,7 @@ def test_a_killed_snapshot_keeps_what_its_chunks_need_and_begins_anew_without_it
     def interrupted() -> int:
         """Kills a snapshot before its load, and returns what retention keeps for the table."""
         with monkeypatch.context() as patched, capturing(loop.config):
-            patched.setattr("cdc.table_jobs.snapshot._load", kill)
+            patched.setattr("cdc.lake.jobs.snapshot._load", kill)
             with pytest.raises(Killed):
                 pipeline.snapshot(loop.config, [name])
         kept = BatchService(loop.config).subscription().parked[name].keep_seq

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from cdc import pipeline
 from cdc.base.errors import RetryableError
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from cdc.snapshot.reader import SegmentReader
 from cdc.snapshot.records import ChunkRange, ChunkRecord
 from cdc.testing.servers import Server

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.config.spark import FIXED_SETTINGS
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.runtime import session
 from tests.support.apply import Loop

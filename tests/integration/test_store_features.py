@@ -20,11 +20,11 @@ from typing import Any, Self
 import pytest
 import yaml
 
-from cdc import pipeline
 from cdc.base.errors import LeaseHeldError
 from cdc.batches.service import BatchService
 from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
+from cdc.lake import pipeline
 from cdc.replication.role import read_epoch
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segments_folder

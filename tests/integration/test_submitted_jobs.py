@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
 from cdc.batches.parking import park
 from cdc.config import load as load_config
+from cdc.lake import pipeline
+from cdc.lake.jobs.replay import BESIDE
 from cdc.meta import ParkedTable, open_meta
 from cdc.snapshot.progress import Progress
-from cdc.table_jobs.replay import BESIDE
 from cdc.testing.servers import Server
 from spark_jobs.catch_up import CatchUp
 from tests.support.apply import COMPILED_CONF, Loop

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import CdcError, UnsupportedDdlError, UnsupportedError
+from cdc.lake import pipeline
 from cdc.source.preflight import check_source
 from cdc.testing.servers import Server
 from tests.support.apply import Loop

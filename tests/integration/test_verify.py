@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.batches.table_batches import batches_between
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.capture import Capture
 from cdc.client import open_table_batches
+from cdc.lake import pipeline
+from cdc.lake.verify import buckets
+from cdc.lake.verify.report import Report, TableReport
 from cdc.meta import open_meta
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.testing.servers import Server
-from cdc.verify import buckets
-from cdc.verify.report import Report, TableReport
 from spark_jobs.delta.sql import quote
 from spark_jobs.runtime import session
 from tests.support.apply import Loop

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.delta.sql import quote
 from spark_jobs.runtime import session

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
+from cdc.lake import pipeline
+from cdc.lake.verify.columns import ComparedColumn, Term, Weights
+from cdc.lake.verify.report import Report, TableReport
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import Server
-from cdc.verify.columns import ComparedColumn, Term, Weights
-from cdc.verify.report import Report, TableReport
 from spark_jobs.delta.sql import quote
 from spark_jobs.runtime import session
 from spark_jobs.verify import word

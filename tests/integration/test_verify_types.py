@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pipeline
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.type_matrix import catalog, plan, workload

@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from cdc import pipeline
 from cdc.base.errors import MergeFailedError, PermanentError
 from cdc.decode import layouts
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.apply import merge, table_changes
 from spark_jobs.apply.commit import Commit, MergeStats

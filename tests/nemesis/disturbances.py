@@ -11,9 +11,9 @@ from datetime import timedelta
 
 from deltalake import DeltaTable
 
-from cdc import pipeline
 from cdc.base.errors import CdcError, IdentityError, LeaseHeldError, MergeFailedError, TokenError
 from cdc.batches.lease import Lease
+from cdc.lake import pipeline
 from tests.nemesis.environment import Environment
 
 OTHER = "another owner"

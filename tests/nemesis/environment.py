@@ -18,13 +18,13 @@ from typing import Self
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from cdc import pipeline
 from cdc.base.errors import CdcError
 from cdc.base.targets import table_path
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
+from cdc.lake import pipeline
 from cdc.store.formats.layout import segments_folder
 from cdc.testing.servers import HOST, USER
 from spark_jobs.apply import commit

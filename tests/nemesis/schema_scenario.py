@@ -17,14 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc import pipeline
 from cdc.base.errors import CdcError
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.config import load
+from cdc.lake import pipeline
+from cdc.lake.jobs.job import Job
 from cdc.meta import ParkedTable
 from cdc.snapshot import SnapshotFiles
-from cdc.table_jobs.job import Job
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.apply.schema import evolve
@@ -38,7 +38,7 @@ from tests.support.capturing import capturing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdc.verify.report import Report
+    from cdc.lake.verify.report import Report
 
 _SETTLE = 6
 """Runs in which everything must be level: each brings parked tables back, and may park others by their DDL."""

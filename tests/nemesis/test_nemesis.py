@@ -61,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of leases, in the two modules that read it."""
     clock = Clock()
     monkeypatch.setattr("cdc.batches.service.datetime", clock.datetime)
-    monkeypatch.setattr("cdc.pipeline.datetime", clock.datetime)
+    monkeypatch.setattr("cdc.lake.pipeline.datetime", clock.datetime)
     return clock
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc import pipeline
 from cdc.base.errors import CdcError
 from cdc.base.targets import table_path
 from cdc.batches.lease import Lease
@@ -19,6 +18,7 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
+from cdc.lake import pipeline
 from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.load import APPEND, KEYS, UPSERT, Load

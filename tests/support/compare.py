@@ -21,7 +21,7 @@ from cdc.base.targets import (
 )
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.decode import DecodeOptions, read
-from cdc.ledger import Ledger, TableHistory, read_commits
+from cdc.lake.verify.ledger import Ledger, TableHistory, read_commits
 from cdc.meta import TableRecord
 from cdc.meta.file import FileMeta
 from cdc.testing.servers import Server
@@ -122,7 +122,7 @@ def store_faults(store: str | Path, target: str | Path, database: str, table: st
 
 
 def ledger_faults(target: str | Path, database: str, table: str, meta: str | Path | None = None) -> list[str]:
-    """Returns the faults of a table's ledger, by :class:`cdc.ledger.Ledger`. With the folder of a meta, its acked batches
+    """Returns the faults of a table's ledger, by :class:`cdc.lake.verify.ledger.Ledger`. With the folder of a meta, its acked batches
     and records are joined with the commits."""
     name = f"{database}.{table}"
     known = None if meta is None else FileMeta(meta).read().subscription("apply")

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import types as t
 
-from cdc import pipeline
 from cdc.base.targets import application_id
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import Manifest, TableResult
@@ -23,6 +22,7 @@ from cdc.batches.service import BatchService
 from cdc.binlog.sql.schemas import TableSchema
 from cdc.config import DestinationConfig
 from cdc.decode.layout import METADATA_FIELDS
+from cdc.lake import pipeline
 from spark_jobs.apply.prepare import PreparedBatch, prepare
 from spark_jobs.apply.statements import user_metadata
 from spark_jobs.apply_batch import merge_tables, result_of

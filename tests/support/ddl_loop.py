@@ -28,7 +28,6 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField
 
-from cdc import pipeline
 from cdc.base.targets import table_path
 from cdc.batches.service import BatchService
 from cdc.binlog.sql.changes import NoEffect
@@ -37,6 +36,7 @@ from cdc.binlog.sql.server import Server as SqlServer
 from cdc.binlog.sql.statements import classify
 from cdc.config import DestinationConfig
 from cdc.config.tables import ApplyOverrides
+from cdc.lake import pipeline
 from cdc.meta import ParkedTable
 from cdc.source.schemas import read_schemas
 from cdc.source.server import describe

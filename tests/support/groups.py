@@ -8,7 +8,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from cdc import pipeline
+from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from spark_jobs.runtime.session import acquire
 from tests.support.apply import Loop

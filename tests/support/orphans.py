@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from cdc import pipeline
 from cdc.base.errors import BatchError
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
+from cdc.lake import pipeline
 from spark_jobs.apply import commit
 from tests.support.apply import Loop
 

@@ -66,7 +66,7 @@ class Report:
 
 @dataclass
 class FakeJobs:
-    """Takes the place of ``cdc.pipeline`` for the operators of tables."""
+    """Takes the place of ``cdc.lake.pipeline`` for the operators of tables."""
 
     captured: bool = True
     due: list[str] = field(default_factory=list)

@@ -15,8 +15,8 @@ import pytest
 
 from cdc.cli.main import main
 from cdc.foreign_keys.row_history import unlogged_changes
-from cdc.history import RowKey, add_unlogged, definition_of
-from cdc.history import search as find
+from cdc.lake.history import RowKey, add_unlogged, definition_of
+from cdc.lake.history import search as find
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import Loop

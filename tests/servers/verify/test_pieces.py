@@ -20,9 +20,9 @@ import pytest
 
 from cdc.config import ApplyConfig, TablesConfig
 from cdc.decode import DecodeOptions, read
+from cdc.lake.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, Weights, quoted, table_columns
 from cdc.source.schemas import read_schemas
 from cdc.testing.servers import Server
-from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, Weights, quoted, table_columns
 from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.special import LARGE
 from tests.support.type_matrix.texts import FEATURES

@@ -13,13 +13,13 @@ import pyarrow as pa
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc import pipeline
 from cdc.base.errors import CdcError
 from cdc.base.targets import table_path
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, TablesConfig, load
 from cdc.decode import DecodeOptions, read
+from cdc.lake import pipeline
 from cdc.source.schemas import read_schemas
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.snapshots import selector

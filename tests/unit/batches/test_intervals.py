@@ -12,7 +12,7 @@ from cdc.base.errors import CutOffError, LakeBehindError, StoreIncompleteError
 from cdc.batches.manifest import Parking, TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
-from cdc.intervals import Interval, SeqRange, begins_before_capture, content_of, range_of
+from cdc.lake.intervals import Interval, SeqRange, begins_before_capture, content_of, range_of
 from cdc.meta import Gap
 from cdc.store.formats.state import Beginning, StoreLock, record_beginning
 from cdc.store.formats.time_index import MARGIN_US, TimeIndexWriter, time_index_path

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import spark_jobs.runtime.session
-from cdc import pipeline
 from cdc.base.errors import CdcError, LeaseHeldError, MergeFailedError, StorageError, TokenError
 from cdc.batches.lease import Lease, cli_owner, exclusive, renewed
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
 from tests.support.unit_batches import NumberStore, make_config, make_service
 
 MINE, OTHER = "airflow:apply_shop", "cli:elsewhere:/conf/shop.yaml"

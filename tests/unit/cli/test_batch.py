@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cdc import pipeline
 from cdc.batches.lease import exclusive
 from cdc.batches.service import BatchService
 from cdc.cli.main import main
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
 from cdc.meta import open_meta
 from tests.support.unit_batches import GOLDEN_BINLOG, IDENTITY, make_config, make_store
 

@@ -13,9 +13,9 @@ from cdc.batches.service import BatchService
 from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.cli import main as cli
 from cdc.config import DestinationConfig
+from cdc.lake.jobs.snapshot import due_tables, take_snapshots
 from cdc.meta import ParkedTable
 from cdc.store.formats import layout
-from cdc.table_jobs.snapshot import due_tables, take_snapshots
 from tests.support.unit_batches import IDENTITY, make_config, make_store
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

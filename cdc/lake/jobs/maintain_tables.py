@@ -10,7 +10,7 @@ from cdc.base.errors import CdcError, LeaseHeldError
 from cdc.base.targets import split_table
 from cdc.batches.parking import job_lock
 from cdc.client import open_meta, open_store
-from cdc.table_jobs.job import SUBSCRIBER, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.job import SUBSCRIBER, raise_failure, require_included, table_sessions
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -7,7 +7,7 @@ import uuid
 import numpy as np
 
 from cdc.binlog.entry import ENTRY, Entries, EntryFlag
-from cdc.verify.gtids import gtids_of, parse_mariadb
+from cdc.lake.verify.gtids import gtids_of, parse_mariadb
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 

@@ -1,4 +1,4 @@
-"""The ledgers of the Delta tables, read without Spark and checked by :class:`cdc.ledger.Ledger`."""
+"""The ledgers of the Delta tables, read without Spark and checked by :class:`cdc.lake.verify.ledger.Ledger`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cdc.base.targets import (
     split_table,
     table_path,
 )
-from cdc.ledger import Ledger, LedgerReport, TableHistory, read_commits
-from cdc.verify.report import LedgerResult
+from cdc.lake.verify.ledger import Ledger, LedgerReport, TableHistory, read_commits
+from cdc.lake.verify.report import LedgerResult
 from spark_jobs.delta.log import open_delta
 
 if TYPE_CHECKING:

@@ -19,15 +19,15 @@ from cdc.base.targets import split_table
 from cdc.base.units import iso_time
 from cdc.base.validation import there_is
 from cdc.client import open_batches, open_meta
+from cdc.lake.verify.buckets import Buckets
+from cdc.lake.verify.columns import TableColumns, table_columns
+from cdc.lake.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
+from cdc.lake.verify.history import check_cursor, check_history
+from cdc.lake.verify.ledgers import base_of, check_ledgers, table_history
+from cdc.lake.verify.report import LONGEST_VALUE, ChecksumResult, Difference, Report, TableReport
+from cdc.lake.verify.source import SourceSnapshot
+from cdc.lake.verify.store import Span, StoreView, UnsureError
 from cdc.meta import Meta, Subscription
-from cdc.verify.buckets import Buckets
-from cdc.verify.columns import TableColumns, table_columns
-from cdc.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
-from cdc.verify.history import check_cursor, check_history
-from cdc.verify.ledgers import base_of, check_ledgers, table_history
-from cdc.verify.report import LONGEST_VALUE, ChecksumResult, Difference, Report, TableReport
-from cdc.verify.source import SourceSnapshot
-from cdc.verify.store import Span, StoreView, UnsureError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import ApplyConfig, DestinationConfig
-    from cdc.ledger import TableHistory
+    from cdc.lake.verify.ledger import TableHistory
     from cdc.meta import SourceIdentity
 
 SUBSCRIBER = "apply"

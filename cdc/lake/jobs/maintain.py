@@ -26,8 +26,8 @@ def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, A
     from cdc.base.errors import ConfigError
     from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
+    from cdc.lake.jobs.snapshot import remove_useless
     from cdc.meta import open_meta  # the store's own
-    from cdc.table_jobs.snapshot import remove_useless
 
     if config.store.kind == "server":
         return _nothing_removed(config, dry_run)

@@ -1,7 +1,7 @@
 """The three steps of a run, for ``cdc apply`` and for the DAG: fetch a batch, merge it, ack it or roll it back.
 
-:mod:`cdc.runs` takes batch after batch with these steps. The configuration says where the merge runs: in this process
-(a ``local`` master), on a Spark Connect server, or under spark-submit on any other master.
+:mod:`cdc.lake.runs` takes batch after batch with these steps. The configuration says where the merge runs: in this
+process (a ``local`` master), on a Spark Connect server, or under spark-submit on any other master.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.lake.jobs.plan import Plan
+    from cdc.lake.jobs.replay import ReplayResult
+    from cdc.lake.jobs.snapshot import SnapshotResult
+    from cdc.lake.verify.report import Report
     from cdc.snapshot.progress import ProgressCallback
-    from cdc.table_jobs.plan import Plan
-    from cdc.table_jobs.replay import ReplayResult
-    from cdc.table_jobs.snapshot import SnapshotResult
-    from cdc.verify.report import Report
     from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.catch_up import CatchUp
     from spark_jobs.maintenance import Maintained
@@ -274,10 +274,10 @@ def verify(
     IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading meta and store
     raises.
     """
+    from cdc.lake.verify.report import report_of
+    from cdc.lake.verify.run import Options
+    from cdc.lake.verify.run import verify as run
     from cdc.source.connection import require_server
-    from cdc.verify.report import report_of
-    from cdc.verify.run import Options
-    from cdc.verify.run import verify as run
 
     require_server(config.source, "a comparison with the source")
 
@@ -318,8 +318,8 @@ def snapshot(
     whole: bool = False,
 ) -> list[SnapshotResult]:
     """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source, or with the values
-    of single columns; see :func:`cdc.table_jobs.snapshot.take_snapshots`."""
-    from cdc.table_jobs.snapshot import SnapshotResult, take_snapshots
+    of single columns; see :func:`cdc.lake.jobs.snapshot.take_snapshots`."""
+    from cdc.lake.jobs.snapshot import SnapshotResult, take_snapshots
 
     if _is_submitted(config):
         arguments = {"tables": None if tables is None else list(tables), "whole": whole}
@@ -340,9 +340,9 @@ def replay(
     mode: str | None = None,
     progress: Callable[[CatchUp], None] = lambda _: None,
 ) -> list[ReplayResult]:
-    """Builds tables again from the store; see :func:`cdc.table_jobs.replay.replay`."""
-    from cdc.table_jobs.replay import ReplayResult, Request
-    from cdc.table_jobs.replay import replay as run
+    """Builds tables again from the store; see :func:`cdc.lake.jobs.replay.replay`."""
+    from cdc.lake.jobs.replay import ReplayResult, Request
+    from cdc.lake.jobs.replay import replay as run
     from spark_jobs.catch_up import CatchUp
 
     request = Request(from_, to, into, mode)
@@ -361,11 +361,11 @@ def replay(
 
 
 def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
-    """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`.
+    """Tries the tables again that were parked because of an error; see :func:`cdc.lake.jobs.catch_up.retry_parked`.
     ``lease``: the batch that waits meanwhile; it is renewed as in :func:`merge`."""
     from cdc.batches.lease import renewed
     from cdc.client import open_batches
-    from cdc.table_jobs import catch_up
+    from cdc.lake.jobs import catch_up
 
     if not catch_up.waiting_tables(config):
         return []
@@ -376,14 +376,14 @@ def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[
 
 
 def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
-    """See :func:`cdc.table_jobs.catch_up.require_none_left_out`."""
-    from cdc.table_jobs import catch_up
+    """See :func:`cdc.lake.jobs.catch_up.require_none_left_out`."""
+    from cdc.lake.jobs import catch_up
 
     catch_up.require_none_left_out(config, say)
 
 
 def _retry_parked(config: DestinationConfig) -> list[CatchUp]:
-    from cdc.table_jobs import catch_up
+    from cdc.lake.jobs import catch_up
     from spark_jobs.catch_up import CatchUp
 
     if _is_submitted(config):
@@ -393,8 +393,8 @@ def _retry_parked(config: DestinationConfig) -> list[CatchUp]:
 
 
 def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
-    """Returns what a snapshot of these tables would do; see :func:`cdc.table_jobs.plan.plan_snapshot`."""
-    from cdc.table_jobs import plan
+    """Returns what a snapshot of these tables would do; see :func:`cdc.lake.jobs.plan.plan_snapshot`."""
+    from cdc.lake.jobs import plan
 
     return plan.plan_snapshot(config, tables)
 
@@ -408,9 +408,9 @@ def plan_replay(
     into: str | None = None,
     mode: str | None = None,
 ) -> Plan:
-    """Returns what a replay would do; see :func:`cdc.table_jobs.plan.plan_replay`."""
-    from cdc.table_jobs import plan
-    from cdc.table_jobs.replay import Request
+    """Returns what a replay would do; see :func:`cdc.lake.jobs.plan.plan_replay`."""
+    from cdc.lake.jobs import plan
+    from cdc.lake.jobs.replay import Request
 
     return plan.plan_replay(config, tables, Request(from_, to, into, mode))
 
@@ -425,9 +425,9 @@ def maintain(
     progress: Callable[[Maintained], object] = lambda _: None,
 ) -> dict[str, Any]:
     """Removes from the store what nobody needs any more, and maintains Delta tables (all of them if none are given);
-    see :func:`cdc.table_jobs.maintain.maintain` and :func:`cdc.table_jobs.maintain_tables.maintain_tables`. Returns the
+    see :func:`cdc.lake.jobs.maintain.maintain` and :func:`cdc.lake.jobs.maintain_tables.maintain_tables`. Returns the
     document of ``cdc maintain --json``."""
-    from cdc.table_jobs import maintain
+    from cdc.lake.jobs import maintain
 
     document = maintain.maintain(config, dry_run=dry_run)
     leaves = dry_run or store_only
@@ -442,8 +442,8 @@ def maintain_tables(
     vacuum: bool = True,
     progress: Callable[[Maintained], object] = lambda _: None,
 ) -> list[Maintained]:
-    """Compacts, clusters and vacuums Delta tables; see :func:`cdc.table_jobs.maintain_tables.maintain_tables`."""
-    from cdc.table_jobs.maintain_tables import maintain_tables as run
+    """Compacts, clusters and vacuums Delta tables; see :func:`cdc.lake.jobs.maintain_tables.maintain_tables`."""
+    from cdc.lake.jobs.maintain_tables import maintain_tables as run
 
     if not _is_submitted(config):
         return run(config, tables, vacuum=vacuum, progress=progress)

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.base.errors import UnsupportedError
+from cdc.lake.verify.columns import ComparedColumn, TableColumns
 from cdc.snapshot.columns import ColumnStats, ReadColumn, read_array
 from cdc.snapshot.result_set import ResultSet
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import query
-from cdc.verify.columns import ComparedColumn, TableColumns
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema

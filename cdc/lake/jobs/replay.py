@@ -24,9 +24,9 @@ from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES
 from cdc.config.catalog import CatalogConfig
 from cdc.config.loading import lake_uri
+from cdc.lake.jobs.catch_up import bring_level
+from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.meta import ParkedTable, Subscription
-from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

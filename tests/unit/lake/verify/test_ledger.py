@@ -12,7 +12,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc.batches.manifest import Acked, Manifest, Parking, TableResult
-from cdc.ledger import Ledger, LedgerEntry, LedgerReport, TableHistory, read_commits
+from cdc.lake.verify.ledger import Ledger, LedgerEntry, LedgerReport, TableHistory, read_commits
 from cdc.meta import Gap, TableRecord
 from cdc.testing.pipeline import sample_manifest
 from spark_jobs.delta.tables import target_of

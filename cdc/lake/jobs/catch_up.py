@@ -9,8 +9,8 @@ from cdc.base.log import get_logger
 from cdc.base.targets import split_table
 from cdc.batches.manifest import TableResult
 from cdc.client import open_meta, open_store
+from cdc.lake.jobs.job import SUBSCRIBER, Job, job, table_sessions
 from cdc.meta import Subscription, UnknownColumns
-from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -166,7 +166,7 @@ class TableColumns:
     keys: tuple[ComparedColumn, ...]
     """Empty for a table without a key: its rows are compared as a multiset."""
     read: tuple[ComparedColumn, ...] = ()
-    """Columns whose pieces a client computes, see :mod:`cdc.verify.client_columns`."""
+    """Columns whose pieces a client computes, see :mod:`cdc.lake.verify.client_columns`."""
 
     @property
     def key(self) -> str:

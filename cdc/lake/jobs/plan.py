@@ -14,12 +14,12 @@ import numpy as np
 
 from cdc.base.errors import UsageError
 from cdc.base.targets import split_table
-from cdc.table_jobs.job import SUBSCRIBER, require_included
+from cdc.lake.jobs.job import SUBSCRIBER, require_included
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from cdc.lake.jobs.replay import Request
     from cdc.store.reader.store import Store
-    from cdc.table_jobs.replay import Request
 
 START_S = 15.0
 """Start of a Spark session, and the commit."""
@@ -125,8 +125,8 @@ def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
 def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Request) -> Plan:
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
     from cdc.client import open_table_batches
+    from cdc.lake.jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
     from cdc.store.reader.points import find_point
-    from cdc.table_jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
     from spark_jobs.delta.tables import target_of
 
     require_sensible(config, tables, request)

@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 
 
 class Steps(Protocol):
-    """The steps of a run. Implemented by ``cdc.pipeline``, and by a fake in ``cdc.testing.pipeline``."""
+    """The steps of a run. Implemented by ``cdc.lake.pipeline``, and by a fake in ``cdc.testing.pipeline``."""
 
     def fetch_following(
         self, config: DestinationConfig, owner: str, acked: Lease, until: datetime | None, wait_s: float | None

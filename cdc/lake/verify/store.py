@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.binlog.entry import Entries
     from cdc.config import DestinationConfig
+    from cdc.lake.verify.source import SnapshotPosition
     from cdc.meta import Meta
     from cdc.snapshot.positions import LowMark
-    from cdc.verify.source import SnapshotPosition
 
 _POLL_S = 0.2
 _log = get_logger(__name__)

@@ -6,10 +6,10 @@ import zlib
 
 import pytest
 
-from cdc.verify.buckets import Buckets
-from cdc.verify.columns import Weights, joined_in_pairs
-from cdc.verify.compare import BucketSum, KeyedRow, Narrowing, add_sums, differing
-from cdc.verify.report import Difference, Report, TableReport, report_of
+from cdc.lake.verify.buckets import Buckets
+from cdc.lake.verify.columns import Weights, joined_in_pairs
+from cdc.lake.verify.compare import BucketSum, KeyedRow, Narrowing, add_sums, differing
+from cdc.lake.verify.report import Difference, Report, TableReport, report_of
 
 
 def narrow(

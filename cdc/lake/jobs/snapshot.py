@@ -30,10 +30,10 @@ from cdc.base.validation import there_is
 from cdc.batches import parking
 from cdc.batches.table_batches import batches_between
 from cdc.client import open_batches, open_meta, open_store
+from cdc.lake.jobs.catch_up import bring_level
+from cdc.lake.jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
+from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.meta import ParkedTable, UnknownColumns
-from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
-from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

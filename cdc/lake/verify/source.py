@@ -19,16 +19,16 @@ from cdc.base.errors import CdcError, IdentityError, UnsupportedError
 from cdc.base.patterns import exact
 from cdc.binlog.positions import BinlogPosition, make_seq
 from cdc.config import TablesConfig
+from cdc.lake.verify.buckets import Buckets, find_buckets
+from cdc.lake.verify.client_columns import ClientColumns, piece_of
+from cdc.lake.verify.columns import TableColumns, is_plain_key, quoted
+from cdc.lake.verify.compare import BucketSum, ShownRow
 from cdc.snapshot import positions
 from cdc.snapshot.positions import Marks
 from cdc.source.connection import connect, mapped, place_of, query
 from cdc.source.history import executed_gtids
 from cdc.source.schemas import read_schemas
 from cdc.source.server import ServerInfo, current_position, describe
-from cdc.verify.buckets import Buckets, find_buckets
-from cdc.verify.client_columns import ClientColumns, piece_of
-from cdc.verify.columns import TableColumns, is_plain_key, quoted
-from cdc.verify.compare import BucketSum, ShownRow
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cdc.lake.verify.columns import TableColumns, is_plain_key
 from cdc.snapshot.keys import paging_key
 from cdc.snapshot.segments import Borders
 from cdc.source.connection import query, quoted
-from cdc.verify.columns import TableColumns, is_plain_key
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from cdc.base.errors import CdcError
 from cdc.binlog.gtids import GtidSet, Interval
 from cdc.binlog.positions import format_seq
-from cdc.verify.gtids import gtids_of, parse_mariadb
-from cdc.verify.report import HistoryReport
-from cdc.verify.source import SourceSnapshot
-from cdc.verify.store import StoreView
+from cdc.lake.verify.gtids import gtids_of, parse_mariadb
+from cdc.lake.verify.report import HistoryReport
+from cdc.lake.verify.source import SourceSnapshot
+from cdc.lake.verify.store import StoreView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -22,9 +22,9 @@ from cdc.base.errors import (
 )
 from cdc.base.log import get_logger
 from cdc.base.targets import split_table
+from cdc.lake.jobs.catch_up import bring_level
+from cdc.lake.jobs.job import Job, table_sessions
 from cdc.meta import UnknownColumns
-from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.job import Job, table_sessions
 
 if TYPE_CHECKING:
     from cdc.snapshot import SnapshotFiles
