@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.archive.background import archiving
 from cdc.base.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.base.log import get_logger, hide_password
 from cdc.batches.parking import excluded_tables, park_excluded
@@ -30,6 +29,7 @@ from cdc.capture.start import Start, find_start
 from cdc.capture.warm_up import warm_up
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
 from cdc.config import DestinationConfig, StoreConfig, TablesConfig
+from cdc.copies.archive.background import archiving
 from cdc.meta import Meta, State, open_meta
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.purge import REMEDY, PurgeMargin, PurgeWatch
@@ -48,7 +48,7 @@ from cdc.store.writer.log import RelayLog
 from cdc.store.writer.memory_log import MemoryLog
 
 if TYPE_CHECKING:
-    from cdc.replication.master import Master
+    from cdc.copies.standby.master import Master
 
 log = get_logger(__name__)
 

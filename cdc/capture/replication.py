@@ -1,4 +1,4 @@
-"""Capture as the master of a standby: connects the configuration and the relay log with ``cdc.replication``."""
+"""Capture as the master of a standby: connects the configuration and the relay log with ``cdc.copies.standby``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cdc.base.errors import UsageError
 from cdc.base.log import get_logger
 from cdc.config import DestinationConfig
 from cdc.config.secrets import standby_secret
-from cdc.replication.role import become_master
+from cdc.copies.standby.role import become_master
 from cdc.store.writer.log import LogWriter
 
 if TYPE_CHECKING:
-    from cdc.replication.master import Master
+    from cdc.copies.standby.master import Master
 
 log = get_logger(__name__)
 
@@ -37,8 +37,8 @@ def start_master(config: DestinationConfig, store: LogWriter) -> Master | None:
         become_master(store.path, store.last_seq, always=False)
         return None
     # Imported here because it takes a while, and most captures have no standby.
-    from cdc.replication.master import Master
-    from cdc.replication.settings import MasterSettings
+    from cdc.copies.standby.master import Master
+    from cdc.copies.standby.settings import MasterSettings
 
     assert standby.listen is not None
     secret = standby_secret(standby)

@@ -38,8 +38,8 @@ def _load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
 @archive.command()
 def upload(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Copy finished segments and the meta to the archive now; capture does it by itself."""
-    from cdc.archive.writer import Archiver
     from cdc.capture.replication import require_no_standby
+    from cdc.copies.archive.writer import Archiver
 
     config = _load(ctx, dest)
     require_no_standby(config)
@@ -58,7 +58,7 @@ def upload(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
 @archive.command()
 def show(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Show what the archive has, and who writes it."""
-    from cdc.archive.states import Archive
+    from cdc.copies.archive.states import Archive
 
     config = _load(ctx, dest)
     found = Archive(config)
@@ -98,8 +98,8 @@ def _show(found: dict[str, Any]) -> None:
 def verify(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Read every object of the archive, and compare it with its checksum. Exit code 2: something is missing or
     damaged."""
-    from cdc.archive.states import Archive
-    from cdc.archive.verify import verify as run
+    from cdc.copies.archive.states import Archive
+    from cdc.copies.archive.verify import verify as run
 
     config = _load(ctx, dest)
     with working("Reading the archive …"):
@@ -118,8 +118,8 @@ def verify(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
 def claim(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Let this machine's store write to the archive, and no other one: after a copy or a move, or if the archive is not
     the one that the store knows."""
-    from cdc.archive.writer import Archiver
     from cdc.capture.replication import require_no_standby
+    from cdc.copies.archive.writer import Archiver
     from cdc.store.formats import layout
 
     config = _load(ctx, dest)
@@ -158,8 +158,8 @@ def restore(
     Capture then goes on with what the source has after the archive's end. A restore that was killed is repeated by the
     same command.
     """
-    from cdc.archive.restore import restore as run
     from cdc.capture.replication import require_no_standby
+    from cdc.copies.archive.restore import restore as run
 
     config = _load(ctx, dest)
     require_no_standby(config)
@@ -198,7 +198,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Copy a range of the archive to a folder, whole segments at a time, for `cdc decode` and `cdc inspect`."""
-    from cdc.archive.fetch import fetch as run
+    from cdc.copies.archive.fetch import fetch as run
 
     config = _load(ctx, dest)
     with working("Copying …"):

@@ -126,7 +126,7 @@ def _archive(config: DestinationConfig) -> list[Finding]:
     uri = config.archive_uri
     if uri is None or config.store.standby.role == "standby":  # the master writes it
         return []
-    from cdc.archive.writer import Archiver
+    from cdc.copies.archive.writer import Archiver
     from cdc.store.formats.archive_record import read_record
 
     try:

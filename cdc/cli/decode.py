@@ -262,7 +262,7 @@ def _print_table(batches: Iterator[pa.RecordBatch]) -> None:
 def _cell(value: Any) -> str:
     import json
 
-    from cdc.tail.texts import printable
+    from cdc.watch.tail.texts import printable
 
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 

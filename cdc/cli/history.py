@@ -166,7 +166,7 @@ def _show(changes: list[dict[str, Any]]) -> None:
 
 
 def _value(value: Any) -> str:
-    from cdc.tail.texts import cut, printable
+    from cdc.watch.tail.texts import cut, printable
 
     text = "NULL" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return cut(printable(text))

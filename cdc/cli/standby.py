@@ -29,7 +29,7 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
 
     from cdc.base.addresses import parse_address
     from cdc.config.secrets import standby_secret
-    from cdc.replication.follower import Follower
+    from cdc.copies.standby.follower import Follower
 
     stop = threading.Event()
 

@@ -86,9 +86,9 @@ def tail(
         )
 
     from cdc.client import open_meta
-    from cdc.tail.changes import Wanted
-    from cdc.tail.follow import StoreFollower
-    from cdc.tail.run import Tail
+    from cdc.watch.tail.changes import Wanted
+    from cdc.watch.tail.follow import StoreFollower
+    from cdc.watch.tail.run import Tail
 
     source = open_meta(config).source()
     follower = StoreFollower(config, None if source is None else source.base_name)

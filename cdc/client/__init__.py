@@ -70,7 +70,7 @@ def open_table_batches(
 
         if archived == "no" or config.store.archive.url is None:
             return TableBatches(config, meta)
-        from cdc.archive.reader import ArchivedReader
+        from cdc.copies.archive.reader import ArchivedReader
 
         return TableBatches(config, meta, lambda base: ArchivedReader(config, base, keep=archived == "keep"))
     from cdc.client.batches import RemoteTableBatches

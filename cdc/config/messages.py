@@ -22,7 +22,7 @@ _WITHOUT_EFFECT = {
     "source.start.gtid": _ONE_START,
     "source.start.time": _ONE_START,
     "store.standby.max_behind_bytes": "has no effect, since capture never waits for a standby while it reads; leave it "
-    "out (programs of your own may set it in cdc.replication.settings.MasterSettings)",
+    "out (programs of your own may set it in cdc.copies.standby.settings.MasterSettings)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
 }

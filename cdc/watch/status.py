@@ -148,7 +148,7 @@ def _archive(config: DestinationConfig) -> dict[str, Any] | None:
     uri = config.archive_uri
     if store.kind == "server" or uri is None or store.standby.role == "standby":
         return None
-    from cdc.archive.writer import backlog_of
+    from cdc.copies.archive.writer import backlog_of
     from cdc.store.formats.archive_record import record_of
 
     record = record_of(store.path, uri)
@@ -180,7 +180,7 @@ def archive_sentences(found: dict[str, Any] | None) -> list[str]:
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
     """Returns the store's role as master or standby; ``peers`` is empty if none is connected."""
-    from cdc.replication.role import read_epoch, read_status
+    from cdc.copies.standby.role import read_epoch, read_status
 
     if config.store.kind == "server":  # `cdc status` there tells more
         return {"role": "none", "term": None, "state": None, "running": False, "peers": []}

@@ -19,10 +19,10 @@ import pytest
 
 from cdc.base.addresses import Address
 from cdc.base.log import configure
+from cdc.copies.standby.follower import Follower
+from cdc.copies.standby.role import read_epoch
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.replication.follower import Follower
-from cdc.replication.role import read_epoch
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.writer.durability import PutStatus

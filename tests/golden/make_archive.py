@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
-from cdc.archive.writer import Archiver
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import load
 from cdc.config.archive import ArchiveConfig
+from cdc.copies.archive.writer import Archiver
 from cdc.testing.servers import PASSWORD, Server
 
 

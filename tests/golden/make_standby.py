@@ -9,7 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
-from cdc.replication.protocol import (
+from cdc.copies.standby.protocol import (
     Compare,
     Compared,
     Fetch,

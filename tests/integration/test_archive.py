@@ -19,13 +19,13 @@ import pytest
 import yaml
 
 import cdc
-from cdc.archive.states import Archive
-from cdc.archive.verify import verify
-from cdc.archive.writer import Archiver
 from cdc.base.errors import ConfigError, CutOffError, IdentityError
 from cdc.cli import check_local
 from cdc.cli.main import main
 from cdc.config import load
+from cdc.copies.archive.states import Archive
+from cdc.copies.archive.verify import verify
+from cdc.copies.archive.writer import Archiver
 from cdc.lake import pipeline
 from cdc.store.formats.archive_record import read_record
 from cdc.store.formats.layout import list_segments

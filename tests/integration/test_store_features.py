@@ -24,8 +24,8 @@ from cdc.base.errors import LeaseHeldError
 from cdc.batches.service import BatchService
 from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
+from cdc.copies.standby.role import read_epoch
 from cdc.lake import pipeline
-from cdc.replication.role import read_epoch
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segments_folder
 from cdc.store.formats.time_index import read_time_index

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cdc.archive.objects import LocalObjects
-from cdc.archive.states import Archive
-from cdc.archive.writer import Archiver
 from cdc.binlog import events
 from cdc.binlog.positions import split_seq
 from cdc.config import DestinationConfig, parse
+from cdc.copies.archive.objects import LocalObjects
+from cdc.copies.archive.states import Archive
+from cdc.copies.archive.writer import Archiver
 from cdc.meta import SourceIdentity
 from cdc.meta.file import FileMeta
 from cdc.store.formats.archive_record import ArchiveRecord

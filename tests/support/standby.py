@@ -10,12 +10,12 @@ from typing import Literal
 
 from cdc.base.addresses import Address
 from cdc.base.errors import CdcError
+from cdc.copies.standby.follower import Follower
+from cdc.copies.standby.master import Master
+from cdc.copies.standby.role import become_master
+from cdc.copies.standby.settings import MasterSettings, Timing
+from cdc.copies.standby.snapshot import SMALL_FILES, segment_names
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.replication.follower import Follower
-from cdc.replication.master import Master
-from cdc.replication.role import become_master
-from cdc.replication.settings import MasterSettings, Timing
-from cdc.replication.snapshot import SMALL_FILES, segment_names
 from cdc.store.formats import layout
 from cdc.store.writer.log import LogWriter
 from cdc.testing.servers import HOST

@@ -10,10 +10,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from cdc.base.addresses import Address
-from cdc.event_store.transaction import Transaction
-from cdc.event_store.transaction_log import TransactionLog
-from cdc.replication.master import Master
-from cdc.replication.protocol import (
+from cdc.copies.standby.master import Master
+from cdc.copies.standby.protocol import (
     Channel,
     Formats,
     Hello,
@@ -25,6 +23,8 @@ from cdc.replication.protocol import (
     parse_message,
     sign_message,
 )
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.writer.durability import PutStatus

@@ -1,7 +1,7 @@
 """``archive.json``: the store's own record of its archive, by which retention knows which segments are copied.
 
-Only the process that copies the store (:mod:`cdc.archive`) writes it. It also tells a store from another one that
-writes to the same archive: the archive names the session of its writer, and so does the record.
+Only the process that copies the store (:mod:`cdc.copies.archive`) writes it. It also tells a store from another one
+that writes to the same archive: the archive names the session of its writer, and so does the record.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class CaptureCollector:
         }
 
     def _archive(self) -> Values:
-        from cdc.archive.writer import backlog_of
+        from cdc.copies.archive.writer import backlog_of
         from cdc.store.formats.archive_record import record_of
 
         store = self._config.store.path

@@ -12,9 +12,9 @@ from cdc.base.errors import ConfigError, UsageError
 from cdc.capture import Capture, replication
 from cdc.cli.main import main
 from cdc.config import DestinationConfig, parse
+from cdc.copies.standby.follower import Follower
+from cdc.copies.standby.role import read_epoch
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.replication.follower import Follower
-from cdc.replication.role import read_epoch
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions

@@ -18,11 +18,11 @@ import pytest
 from cdc.base.errors import ConfigError, LeaseHeldError, StorageError, StoreClosedError, UsageError
 from cdc.binlog.file import scan
 from cdc.config import StoreConfig
+from cdc.copies.standby.settings import MasterSettings
 from cdc.disk import files
 from cdc.event_store.file_store import RelayLogStore
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.replication.settings import MasterSettings
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.batch_builder import Limits

@@ -12,8 +12,8 @@ import pytest
 from cdc.base.errors import CutOffError, DamagedError, IdentityError, StorageError, StoreIncompleteError, UsageError
 from cdc.cli.main import main
 from cdc.config import DestinationConfig
-from cdc.replication.copy import Copy
-from cdc.replication.snapshot import read_small, small_files
+from cdc.copies.standby.copy import Copy
+from cdc.copies.standby.snapshot import read_small, small_files
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import CheckpointWriter
 from cdc.store.formats.state import Beginning, TableNumbers, read_beginning, record_beginning

@@ -1,0 +1,126 @@
+"""The standby protocol: frames, messages and signatures."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cdc.base.errors import (
+    CdcError,
+    ConfigError,
+    CorruptStreamError,
+    PeerUnavailableError,
+    VersionError,
+)
+from cdc.copies.standby import protocol
+from cdc.copies.standby.protocol import (
+    FrameParser,
+    Hello,
+    Kind,
+    Refuse,
+    Welcome,
+    new_nonce,
+    parse_message,
+    sign_message,
+    verify_message,
+)
+from tests.support.unit_standby import (
+    frame_bytes,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "standby-v1.frames"
+
+
+SECRET = b"a secret of more than 16 bytes"
+
+
+def test_a_frame_split_at_any_byte_is_parsed() -> None:
+    data = frame_bytes(Kind.DATA, bytes(8) + b"events") + frame_bytes(Kind.HEARTBEAT, bytes(16))
+    for cut in range(len(data)):
+        found = FrameParser("peer")
+        found.feed(data[:cut])
+        got = []
+        while frame := found.next():
+            got.append(frame)
+        found.feed(data[cut:])
+        while frame := found.next():
+            got.append(frame)
+        assert got == [(Kind.DATA, bytes(8) + b"events"), (Kind.HEARTBEAT, bytes(16))]
+
+
+def test_every_flipped_byte_of_a_frame_is_detected() -> None:
+    data = frame_bytes(Kind.REPORT, struct.pack("<QQ", 7, 8) + b"name")
+    for at in range(len(data)):
+        found = FrameParser("peer")
+        found.feed(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+        if at in (8, 9):  # the length: more is waited for, and what comes next does not fit
+            assert found.next() is None
+            found.feed(data * 500)
+        with pytest.raises((CorruptStreamError, VersionError)):
+            found.next()
+
+
+def test_a_newer_frame_is_refused_and_a_newer_refusal_is_read() -> None:
+    found = FrameParser("10.0.0.7:4100")
+    found.feed(frame_bytes(Kind.HELLO, b"{}", version=2))
+    with pytest.raises(VersionError, match=r"10\.0\.0\.7:4100.*version 2.*knows 1.*same Towpath"):
+        found.next()
+    again = FrameParser("peer")
+    again.feed(frame_bytes(Kind.REFUSE, b'{"error":"no"}', version=2))
+    assert again.next() == (Kind.REFUSE, b'{"error":"no"}')
+
+
+def test_bytes_that_are_not_a_frame_are_refused() -> None:
+    for data, what in (
+        (b"GET / HTTP/1.1\r\n", "does not speak"),
+        (
+            frame_bytes(Kind.DATA, b"")[:8] + struct.pack("<II", protocol.MAX_PAYLOAD + 1, 0),
+            "a frame of 16777217 bytes",
+        ),
+    ):
+        found = FrameParser("peer")
+        found.feed(data)
+        with pytest.raises(CorruptStreamError, match=what):
+            found.next()
+    found = FrameParser("peer")
+    head = struct.pack("<4sHHI", b"TPSB", 1, 99, 0)
+    found.feed(head + zlib.crc32(head).to_bytes(4, "little"))
+    with pytest.raises(CorruptStreamError, match="unknown kind 99"):
+        found.next()
+
+
+def test_frames_of_version_1_are_read() -> None:
+    """The golden file has one frame of each kind, as version 1 wrote it."""
+    found = FrameParser("peer")
+    found.feed(GOLDEN.read_bytes())
+    got = []
+    while frame := found.next():
+        got.append(frame)
+    assert [frame.kind for frame in got] == list(Kind)
+    by_kind = dict(got)
+    hello = parse_message(
+        Hello, verify_message(by_kind[Kind.HELLO], b"hello", by_kind[Kind.CHALLENGE], SECRET, "peer"), "peer"
+    )
+    assert (hello.destination, hello.term, hello.last_seq) == ("shop", 3, 17179869311)
+    nonce = bytes.fromhex(hello.nonce)
+    welcome = parse_message(Welcome, verify_message(by_kind[Kind.WELCOME], b"welcome", nonce, SECRET, "peer"), "peer")
+    assert welcome.segments == ["000-0000001-00000000004.binlog"]
+    assert parse_message(Refuse, by_kind[Kind.REFUSE], "peer").kind == "identity"
+
+
+def test_a_recorded_greeting_is_refused(stack: ExitStack, tmp_path: Path) -> None:
+    nonce, other = new_nonce(), new_nonce()
+    data = sign_message(Refuse(error="x"), b"hello", nonce, SECRET)
+    assert verify_message(data, b"hello", nonce, SECRET, "peer") == data[32:]
+    for purpose, challenge in ((b"hello", other), (b"welcome", nonce)):
+        with pytest.raises(ConfigError, match="same secret"):
+            verify_message(data, purpose, challenge, SECRET, "peer")
+
+
+def test_lost_and_corrupt_connections_are_retryable() -> None:
+    errors: list[type[CdcError]] = [PeerUnavailableError, CorruptStreamError]
+    assert all(error.retryable for error in errors)
