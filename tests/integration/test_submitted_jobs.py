@@ -25,7 +25,7 @@ from tests.support.apply import COMPILED_CONF, Loop
 from tests.support.capturing import capturing
 
 CLUSTER = f"{{master: 'local-cluster[1,2,1024]', conf: {COMPILED_CONF}}}"
-SNAPSHOT = "import sys; from pathlib import Path; from cdc import pipeline; from cdc.config import load\n"
+SNAPSHOT = "import sys; from pathlib import Path; from cdc.lake import pipeline; from cdc.config import load\n"
 SNAPSHOT += "pipeline.snapshot(load(Path(sys.argv[1])), sys.argv[2:], progress=lambda now: print(now.rows, flush=True))"
 
 

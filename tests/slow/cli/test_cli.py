@@ -10,7 +10,7 @@ import time
 
 def test_sigterm_ends_a_command_cleanly() -> None:
     script = (
-        "import sys, time; from cdc import cli, config;"
+        "import sys, time; from cdc import config; from cdc.cli import main as cli;"
         "config.load_destination = lambda *a: (print('ready', flush=True), time.sleep(30));"
         "sys.exit(cli.main(['status', 'shop']))"
     )
@@ -29,7 +29,7 @@ def test_sigterm_ends_a_command_cleanly() -> None:
 def test_a_sigterm_that_python_cannot_raise_is_not_lost() -> None:
     """Python only prints an exception that is raised in a destructor, or in a callback at a fork."""
     script = (
-        "import os, signal, sys, time; from cdc import cli, config\n"
+        "import os, signal, sys, time; from cdc import config; from cdc.cli import main as cli\n"
         "class Gone:\n"
         "    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); time.sleep(0)\n"
         "def load(*a):\n"

@@ -43,7 +43,7 @@ def test_each_command_has_help(capsys: pytest.CaptureFixture[str], name: str) ->
 
 def test_help_loads_nothing_heavy() -> None:
     script = (
-        "import sys; from cdc import cli; assert cli.main(['--help']) == 0;"
+        "import sys; from cdc.cli import main as cli; assert cli.main(['--help']) == 0;"
         "heavy = {'numba', 'numpy', 'pyarrow', 'pyspark', 'pymysql', 'deltalake', 'airflow'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
@@ -53,7 +53,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def loaded(*arguments: str) -> set[str]:
     """The modules that a command has loaded at its end, and their packages."""
-    script = "import sys; from cdc import cli; code = cli.main(); print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    script = "import sys; from cdc.cli import main as cli; code = cli.main(); print(*sys.modules, file=sys.stderr); sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     names = done.stderr.splitlines()[-1].split()

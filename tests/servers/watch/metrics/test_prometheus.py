@@ -28,7 +28,7 @@ from cdc.watch.metrics.http import serving
 from cdc.watch.metrics.push import push_run
 from tests.support.metrics import configuration, connected
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[4] / "deploy"
 PACKAGES = DebianPackages(
     "bookworm", ("prometheus", "prometheus-pushgateway"), "usr/bin/prometheus-pushgateway", alone=True
 )

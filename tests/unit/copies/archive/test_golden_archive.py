@@ -16,7 +16,7 @@ from cdc.store.formats.layout import list_segments
 from cdc.store.reader.reader import StoreReader
 from tests.support.archives import Host, make_host
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "archive-v1"
+GOLDEN = Path(__file__).parents[3] / "golden" / "archive-v1"
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from tests.support.unit_standby import (
     frame_bytes,
 )
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "standby-v1.frames"
+GOLDEN = Path(__file__).parents[3] / "golden" / "standby-v1.frames"
 
 
 SECRET = b"a secret of more than 16 bytes"

@@ -33,7 +33,7 @@ from tests.support.unit_standby import (
     until,
 )
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 def test_a_newer_or_damaged_epoch_file_is_refused(tmp_path: Path) -> None:

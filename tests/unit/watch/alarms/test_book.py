@@ -16,7 +16,7 @@ from cdc.watch.alarms.notice import Notice
 from tests.support.alarms import with_alarms
 from tests.support.unit_batches import Clock, make_config
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "alarms-v1.json"
+GOLDEN = Path(__file__).parents[3] / "golden" / "alarms-v1.json"
 LAG = Condition("subscriber_lag", "warning", "apply is behind.", "", "apply")
 FAILED = Condition("capture_failed", "critical", "It has ended.", at_once=True)
 NOTHING = Findings([])
