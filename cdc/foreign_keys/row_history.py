@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from cdc.binlog.entry import EntryFlag
 from cdc.decode.layout import BEFORE, DELETE, METADATA_FIELDS, UPDATE
 from cdc.decode.transactions import history_of, open_range
 from cdc.foreign_keys.actions import CascadedChange, Cascades, Change, Key, Row, Table, Value
@@ -21,6 +22,7 @@ from cdc.foreign_keys.events import TableEvents, row_changes
 from cdc.foreign_keys.rules import EXACT, IncomparableError, column_of, comparison_of, fold, refusal
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
+from cdc.store.reader.batch_builder import may_remove_rows
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import ForeignKey, Schemas, TableSchema
@@ -66,10 +68,15 @@ def unlogged_changes(
             "ASCII may be equal in the collation of a key"
         )
         return UnloggedChanges(doubts=doubts)
-    mine = [change for change in changes if identity in search.identities_of(table, change)]
+    mine = search.certain([change for change in changes if identity in search.identities_of(table, change)])
     if not mine:
         return UnloggedChanges(doubts=doubts)
-    return UnloggedChanges(search.batch(table, mine), [change.foreign_key for change in mine], doubts)
+    try:
+        rows = search.batch(table, mine)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        doubts.append(f"the changes of the row by foreign keys are not shown, because columns of {table} changed types")
+        return UnloggedChanges(doubts=doubts)
+    return UnloggedChanges(rows, [change.foreign_key for change in mine], doubts)
 
 
 class _Search:
@@ -268,6 +275,22 @@ class _Search:
         sentence = f"changes of the row by foreign keys may be missing: {why}"
         if sentence not in self.doubts:
             self.doubts.append(sentence)
+
+    def certain(self, changes: list[CascadedChange]) -> list[CascadedChange]:
+        """Returns the changes of rows that no statement can have removed since their last event."""
+        seqs = list(self._removals()) if changes else []
+        shown = [one for one in changes if not any(one.origin.seq < seq < one.seq for seq in seqs)]
+        if len(shown) < len(changes):
+            self._doubt(f"a statement such as TRUNCATE or RENAME may have removed the row from {self._table} before")
+        return shown
+
+    def _removals(self) -> Iterator[int]:
+        mask = 1 << TableNumbers(self._reader.path).bit(self._table)
+        for segment in list_segments(self._reader.path):
+            entries = open_range(segment, table_mask=mask).between(0, None).entries
+            for entry in entries[(entries["flags"] & int(EntryFlag.DDL)) != 0]:
+                if may_remove_rows(segment, entry):
+                    yield int(entry["seq"])
 
     # --- the result
 

@@ -284,6 +284,24 @@ def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
     return bool(statements) and all(statement.leaves_rows_alone for statement in statements)
 
 
+def may_remove_rows(segment: Path, entry: np.void) -> bool:
+    """Returns whether the transaction of an index entry is a DDL statement that may take rows out of a table, as
+    TRUNCATE, DROP and RENAME do. Returns True if that is not certain. Raises StorageError."""
+    from cdc.binlog.sql import changes
+
+    removing = (
+        changes.DropTable,
+        changes.DropDatabase,
+        changes.RenameTable,
+        changes.TruncateTable,
+        changes.DropPartitions,
+        changes.MovePartition,
+        changes.Unsupported,
+    )
+    statements = _read_statements(segment, entry)
+    return not statements or any(isinstance(one, removing) for statement in statements for one in statement.changes)
+
+
 def names_other_tables(segment: Path, entry: np.void, tables: Iterable[str]) -> bool:
     """Returns whether the transaction of an index entry is a DDL statement that names none of the tables, which are
     ``db.table``, in letters of either case.

@@ -185,6 +185,18 @@ def test_changes_by_foreign_keys(
     code, shown = asked.run("shop", f"{db}.c", "1")
     assert code == 0 and shown.count("(by the foreign key of_p)") == 2
 
+    loop.sql("INSERT INTO c VALUES (4, 6, 'gone')", "CREATE INDEX v ON c (v)", "INSERT INTO c VALUES (5, 6, '')")
+    loop.sql("TRUNCATE c", "INSERT INTO c VALUES (5, 6, 'new')", "DELETE FROM part", "DELETE FROM p WHERE id = 6")
+    loop.capture()
+    assert short(asked.changes("c", "4"), "v") == [("insert", None, "gone")]
+    assert f"a statement such as TRUNCATE or RENAME may have removed the row from {db}.c before" in asked.remarks
+    assert short(asked.changes("c", "5"), "v") == [
+        ("insert", None, ""),
+        ("insert", None, "new"),
+        ("delete", "new", None),
+    ]
+    assert "TRUNCATE" not in asked.remarks
+
 
 def test_changes_by_foreign_keys_before_the_store_are_named(
     mariadb11: Server, tmp_path: Path, database: Database, capsys: pytest.CaptureFixture[str]
