@@ -1,8 +1,8 @@
 """Stage 2, capture: reads a source like a replica and appends its transactions to the store.
 
-Capture imports ``source``, ``binlog``, ``store``, ``meta``, ``batches`` (for retention) and ``replication``; it is
-imported by the commands and by ``cdc.airflow``. It never decodes a row. It promises one writer per store, that no event
-which could change a captured table is skipped, and that a position is recorded only after its events are durable.
+Capture imports ``source``, ``binlog``, ``store``, ``meta``, ``batches`` (for retention) and ``copies``; it is imported
+by the commands and by ``cdc.airflow``. It never decodes a row. It promises one writer per store, that no event which
+could change a captured table is skipped, and that a position is recorded only after its events are durable.
 
 The modules in the order of the data:
 

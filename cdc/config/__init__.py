@@ -11,7 +11,7 @@ a store in memory.
 ``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
 defaults and descriptions are written in the models, once; ``descriptions`` reads the latter from their source.
 
-Every package may import this one. It imports only modules directly under ``cdc`` (``errors``, ``patterns``, …).
+Everything above it imports it. It imports ``base``, ``disk`` and, for GTIDs, ``binlog``.
 """
 
 from cdc.config.airflow import AirflowConfig

@@ -1,6 +1,6 @@
 """Decodes row images into Arrow columns, by compiled kernels.
 
-Imported by the Spark jobs and the command line; imports ``binlog``, ``sql``, ``schemas`` and the store's index and
+Imported by the Spark jobs and the command line; imports ``binlog`` and what lies below it, and the store's index and
 staged segments, and nothing of MySQL's network side, Airflow or Spark. It promises that a value arrives as SELECT shows
 it or not at all: a value that cannot be decoded raises an error with file, position, table and column, and no byte
 outside an event is read.
