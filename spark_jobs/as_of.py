@@ -328,14 +328,14 @@ class _Table:
         return None if found is None else found.model_copy(update={"last_seq": upto_seq})
 
     def _require_harmless(self, manifest: Manifest) -> None:
-        for one in read_statements(manifest.ranges, ignores_case=self._config.tables.ignores_case):
-            for change in one.statement.changes:
+        for statement in read_statements(manifest.ranges, ignores_case=self._config.tables.ignores_case):
+            for change in statement.statement.changes:
                 named = table_of(change)
                 if named is not None and ".".join(named) != self._target.table:
                     continue
                 if not isinstance(change, (*KEEPS_COLUMNS, SetTableCharset)):
                     raise UnsupportedError(
-                        f"the Delta table has not got this statement yet: {one.shown}",
+                        f"the Delta table has not got this statement yet: {statement.shown}",
                         remedy=f"Run `cdc apply {self._target.destination}`, or choose an earlier transaction.",
                     )
 

@@ -66,11 +66,11 @@ class CatchUp:
         self.batches += 1
         self.row_events += row_events
         self.bytes += size
-        for one in results:
-            self.inserted += one.inserted
-            self.updated += one.updated
-            self.deleted += one.deleted
-            self.seconds += one.seconds
+        for result in results:
+            self.inserted += result.inserted
+            self.updated += result.updated
+            self.deleted += result.deleted
+            self.seconds += result.seconds
 
 
 def catch_up(
@@ -124,12 +124,12 @@ def _note(
     progress: Callable[[CatchUp], None],
 ) -> int:
     """Adds what a merge did. Returns the position behind it. Raises NeedsSnapshotError if the table was parked."""
-    for one in results:
-        if one.parked is not None:
-            columns = one.parked.columns
+    for result in results:
+        if result.parked is not None:
+            columns = result.parked.columns
             if columns is None:
-                raise NeedsSnapshotError(one.parked.reason)
-            raise NeedsSnapshotError(one.parked.reason, seq=columns.seq, columns=columns.names)
+                raise NeedsSnapshotError(result.parked.reason)
+            raise NeedsSnapshotError(result.parked.reason, seq=columns.seq, columns=columns.names)
     done.level_seq = seq
     done.add(results, row_events, size_bytes)
     progress(done)

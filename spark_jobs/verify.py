@@ -84,7 +84,7 @@ class SparkLake:
             mode=mode,
             columns=tuple(name for name in columns if name.lower() not in ours),
             later_columns=_later_columns(state, table) if mode == "append" else (),
-            kept=next((str(one["statement"]) for one in reversed(kept_statements(state))), ""),
+            kept=next((str(statement["statement"]) for statement in reversed(kept_statements(state))), ""),
             handle=(target, state),
         )
 
@@ -332,7 +332,7 @@ def _range_of(number: Column, borders: Sequence[int], first: int, last: int) -> 
 
 
 def _text(pieces: Iterable[Column]) -> Column:
-    return f.concat(*[part for one in pieces for part in (one, f.lit(","))])
+    return f.concat(*[part for piece in pieces for part in (piece, f.lit(","))])
 
 
 def _types(rows: DataFrame, prefix: str) -> dict[str, t.DataType]:
@@ -342,7 +342,7 @@ def _types(rows: DataFrame, prefix: str) -> dict[str, t.DataType]:
         image = found[prefix.removesuffix(".")].dataType
         assert isinstance(image, t.StructType)
         found = image
-    return {one.name.lower(): one.dataType for one in found.fields}
+    return {field.name.lower(): field.dataType for field in found.fields}
 
 
 def _bits(value: Column, method: str, kind: str) -> Column:

@@ -149,7 +149,7 @@ class TowpathMergeOperator(BatchOperator):
         also after a failure."""
         stats = {} if self._merged is None else self._merged.tables
         tables = [lineage.ChangedTable(name, one.changes, one.delta_version) for name, one in sorted(stats.items())]
-        return lineage.merged(self._config(), [one for one in tables if one.delta_version is not None])
+        return lineage.merged(self._config(), [table for table in tables if table.delta_version is not None])
 
     def on_kill(self) -> None:
         """Kills the driver that this task started, and lets the run begin no other batch."""

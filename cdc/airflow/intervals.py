@@ -146,19 +146,19 @@ class TowpathPublishOperator(DestinationOperator):
             before = _Published.read(context["inlet_events"][self.asset], config.airflow, key, interval)
             found = _intervals().range_of(config, interval, after_seq=before.after_seq, last_seq=before.last_seq)
             content = _intervals().content_of(config, found)
-        chosen = {one.table for one in content.tables}
+        chosen = {table.table for table in content.tables}
         if before.left_out:
             chosen &= before.left_out
             self.log.info("Published before, without %s.", ", ".join(sorted(before.left_out)))
         events = context["outlet_events"]
         sent = 0
-        for one in content.tables:
-            if one.table not in chosen:
+        for table in content.tables:
+            if table.table not in chosen:
                 continue
-            described = _described(config, interval, content, one)
-            events[self.alias].add(table_asset(config.name, one.table), extra=described.as_extra())
+            described = _described(config, interval, content, table)
+            events[self.alias].add(table_asset(config.name, table.table), extra=described.as_extra())
             sent += 1
-        most = links.most_changed((one.table, one.rows) for one in content.tables)
+        most = links.most_changed((table.table, table.rows) for table in content.tables)
         if most is not None:
             self.link_targets[links.TABLE] = links.table_address(config, most)
         events[self.asset].extra = {
@@ -169,14 +169,14 @@ class TowpathPublishOperator(DestinationOperator):
             "last_seq": found.last_seq,
             "gtid": content.gtid,
             "batches": content.batches,
-            "rows": sum(one.rows for one in content.tables),
+            "rows": sum(table.rows for table in content.tables),
             "left_out": sorted(content.left_out),
         }
         self.log.info(
             "Interval %s: %d rows in %d of %d tables.",
             interval,
-            sum(one.rows for one in content.tables),
-            sum(1 for one in content.tables if one.rows),
+            sum(table.rows for table in content.tables),
+            sum(1 for table in content.tables if table.rows),
             len(content.tables),
         )
         self.log.info("Emits %d events of tables with the partition key %s.", sent, key)

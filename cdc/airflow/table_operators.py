@@ -76,7 +76,7 @@ class _JobOperator(DestinationOperator):
 
     def _report(self, config: DestinationConfig, results: Sequence[Any]) -> dict[str, Any]:
         """Logs a table of the results, and returns them as an XCom."""
-        found = [one.as_dict() for one in results]
+        found = [result.as_dict() for result in results]
         self.link_targets[links.SPARK] = links.spark_address(config)
         if (table := links.most_changed((one["table"], one["rows"]) for one in found)) is not None:
             path = next(one.get("path") for one in found if one["table"] == table)

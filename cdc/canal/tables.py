@@ -244,7 +244,7 @@ class TableSet:
         """Makes the arrays anew."""
         from cdc.canal.kernels.survey import KnownTables, body_hash
 
-        bodies = b"".join(one.body for one in self.tables) or b"\0"
+        bodies = b"".join(table.body for table in self.tables) or b"\0"
         rows = np.zeros((len(self.tables), 3), dtype=np.int64)
         slots = np.full(max(64, 1 << (4 * len(self.tables)).bit_length()), -1, dtype=np.int64)
         buf = np.frombuffer(bodies, dtype=np.uint8)
@@ -264,7 +264,7 @@ class TableSet:
 
         consts = bytearray()
         tables = np.zeros((len(self.tables), e.T_SIZE), dtype=np.int64)
-        columns = np.zeros((max(1, sum(len(one.forms) for one in self.tables)), e.C_SIZE), dtype=np.int64)
+        columns = np.zeros((max(1, sum(len(table.forms) for table in self.tables)), e.C_SIZE), dtype=np.int64)
 
         def const(raw: bytes) -> tuple[int, int]:
             consts.extend(raw)
@@ -283,7 +283,7 @@ class TableSet:
                 kind = const(data(10, one.mysql_types[c]))
                 columns[first + c] = (*form[:5], *plain, *null, *wide, *kind)
             first += len(one.forms)
-        self.most_columns = max([1, *(len(one.forms) for one in self.tables)])
+        self.most_columns = max([1, *(len(table.forms) for table in self.tables)])
         return e.TableArrays(
             tables,
             columns,

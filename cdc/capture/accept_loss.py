@@ -57,7 +57,7 @@ def examine_servers(config: DestinationConfig) -> list[ServerState]:
     """Returns what capture would do with each server of the source, in the order of the configuration. Changes
     nothing. Raises UsageError if nothing was captured yet."""
     known, last_seq = _captured(config, open_meta(config))
-    return [_examine(config.at_server(one.address), known, last_seq)[0] for one in config.source.servers()]
+    return [_examine(config.at_server(server.address), known, last_seq)[0] for server in config.source.servers()]
 
 
 def accept_loss(config: DestinationConfig) -> AcceptedLoss:
@@ -70,7 +70,9 @@ def accept_loss(config: DestinationConfig) -> AcceptedLoss:
     known, last_seq = _captured(config, meta)
     lock = StoreLock(config.store.path)
     try:
-        states = [(one, *_examine(config.at_server(one.address), known, last_seq)) for one in config.source.servers()]
+        states = [
+            (server, *_examine(config.at_server(server.address), known, last_seq)) for server in config.source.servers()
+        ]
         for _, state, _ in states:
             if state.state in ("captured", "ready"):
                 raise UsageError(

@@ -142,7 +142,7 @@ class MemoryRoom:
         beginning gets nothing any more until it subscribes anew, so it does not count."""
         beginning = StoreReader(self._store).beginning()
         begins = 0 if beginning is None else beginning.seq
-        seqs = [one.position() for one in self._meta.read().subscriptions.values()]
+        seqs = [subscription.position() for subscription in self._meta.read().subscriptions.values()]
         return min((seq for seq in seqs if seq >= begins), default=None)
 
     def _tell_full(self, is_full: bool) -> None:

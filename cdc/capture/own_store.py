@@ -63,8 +63,13 @@ def find_begin(state: State, conn: Source, *, in_memory: bool = False) -> int | 
     if known is None or (in_memory and not state.subscriptions):
         return None
     first = known.begins_seq or 0
-    readers = [one.position() or first for one in state.subscriptions.values()]
-    kept = [p.keep_seq for one in state.subscriptions.values() for p in one.parked.values() if p.keep_seq is not None]
+    readers = [subscription.position() or first for subscription in state.subscriptions.values()]
+    kept = [
+        p.keep_seq
+        for subscription in state.subscriptions.values()
+        for p in subscription.parked.values()
+        if p.keep_seq is not None
+    ]
     needed = sorted(seq for seq in (*readers, *kept) if seq) or ([first] if first else [])
     if not needed:
         return None

@@ -67,17 +67,19 @@ def list_(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -
     config = _load(ctx, dest)
     found: list[dict[str, Any]] = [
         {
-            "alarm": one.alarm,
-            "severity": one.severity,
-            "summary": one.summary,
-            "detail": one.detail,
-            "subscriber": one.subscriber or None,
-            "table": one.table or None,
-            "since": iso_time(one.since),
-            "messages": {name: one.handlers[name].messages for name in config.alarms.handlers if name in one.handlers},
+            "alarm": record.alarm,
+            "severity": record.severity,
+            "summary": record.summary,
+            "detail": record.detail,
+            "subscriber": record.subscriber or None,
+            "table": record.table or None,
+            "since": iso_time(record.since),
+            "messages": {
+                name: record.handlers[name].messages for name in config.alarms.handlers if name in record.handlers
+            },
         }
-        for one in read_records(config.alarms_path)
-        if one.raised is not None and one.resolved is None
+        for record in read_records(config.alarms_path)
+        if record.raised is not None and record.resolved is None
     ]
     if as_json:
         print_json({"destination": config.name, "alarms": found})

@@ -71,7 +71,7 @@ def show(ctx: typer.Context, dest: Destination = None, as_json: Json = False) ->
             "time": iso_time(state.time),
             "writer": {**state.writer.model_dump(mode="json"), "since": iso_time(state.writer.since)},
             **state.totals.model_dump(),
-            "gaps": [one.name for one in newest.segments if one.gap],
+            "gaps": [segment.name for segment in newest.segments if segment.gap],
         }
     if as_json:
         print_json(document)

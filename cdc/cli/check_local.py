@@ -100,7 +100,7 @@ def _keys(config: DestinationConfig) -> list[Finding]:
         ids = [keys.Key.of(source()).id for source in sources.all]
     except CdcError as trouble:
         return [from_error("store", trouble)]
-    for file in (encryption.key_file, *(one.file for one in encryption.old_keys)):
+    for file in (encryption.key_file, *(key.file for key in encryption.old_keys)):
         if file is not None and file.stat().st_mode & 0o007:
             remedy = f"chmod 600 {file}"
             return [warning("store", f"everybody on this machine may read the key of the store in {file}", remedy)]

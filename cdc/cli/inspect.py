@@ -339,14 +339,14 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
         found = examine(segment, is_last=segment == segments[-1])
         losses = [
             {
-                "offset": one.offset,
-                "length": one.end - one.offset,
-                "transactions": len(one.entries) or None,
-                "first_seq": int(one.entries["seq"][0]) if len(one.entries) else None,
-                "last_seq": int(one.entries["seq"][-1]) if len(one.entries) else None,
-                "why": one.why,
+                "offset": loss.offset,
+                "length": loss.end - loss.offset,
+                "transactions": len(loss.entries) or None,
+                "first_seq": int(loss.entries["seq"][0]) if len(loss.entries) else None,
+                "last_seq": int(loss.entries["seq"][-1]) if len(loss.entries) else None,
+                "why": loss.why,
             }
-            for one in found.losses
+            for loss in found.losses
         ]
         count = int((found.good["length"] > 0).sum())
         report["segments"].append(

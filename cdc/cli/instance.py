@@ -174,17 +174,17 @@ def _print(documents: list[dict[str, Any]], as_json: bool) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("destination", "state", "since", "capture", "pid", "restarts", "problem"):
         table.add_column(name)
-    for one in documents:
-        capture = one["capture"] or {}
-        problem = one["error"] or one["config"]["problem"] or {}
+    for document in documents:
+        capture = document["capture"] or {}
+        problem = document["error"] or document["config"]["problem"] or {}
         table.add_row(
-            one["destination"],
-            one["state"],
-            one["since"][:19],
+            document["destination"],
+            document["state"],
+            document["since"][:19],
             capture.get("state", ""),
             str(capture.get("pid") or ""),
             str(capture.get("restarts", "")),
-            problem.get("message") or _leadership(one["leader"], one["state"]),
+            problem.get("message") or _leadership(document["leader"], document["state"]),
         )
     tables().print(table, markup=False)
 
@@ -196,5 +196,5 @@ def _leadership(leader: dict[str, Any], state: str) -> str:
         return (leader["holder"] or "") if state == "standby" else ""
     if not leader["leads"]:
         return f"{leader['holder'] or 'nobody'} leads"
-    waiting = [one for one in servers if one != leader["holder"]]
+    waiting = [server for server in servers if server != leader["holder"]]
     return f"leads in epoch {leader['epoch']}; {', '.join(waiting) if waiting else 'no other server'} waits"

@@ -119,7 +119,7 @@ class RemoteBatchService:
         return int(self._connection.call("last_seq"))
 
     def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Any = None) -> None:
-        tables = [one.model_dump(mode="json") for one in read_results(results)]
+        tables = [result.model_dump(mode="json") for result in read_results(results)]
         self._call("ack", subscriber, {"batch": batch, "token": token, "results": tables})
 
     def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
@@ -215,8 +215,10 @@ def manifest_of(connection: Connection, document: dict[str, Any]) -> Manifest:
     return manifest.model_copy(
         update={
             "ranges": tuple(
-                one if "://" in one.path else one.model_copy(update={"path": uri_of(connection, one.path)})
-                for one in manifest.ranges
+                byte_range
+                if "://" in byte_range.path
+                else byte_range.model_copy(update={"path": uri_of(connection, byte_range.path)})
+                for byte_range in manifest.ranges
             ),
             "schema_path": manifest.schema_path
             if manifest.schema_path is None or "://" in manifest.schema_path

@@ -149,7 +149,7 @@ class Candidacy:
         transaction.set_data(self._leader, record.render(), version)
         transaction.create(self._running, render_running(member.server.address, record.epoch), ephemeral=True)
         results = member.get(transaction.commit_async())
-        if any(isinstance(one, Exception) for one in results):
+        if any(isinstance(result, Exception) for result in results):
             member.wake()  # another server was faster
             return
         if member.session != session:

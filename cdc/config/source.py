@@ -302,11 +302,11 @@ class SourceConfig(Section):
     @field_validator("standbys")
     @classmethod
     def _standbys(cls, standbys: tuple[str, ...]) -> tuple[str, ...]:
-        for one in standbys:
-            if "://" not in one:
-                cls._url(f"mysql://user@{one}")
+        for standby in standbys:
+            if "://" not in standby:
+                cls._url(f"mysql://user@{standby}")
             else:
-                cls._url(one)
+                cls._url(standby)
         return standbys
 
     @model_validator(mode="after")
@@ -323,7 +323,7 @@ class SourceConfig(Section):
     def servers(self) -> list[SourceConfig]:
         """Returns the source at each of its servers: that of `url`, then the standbys."""
         scheme, user = urlsplit(self.url).scheme, urlsplit(self.url).username or ""
-        urls = [one if "://" in one else f"{scheme}://{user}@{one}" for one in self.standbys]
+        urls = [standby if "://" in standby else f"{scheme}://{user}@{standby}" for standby in self.standbys]
         return [self, *(self.model_copy(update={"url": url}) for url in urls)]
 
     @property

@@ -95,7 +95,7 @@ class EmbeddedConnector(Connector):
         if found is None:
             return EMPTY
         batch, parts = found
-        messages = [message for one in parts for message in parse_messages(bytes(one.data))[1]]
+        messages = [message for part in parts for message in parse_messages(bytes(part.data))[1]]
         cursor.give_back(parts)
         self._held.append(batch)
         return Batch(batch, tuple(messages))

@@ -292,8 +292,10 @@ def survey(
     wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
     found: dict[str, TableLayout] = {}
     sizes: dict[str, int] = {}
-    for one in ranges:
-        path, offset, length = one if isinstance(one, tuple) else (one.path, one.offset, one.length)
+    for byte_range in ranges:
+        path, offset, length = (
+            byte_range if isinstance(byte_range, tuple) else (byte_range.path, byte_range.offset, byte_range.length)
+        )
         transactions = open_range(path, offset, length, table_mask).between(0, None)
         for position, layout, largest in range_layouts(transactions, wanted):
             sizes[layout.table] = max(largest, sizes.get(layout.table, 0))

@@ -110,12 +110,12 @@ class ColumnPolicies:
         names = batch.schema.names
         first = len(names) - len(self.sources) - (1 if BEFORE in names else 0)
         fields = [batch.schema.field(i) for i in range(first)]
-        new = [self._array(one, batch.column, len(batch)) for one in self.columns]
+        new = [self._array(column, batch.column, len(batch)) for column in self.columns]
         arrays = [*batch.columns[:first], *new]
         fields += self._fields_of(new)
         if BEFORE in names:
             before = batch.column(BEFORE)
-            old = [self._array(one, before.field, len(batch)) for one in self.columns]
+            old = [self._array(column, before.field, len(batch)) for column in self.columns]
             arrays.append(pa.StructArray.from_arrays(old, fields=self._fields_of(old), mask=before.is_null()))
             fields.append(pa.field(BEFORE, arrays[-1].type))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

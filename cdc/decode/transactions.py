@@ -111,11 +111,11 @@ def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path
     and the damage behind its last whole transaction, if there is any. Raises UsageError for a path that does not exist,
     DamagedError, StorageError."""
     for path in paths:
-        for one in _files(Path(path)):
-            if index_path(one).exists():
-                yield open_range(one), one, None
+        for file in _files(Path(path)):
+            if index_path(file).exists():
+                yield open_range(file), file, None
             else:
-                opened = BinlogFile.open(one)
+                opened = BinlogFile.open(file)
                 transactions = Transactions(
                     opened.path,
                     opened.buf,
@@ -124,7 +124,7 @@ def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path
                     verified=True,
                     writer=opened.description,
                 )
-                yield transactions, one, opened.damage
+                yield transactions, file, opened.damage
 
 
 def _files(path: Path) -> list[Path]:

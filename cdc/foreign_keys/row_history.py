@@ -279,7 +279,7 @@ class _Search:
     def certain(self, changes: list[CascadedChange]) -> list[CascadedChange]:
         """Returns the changes of rows that no statement can have removed since their last event."""
         seqs = list(self._removals()) if changes else []
-        shown = [one for one in changes if not any(one.origin.seq < seq < one.seq for seq in seqs)]
+        shown = [change for change in changes if not any(change.origin.seq < seq < change.seq for seq in seqs)]
         if len(shown) < len(changes):
             self._doubt(f"a statement such as TRUNCATE or RENAME may have removed the row from {self._table} before")
         return shown
@@ -303,7 +303,7 @@ class _Search:
         """Returns changes as decoded rows."""
         names = [column_of(self._schema(table), name) for name in self._names[table]]
         fields = [pa.field(column.name, kind) for column, kind in zip(names, self._types[table], strict=True) if column]
-        before = [dict(zip([one.name for one in fields], change.before, strict=True)) for change in changes]
+        before = [dict(zip([field.name for field in fields], change.before, strict=True)) for change in changes]
         metadata: Mapping[str, list[Any]] = {
             "_op": [DELETE if change.after is None else UPDATE for change in changes],
             "_seq": [change.seq for change in changes],

@@ -28,18 +28,18 @@ def collect(config: DestinationConfig, tables: Mapping[str, Iterable[str]]) -> d
     found, errors = _neighbours(config)
     names = sorted({*found, *(name for members in tables.values() for name in members)})
     members = [_member(name, found.get(name), errors.get(name)) for name in names]
-    known = [one["complete_until_us"] for one in members]
+    known = [member["complete_until_us"] for member in members]
     least = min(known) if all(known) else 0
     return {
         "target": config.apply.target,
         "complete_until": iso_time_us(least) if least else None,
         "members": [
             {
-                "destination": one["destination"],
-                "complete_until": iso_time_us(one["complete_until_us"]) if one["complete_until_us"] else None,
-                "error": one["error"],
+                "destination": member["destination"],
+                "complete_until": iso_time_us(member["complete_until_us"]) if member["complete_until_us"] else None,
+                "error": member["error"],
             }
-            for one in members
+            for member in members
         ],
         "tables": {table: sorted(members) for table, members in sorted(tables.items())},
     }

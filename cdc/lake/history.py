@@ -313,7 +313,7 @@ def _changes(
     batch = applied(policed, batch)
     shown = {name: name for name in batch.schema.names}
     if policed is not None:
-        shown = {one.source.name: one.field.name for one in policed.columns}
+        shown = {column.source.name: column.field.name for column in policed.columns}
     lines = b"".join(json_lines(batch)).decode().splitlines()
     names = [name for name in batch.schema.names if name != BEFORE][len(METADATA_FIELDS) :]
     for line, is_after, is_before in zip(lines, after, before, strict=True):
@@ -349,7 +349,9 @@ def add_unlogged(found: Search, key: RowKey, unlogged: UnloggedChanges, source_f
     policies = found.policies
     if policies is not None:
         compared = {*unlogged.rows.schema.names}
-        policies = replace(policies, columns=tuple(one for one in policies.columns if one.source.name in compared))
+        policies = replace(
+            policies, columns=tuple(column for column in policies.columns if column.source.name in compared)
+        )
     for change, name in zip(_changes(unlogged.rows, key, policies, source_file), unlogged.keys, strict=True):
         found.changes.append({**change, "foreign_key": name})
     found.changes.sort(key=lambda change: (change["seq"], change["row"]))

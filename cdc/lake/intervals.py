@@ -267,9 +267,15 @@ def _rows(manifest: Manifest, table: str, schemas: Schemas | None) -> int:
         table_mask=ALL_TABLES if mask is None else mask,
     )
     schema = None if schemas is None else schemas.tables.get(table)
-    for one in manifest.ranges:
+    for byte_range in manifest.ranges:
         for _ in decode_range(
-            one.path, one.offset, one.length, table=table, options=options, schema=schema, stats=stats
+            byte_range.path,
+            byte_range.offset,
+            byte_range.length,
+            table=table,
+            options=options,
+            schema=schema,
+            stats=stats,
         ):
             pass
     return stats.rows

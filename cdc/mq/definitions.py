@@ -89,7 +89,7 @@ class DefinitionSet:
         mode, partition, seed = r.FIXED, rules.partition, 0
         partitions = rules.partitions or 1
         hashed: set[str] = set()
-        keys = {one.name for one in columns if one.is_key}
+        keys = {column.name for column in columns if column.is_key}
         if rules.partition_hash is None:
             if options.format == "debezium-json" and keys:
                 mode = r.BY_KEY
@@ -100,11 +100,15 @@ class DefinitionSet:
         else:
             mode, partition = r.BY_HASH, partitions
             seed = java_hash(database) if rules.database_hash else 0
-            hashed = keys if hashing.by_key else {one.name for one in columns if one.name.lower() in hashing.columns}
+            hashed = (
+                keys
+                if hashing.by_key
+                else {column.name for column in columns if column.name.lower() in hashing.columns}
+            )
             if hashing.columns and hashed:
                 keys = hashed
-        count = 1 + max((one.index for one in columns), default=0)
-        by_index = {one.index: one for one in columns}
+        count = 1 + max((column.index for column in columns), default=0)
+        by_index = {column.index: column for column in columns}
         first = len(self._columns)
         made: list[list[int]] = []
         for index in range(count):
@@ -138,8 +142,8 @@ class DefinitionSet:
             return nothing, nothing, nothing, nothing
         db, name = _json(database), _json(table)
         if self.options.format == "canal-json":
-            types = ",".join(f"{_json(one.name)}:{_json(one.mysql_type)}" for one in columns)
-            keys = [one.name for one in columns if one.is_key]
+            types = ",".join(f"{_json(column.name)}:{_json(column.mysql_type)}" for column in columns)
+            keys = [column.name for column in columns if column.is_key]
             return (
                 const(f'],"database":{db},"es":'),
                 const(f',"isDdl":false,"mysqlType":{{{types}}},"old":'),

@@ -240,7 +240,7 @@ class Pusher:
         manifest = lease.manifest
         pattern = make_filter(manifest.table_filter)
         return EntryEncoder(
-            [(one.path, one.offset, one.length) for one in manifest.ranges],
+            [(byte_range.path, byte_range.offset, byte_range.length) for byte_range in manifest.ranges],
             schemas=schemas_of(manifest),
             is_wanted=(lambda name: True) if pattern is None else pattern.matches,
             file_of=self._file_of(lease),

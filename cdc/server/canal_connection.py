@@ -273,11 +273,11 @@ class Connection:
 
     async def _send_batch(self, batch: int, parts: list[Taken], compression: int) -> None:
         if compression in (p.ZLIB, p.GZIP):
-            entries = b"".join(one.data for one in parts)
+            entries = b"".join(part.data for part in parts)
             await self._send(await self._clients.in_thread(lambda: p.compressed_messages(batch, entries, compression)))
             return
-        size = sum(one.size for one in parts)
-        await self._send(p.messages_head(batch, size), *(one.data for one in parts))
+        size = sum(part.size for part in parts)
+        await self._send(p.messages_head(batch, size), *(part.data for part in parts))
 
     async def _wait(self, client: Client, request: Request, wanted: int) -> None:
         """Waits until the batch would be full, or the client's time is over."""

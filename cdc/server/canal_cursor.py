@@ -153,7 +153,7 @@ class ClientCursor:
         """About how many bytes of entries the client could get now, counted up to ``enough``: by the events, and by how
         much larger the entries of the last batch were."""
         self._require_subscribed()
-        found = 0.0 if self._prepared is None else float(sum(one.entry_bytes for one in self._prepared.parts))
+        found = 0.0 if self._prepared is None else float(sum(part.entry_bytes for part in self._prepared.parts))
         for held in list(self._held)[self._at :]:
             if held.lease.manifest.ddl:  # it is a batch of its own, and ends the one before it
                 return enough
@@ -375,7 +375,7 @@ class ClientCursor:
             return False
         pattern = make_filter(lease.manifest.table_filter)
         encoder = EntryEncoder(
-            [(one.path, one.offset, one.length) for one in lease.manifest.ranges],
+            [(byte_range.path, byte_range.offset, byte_range.length) for byte_range in lease.manifest.ranges],
             schemas=schemas_of(lease.manifest),
             is_wanted=(lambda name: True) if pattern is None else pattern.matches,
             file_of=self._served.reader().source_file,

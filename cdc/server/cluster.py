@@ -58,8 +58,8 @@ class Cluster:
         """Ends all sessions."""
         with self._mutex:
             members, self._members = list(self._members.values()), {}
-        for one in members:
-            one.close()
+        for member in members:
+            member.close()
 
 
 class ZooKeeperLeadership:

@@ -124,8 +124,8 @@ class EmbeddedServer:
         from cdc.server.roles import Roles
 
         changes = await asyncio.to_thread(self._read)
-        configs = [one.config for one in changes if one.config is not None and is_served(one.config)]
-        of_canal = [one for one in configs if one.server.canal.enabled]
+        configs = [change.config for change in changes if change.config is not None and is_served(change.config)]
+        of_canal = [config for config in configs if config.server.canal.enabled]
         if self._canal_port is not None and not of_canal:
             raise UsageError(
                 "--port is of Canal's protocol, which no destination has enabled",
@@ -222,17 +222,17 @@ class EmbeddedServer:
         changes, names = self._folder.scan(at_once=True), self._folder.names
         errors: list[CdcError] = []
         served = 0
-        for one in changes:
+        for change in changes:
             try:
-                if one.error is not None:
-                    raise one.error
-                if one.config is not None and (names or is_served(one.config)):
-                    ServedDestination(one.config)
+                if change.error is not None:
+                    raise change.error
+                if change.config is not None and (names or is_served(change.config)):
+                    ServedDestination(change.config)
                     served += 1
             except CdcError as error:
                 errors.append(error)
         for name in names:
-            if all(one.name != name for one in changes):
+            if all(change.name != name for change in changes):
                 find(self._folder.folder, name)  # raises
         if errors and (names or not served):
             raise errors[0]
@@ -400,10 +400,12 @@ def _server(settings: uvicorn.Config) -> uvicorn.Server:
 
 def _settings(configs: Sequence[DestinationConfig]) -> ServerConfig:
     """Returns the settings of the process that serves these destinations. Raises ConfigError if they differ."""
-    canal = {one.name: one.server.canal for one in configs if one.server.canal.enabled}
+    canal = {config.name: config.server.canal for config in configs if config.server.canal.enabled}
     found: dict[str, Any] = {"canal": agreed("canal", canal)} if canal else {}
     for key in ("scan_s", "roles"):
-        values = {one.name: getattr(one.server, key) for one in configs if key in one.server.model_fields_set}
+        values = {
+            config.name: getattr(config.server, key) for config in configs if key in config.server.model_fields_set
+        }
         default = type(configs[0].server).model_fields[key].default
         found[key] = agreed(key, values) if values else default
     return configs[0].server.model_copy(update=found)

@@ -174,7 +174,7 @@ class AdminPage:
     async def _overview(self, request: Request) -> Response:
         viewer = self._viewer(request)
         documents = self._operators.instances.documents()
-        rows = await self._rows([one["destination"] for one in documents])
+        rows = await self._rows([document["destination"] for document in documents])
         return self._page(lambda nonce: overview_page(documents, rows, viewer, nonce))
 
     async def _instance(self, request: Request) -> Response:

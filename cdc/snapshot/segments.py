@@ -59,7 +59,9 @@ class Borders:
             return (Segment(),)
         ranges = [_Range(first, last, self._rows(first, last))]
         while len(ranges) < count and self._probes < _MOST_PROBES:
-            largest = max((one for one in ranges if not one.is_final), key=lambda one: one.rows, default=None)
+            largest = max(
+                (byte_range for byte_range in ranges if not byte_range.is_final), key=lambda one: one.rows, default=None
+            )
             if largest is None or largest.rows < 2:
                 break
             border = self._between(largest)
@@ -138,13 +140,13 @@ def _literals(paging: PagingKey, key: Key, count: int) -> list[tuple[ColumnSchem
 
 def _joined(ranges: list[_Range], count: int) -> list[_Range]:
     """Joins neighbours while together they are no larger than a fair share: bisection leaves slivers."""
-    fair = sum(one.rows for one in ranges) / count
+    fair = sum(byte_range.rows for byte_range in ranges) / count
     found: list[_Range] = []
-    for one in ranges:
-        if found and found[-1].rows + one.rows <= fair:
-            found[-1] = _Range(found[-1].after, one.upto, found[-1].rows + one.rows)
+    for byte_range in ranges:
+        if found and found[-1].rows + byte_range.rows <= fair:
+            found[-1] = _Range(found[-1].after, byte_range.upto, found[-1].rows + byte_range.rows)
         else:
-            found.append(one)
+            found.append(byte_range)
     return found
 
 

@@ -80,7 +80,7 @@ class TableReading:
         if names is None:
             return self
         wanted = {name.lower() for name in (*self.key, *names)}
-        columns = tuple(one for one in self.policed.columns if one.source.name.lower() in wanted)
+        columns = tuple(column for column in self.policed.columns if column.source.name.lower() in wanted)
         return replace(self, policed=replace(self.policed, columns=columns))
 
     @property

@@ -329,32 +329,34 @@ def batch_document(entry: Outstanding) -> dict[str, Any]:
 def alarms(subscriptions: list[dict[str, Any]]) -> list[str]:
     """Returns a sentence for each subscriber that was cut off, or seems lost."""
     cut_off = [
-        f"Alarm: subscriber {one['name']} was cut off: retention removed transactions that it had not acked. Rebuild "
-        "the tables that it fills, and let it begin again with `cdc batch unsubscribe` and `cdc batch subscribe`."
-        for one in subscriptions
-        if one.get("cut_off")
+        f"Alarm: subscriber {subscription['name']} was cut off: retention removed transactions that it had not acked. "
+        "Rebuild the tables that it fills, and let it begin again with `cdc batch unsubscribe` and "
+        "`cdc batch subscribe`."
+        for subscription in subscriptions
+        if subscription.get("cut_off")
     ]
     return cut_off + [
-        f"Alarm: subscriber {one['name']} seems lost. It holds back {human_bytes(one['held_back']['bytes'])}, the "
-        f"oldest since {one['held_back']['since']}. Start it, or remove it with `cdc batch unsubscribe`."
-        for one in subscriptions
-        if one["held_back"]["lost"]
+        f"Alarm: subscriber {subscription['name']} seems lost. It holds back "
+        f"{human_bytes(subscription['held_back']['bytes'])}, the oldest since {subscription['held_back']['since']}. "
+        "Start it, or remove it with `cdc batch unsubscribe`."
+        for subscription in subscriptions
+        if subscription["held_back"]["lost"]
     ]
 
 
 def gap_sentences(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
     """Returns a sentence for each subscriber whose cursor is before the beginning, and for each accepted gap."""
     before = [
-        f"Alarm: the store begins behind the cursor of {one['name']}, and lacks the transactions between the two. Put "
-        f"back the store that has them, or accept the gap with `cdc batch accept-gap {name}`."
-        for one in subscriptions
-        if one["before_beginning"]
+        f"Alarm: the store begins behind the cursor of {subscription['name']}, and lacks the transactions between the "
+        f"two. Put back the store that has them, or accept the gap with `cdc batch accept-gap {name}`."
+        for subscription in subscriptions
+        if subscription["before_beginning"]
     ]
     return before + [
-        f"{gap['table'] or one['name']} lacks the transactions after {gap['after_seq']} up to {gap['until_seq']}: "
-        f"accepted on {gap['accepted']} ({gap['reason']})."
-        for one in subscriptions
-        for gap in one["gaps"]
+        f"{gap['table'] or subscription['name']} lacks the transactions after {gap['after_seq']} up to "
+        f"{gap['until_seq']}: accepted on {gap['accepted']} ({gap['reason']})."
+        for subscription in subscriptions
+        for gap in subscription["gaps"]
     ]
 
 

@@ -61,8 +61,8 @@ def statements_of(config: DestinationConfig, manifest: Manifest) -> tuple[DdlSta
 
 def creates(statements: tuple[DdlStatement, ...], table: str) -> bool:
     """Whether a statement makes a table of this name."""
-    for one in statements:
-        for change in one.statement.changes:
+    for statement in statements:
+        for change in statement.statement.changes:
             made = change.table if isinstance(change, CreateTable) else None
             made = change.to if isinstance(change, RenameTable) else made
             if made is not None and f"{made[0]}.{made[1]}" == table:
@@ -80,8 +80,8 @@ def changed_tables(statements: tuple[DdlStatement, ...], tables: Iterable[str]) 
     """Returns those of the tables whose rows or definition a statement may change."""
     found: set[str] = set()
     databases: set[str] = set()
-    for one in statements:
-        for change in one.statement.changes:
+    for statement in statements:
+        for change in statement.statement.changes:
             if isinstance(change, DropDatabase):
                 databases.add(change.db)
             elif not isinstance(change, NoEffect) and change.table is not None:

@@ -290,7 +290,7 @@ def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str]
     for one in masks:
         mask |= ALL_TABLES if one is None else one
     return survey(
-        [one for one in manifest.ranges if one.may_hold(mask)],
+        [byte_range for byte_range in manifest.ranges if byte_range.may_hold(mask)],
         tables,
         schemas,
         lambda table: value_policies(config.table_apply(table)),

@@ -177,25 +177,25 @@ def _require_writable(target: Target, state: DeltaState) -> None:
             _leave(f"its protocol {versions[0]}, {versions[1]}")
         if metadata.partition_columns:
             _leave("it is partitioned")
-    for one in schema_of(state).fields:
-        if not one.nullable or set(one.metadata) - {"comment"}:
-            _leave(f"the column {one.name} has a constraint or an expression")
-        if not _PLAIN_NAME.fullmatch(one.name):
-            _leave(f"the name of the column {one.name}")
-        if not isinstance(one.dataType, VALUES) and one.dataType != t.ArrayType(t.FloatType(), True):
-            _leave(f"the column {one.name} of type {one.dataType.simpleString()}")
-        if isinstance(one.dataType, t.StringType) and one.dataType != t.StringType():
-            _leave(f"the collation of the column {one.name}")
+    for field in schema_of(state).fields:
+        if not field.nullable or set(field.metadata) - {"comment"}:
+            _leave(f"the column {field.name} has a constraint or an expression")
+        if not _PLAIN_NAME.fullmatch(field.name):
+            _leave(f"the name of the column {field.name}")
+        if not isinstance(field.dataType, VALUES) and field.dataType != t.ArrayType(t.FloatType(), True):
+            _leave(f"the column {field.name} of type {field.dataType.simpleString()}")
+        if isinstance(field.dataType, t.StringType) and field.dataType != t.StringType():
+            _leave(f"the collation of the column {field.name}")
 
 
 def _require_same_types(state: DeltaState, columns: SourceColumns, keys: Sequence[str]) -> None:
     """Raises LeftToSparkError if a value would have to be converted, or a key cannot be compared here."""
-    there = {one.name: one.dataType for one in schema_of(state).fields}
-    for one in columns.fields:
-        if there.get(one.name) != one.dataType:
-            _leave(f"the column {one.name} is of another type, or spelt otherwise")
-        if one.name in keys and not isinstance(one.dataType, KEYS):
-            _leave(f"a key of type {one.dataType.simpleString()}")
+    there = {field.name: field.dataType for field in schema_of(state).fields}
+    for field in columns.fields:
+        if there.get(field.name) != field.dataType:
+            _leave(f"the column {field.name} is of another type, or spelt otherwise")
+        if field.name in keys and not isinstance(field.dataType, KEYS):
+            _leave(f"a key of type {field.dataType.simpleString()}")
 
 
 @contextmanager
@@ -244,7 +244,7 @@ class SmallMerge:
         plan = make_plan(reader, splits, self.keys, keep=True)
         if plan is None:
             _leave("its keys cannot be compared here")
-        rows = sum(len(one) for one in plan.tables)
+        rows = sum(len(table) for table in plan.tables)
         if rows > limit:
             _leave(f"{rows} changes, and apply.small_batches.max_rows is {limit}")
         return plan
@@ -278,7 +278,7 @@ class SmallMerge:
         return self.changes.result(self.target.state() or self.state, stats, began, skipped)
 
     def _merge(self, delta: DeltaTable, plan: KeyPlan) -> MergeStats:
-        marks, names = self.target.apply.mode == "soft_delete", [one.name for one in self.columns.fields]
+        marks, names = self.target.apply.mode == "soft_delete", [field.name for field in self.columns.fields]
         merger = delta.merge(
             _rows(plan),
             self._predicate(plan),
@@ -307,7 +307,7 @@ class SmallMerge:
     def _predicate(self, plan: KeyPlan) -> str:
         """Returns the condition under which rows match. Ranges of integers prune files; no text of the source is in
         it."""
-        kinds = {one.name: one.dataType for one in self.columns.fields}
+        kinds = {field.name: field.dataType for field in self.columns.fields}
         parts = [f"t.{quote(key)} = s.{quote(key)}" for key in self.keys]
         for key, ranges in zip(self.keys, plan.spans(self.keys), strict=True):
             if isinstance(kinds[key], t.IntegralType) and ranges:
@@ -339,9 +339,9 @@ class SmallMerge:
         from deltalake import ColumnProperties, WriterProperties
 
         without = {
-            one.name: ColumnProperties(statistics_enabled="NONE")
-            for one in schema_of(self.state).fields
-            if isinstance(one.dataType, _WITHOUT_STATISTICS)
+            field.name: ColumnProperties(statistics_enabled="NONE")
+            for field in schema_of(self.state).fields
+            if isinstance(field.dataType, _WITHOUT_STATISTICS)
         }
         return WriterProperties(compression="SNAPPY", column_properties=without or None)
 

@@ -228,7 +228,7 @@ def begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parquet
 
 def _is_plain(replacement: Replacement) -> bool:
     return all(key in _HARMLESS or not key.startswith("delta.") for key in replacement.properties) and "struct" not in {
-        one.dataType.typeName() for one in replacement.schema.fields
+        field.dataType.typeName() for field in replacement.schema.fields
     }
 
 
@@ -277,7 +277,7 @@ def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
     return (
         found["configuration"] == kept
         and schema == replacement.schema
-        and all(not one.metadata for one in schema.fields)
+        and all(not field.metadata for field in schema.fields)
         and not found["partitionColumns"]
     )
 

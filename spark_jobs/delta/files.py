@@ -100,7 +100,7 @@ class TableFiles:
                 "dataChange": True,
                 "stats": json.dumps({"numRecords": rows}),
             }
-            for path, size, modified, rows in zip(*(one.to_pylist() for one in columns), strict=True)
+            for path, size, modified, rows in zip(*(column.to_pylist() for column in columns), strict=True)
         ]
 
     def may_hold(self, keys: Mapping[str, KeyRanges]) -> bool:

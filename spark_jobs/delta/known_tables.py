@@ -99,7 +99,7 @@ class KnownTables:
             return None
         commits = delta.history(self.depth)
         mark = _mark_of(log, delta.version())
-        if before != _folder_of(log) or any("version" not in one for one in commits):
+        if before != _folder_of(log) or any("version" not in commit for commit in commits):
             mark = None
         return KnownTable(delta, commits, mark)
 

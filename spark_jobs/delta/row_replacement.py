@@ -386,7 +386,7 @@ class _Replacement:
         the action that removes it and the one that adds it again."""
         delta = self.jvm.view.org.apache.spark.sql.delta
         option, to_scala = self.jvm.view.scala.Option, self.jvm.view.scala.jdk.javaapi.CollectionConverters
-        whole = {one.path(): one for one in self._whole_files(matches)}
+        whole = {file.path(): file for file in self._whole_files(matches)}
         rows = self.jvm.view.java.util.ArrayList()
         for one in matches:
             vector = whole[one.file.path()].deletionVector()

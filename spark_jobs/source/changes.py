@@ -32,7 +32,7 @@ _LEAST_ROW_BYTES = 32
 
 def is_small(splits: Sequence[InputSplit]) -> bool:
     """Whether these splits are decoded on the driver."""
-    return sum(one.length for one in splits) <= SMALL_BYTES
+    return sum(split.length for split in splits) <= SMALL_BYTES
 
 
 def changes_frame(session: TableSession, reader: SplitReader, splits: Sequence[InputSplit]) -> DataFrame:
@@ -60,7 +60,9 @@ def read_all(reader: SplitReader, splits: Sequence[InputSplit]) -> pa.Table:
     """Decodes the splits in this process."""
     import pyarrow as pa
 
-    return pa.Table.from_batches([batch for one in splits for batch in reader.read(one)], arrow_schema(reader.fields))
+    return pa.Table.from_batches(
+        [batch for split in splits for batch in reader.read(split)], arrow_schema(reader.fields)
+    )
 
 
 def mapped_frame(session: TableSession, reader: SplitReader, splits: Sequence[InputSplit]) -> DataFrame:
@@ -72,9 +74,9 @@ def mapped_frame(session: TableSession, reader: SplitReader, splits: Sequence[In
     """
     from pyspark.sql import functions as f
 
-    each = max(1, sum(one.length for one in splits) // _LEAST_ROW_BYTES // len(splits))
+    each = max(1, sum(split.length for split in splits) // _LEAST_ROW_BYTES // len(splits))
     numbers = session.spark.range(0, len(splits) * each, 1, len(splits))
     numbers = numbers.where(f.col("id") % each == 0).select((f.col("id") / each).cast("long").alias("split"))
-    servers = servers_of(one.path for one in splits)
-    sent = replace(reader, splits=tuple(splits), servers=servers, store_keys=keys_of(one.path for one in splits))
+    servers = servers_of(split.path for split in splits)
+    sent = replace(reader, splits=tuple(splits), servers=servers, store_keys=keys_of(split.path for split in splits))
     return numbers.mapInArrow(sent, reader.fields)

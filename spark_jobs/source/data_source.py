@@ -73,7 +73,7 @@ class ChangesReader(DataSourceReader):
         self._key = key
         self._store_keys = store_keys
         has_ranges = not self._options.keys().isdisjoint(("ranges", "manifest"))
-        self._servers = servers_of(one.path for one in _ranges(self._options)) if has_ranges else ()
+        self._servers = servers_of(byte_range.path for byte_range in _ranges(self._options)) if has_ranges else ()
 
     def partitions(self) -> list[InputSplit]:
         with marked_errors():

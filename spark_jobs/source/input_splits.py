@@ -80,17 +80,17 @@ def input_splits(
     Transactions of more than twice ``size_bytes`` are cut, too. Raises DamagedError, StorageError, UnsupportedError.
     """
     splits: list[InputSplit] = []
-    for one in ranges:
-        if table_mask is not None and not one.may_hold(table_mask):
+    for byte_range in ranges:
+        if table_mask is not None and not byte_range.may_hold(table_mask):
             continue
-        entries = staged_entries(one.path, one.offset, one.length)
+        entries = staged_entries(byte_range.path, byte_range.offset, byte_range.length)
         entries = entries[(entries["seq"] > after_seq) & (entries["length"] > 0)]
         # Read the mask after the entries: a table's number is durable before its first transaction is visible.
         mask = table_mask
         if mask is None:
-            mask = ALL_TABLES if table is None else _mask(one.path, table)
+            mask = ALL_TABLES if table is None else _mask(byte_range.path, table)
         wanted = entries[(entries["table_mask"] & np.uint64(mask)) != 0]
-        splits += _Splitter(size_bytes, table, mask).splits(one.path, wanted)
+        splits += _Splitter(size_bytes, table, mask).splits(byte_range.path, wanted)
     return splits
 
 

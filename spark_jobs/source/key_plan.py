@@ -115,7 +115,7 @@ class KeyPlan:
                 found.append([(pa.scalar(low), pa.scalar(high)) for low, high in clusters(self._integers(name))])
             else:
                 values = self._values(name).unique()
-                found.append([(one, one) for one in values] if len(values) <= MAX_RANGES else [bound])
+                found.append([(value, value) for value in values] if len(values) <= MAX_RANGES else [bound])
         return found
 
     def integer_ranges(self, names: Sequence[str]) -> dict[str, KeyRanges]:
@@ -206,7 +206,7 @@ def make_plan(
     """
     try:
         if keep:
-            decoded = [_decode(reader, one, names, _Kept(None)) for one in splits]
+            decoded = [_decode(reader, split, names, _Kept(None)) for split in splits]
             found = last_changes([one.keys for one in decoded])
             return _plan(decoded, found, tables=tuple(one.table for one in decoded if one.table is not None))
         with _one_large, ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="plan") as pool:

@@ -92,7 +92,7 @@ class SplitReader:
                 remedy="Install the same version on all machines.",
             )
         schema = arrow_schema(without_extras(self.fields))
-        extra = {one.name for one in self.fields} & _EXTRAS
+        extra = {field.name for field in self.fields} & _EXTRAS
         seen = pa.field(SEEN, pa.bool_()) if SEEN in extra else None
         chosen = None if choice is None else ChosenRows(choice, f"{self.table}, {one.path}, byte {one.offset}")
         stats = DecodeStats()
@@ -129,7 +129,7 @@ def without_extras(fields: StructType) -> StructType:
     """Returns the columns that are decoded."""
     from pyspark.sql.types import StructType
 
-    return StructType([one for one in fields if one.name not in _EXTRAS])
+    return StructType([field for field in fields if field.name not in _EXTRAS])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -164,7 +164,7 @@ def column_policies(schema: pa.Schema, columns: str | None, key: bytes | None) -
     from cdc.decode.columns import METADATA_COLUMNS
     from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn
 
-    known = {} if columns is None else {one["name"]: one for one in json.loads(columns)}
+    known = {} if columns is None else {column["name"]: column for column in json.loads(columns)}
     found = []
     for one in schema:
         if one.name in METADATA_COLUMNS:

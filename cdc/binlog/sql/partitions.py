@@ -234,7 +234,7 @@ class Partitions:
 
     def index(self, name: str) -> int | None:
         """Returns the place of a partition, whose name may be in letters of either case; None if there is none."""
-        names = [one.name.lower() for one in self.partitions]
+        names = [partition.name.lower() for partition in self.partitions]
         return names.index(name.lower()) if name.lower() in names else None
 
     def subpartition(self, name: str) -> tuple[int, int] | None:
@@ -284,15 +284,21 @@ class Partitions:
         return replace(
             self,
             partitions=tuple(
-                replace(one, values=tuple(sorted(one.values)), subpartitions=one.names_of_subpartitions(self.sub_count))
-                for one in self.partitions
+                replace(
+                    partition,
+                    values=tuple(sorted(partition.values)),
+                    subpartitions=partition.names_of_subpartitions(self.sub_count),
+                )
+                for partition in self.partitions
             ),
         )
 
     def without(self, names: Sequence[str]) -> Partitions:
         """Returns the definition without the partitions of these names; names that are not there are left out."""
         gone = {name.lower() for name in names}
-        return replace(self, partitions=tuple(one for one in self.partitions if one.name.lower() not in gone))
+        return replace(
+            self, partitions=tuple(partition for partition in self.partitions if partition.name.lower() not in gone)
+        )
 
     def reduced(self, names: Sequence[str]) -> Partitions:
         """Returns as much of the definition as tells which rows lie in these partitions or subpartitions: of RANGE
@@ -339,9 +345,9 @@ def take_partitions(c: Cursor) -> Partitions | None:
     parts = split_commas(group) if "COLUMNS" in method else [group]
     found = [_parse(part) for part in parts]
     expressions = tuple(one for one in found if one is not None)
-    if len(expressions) < len(found) or not all(columns_of(one) for one in expressions):
+    if len(expressions) < len(found) or not all(columns_of(expression) for expression in expressions):
         return None
-    if "COLUMNS" in method and not all(isinstance(one, ColumnOf) for one in expressions):
+    if "COLUMNS" in method and not all(isinstance(expression, ColumnOf) for expression in expressions):
         return None
     count = c.take_number() if c.take_words("PARTITIONS") else None
     partitions = Partitions(method, expressions, ())

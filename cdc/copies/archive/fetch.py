@@ -51,7 +51,11 @@ def fetch(
     call that was killed. Raises ConfigError, UsageError, DamagedError, RetryableError, StorageError."""
     archive = Archive(config)
     newest = archive.existing()
-    chosen = [one for one in newest.segments if one.last_seq >= from_seq and (to_seq is None or one.start_seq < to_seq)]
+    chosen = [
+        segment
+        for segment in newest.segments
+        if segment.last_seq >= from_seq and (to_seq is None or segment.start_seq < to_seq)
+    ]
     if not chosen:
         totals = newest.state.totals
         raise UsageError(

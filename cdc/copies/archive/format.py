@@ -175,7 +175,7 @@ def totals_of(segments: tuple[SegmentRecord, ...]) -> Totals:
     """Returns the extent of a list of segments."""
     if not segments:
         return Totals()
-    size = sum(one.size_bytes for one in segments)
+    size = sum(segment.size_bytes for segment in segments)
     return Totals(segments=len(segments), bytes=size, first_seq=segments[0].start_seq, last_seq=segments[-1].last_seq)
 
 

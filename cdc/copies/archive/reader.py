@@ -86,7 +86,7 @@ class ArchivedReader(StoreReader):
                 self._away = error
                 return []
             records = () if self._known is None else after_last_gap(self._known.segments)
-            self._records = {one.name: one for one in records}
+            self._records = {record.name: record for record in records}
             names = [name for name in self._records if name < local[0]]
         if not names or self._records[names[-1]].last_seq < removed_seq:
             return []  # the archive lacks what lies between the two

@@ -164,7 +164,7 @@ def _restore(
         state=state.number,
         time=iso_time(state.time),
         segments=len(segments),
-        bytes=sum(one.size_bytes for one in segments),
+        bytes=sum(segment.size_bytes for segment in segments),
         first_seq=segments[0].start_seq,
         last_seq=end_seq,
         meta="restored" if is_new else "kept",
@@ -204,8 +204,10 @@ def _wanted(segments: tuple[SegmentRecord, ...], removed_seq: int, *, everything
 
 
 def require_room(store: Path, segments: Sequence[SegmentRecord]) -> None:
-    size = sum(one.size_bytes for one in segments)
-    there = sum(path.stat().st_size for one in segments if (path := layout.segments_folder(store) / one.name).exists())
+    size = sum(segment.size_bytes for segment in segments)
+    there = sum(
+        path.stat().st_size for segment in segments if (path := layout.segments_folder(store) / segment.name).exists()
+    )
     with storage_errors(store):
         free = shutil.disk_usage(store).free
     if size - there > free:
@@ -242,14 +244,17 @@ def restore_small_files(archive: Archive, known: Known, store: Path, end_seq: in
 
 def restore_segments(archive: Archive, store: Path, segments: Sequence[SegmentRecord], progress: Progress) -> None:
     folder = layout.segments_folder(store)
-    names = {name for one in segments for name in (one.name, one.name + layout.INDEX_SUFFIX)}
+    names = {name for segment in segments for name in (segment.name, segment.name + layout.INDEX_SUFFIX)}
     with storage_errors(folder):
         for left in sorted(folder.iterdir()):
             if left.name not in names:
                 remove_file(left)
-    of, done = sum(one.size_bytes for one in segments), 0
-    for one in segments:
-        for ref, path in ((one.index, layout.index_path(folder / one.name)), (one.log, folder / one.name)):
+    of, done = sum(segment.size_bytes for segment in segments), 0
+    for segment in segments:
+        for ref, path in (
+            (segment.index, layout.index_path(folder / segment.name)),
+            (segment.log, folder / segment.name),
+        ):
             if not _has(path, ref):
                 archive.objects.download(ref.object, path, ref.bytes, ref.sha256)
             done += ref.bytes
@@ -284,16 +289,20 @@ def drop_sound_losses(store: Path) -> None:
         return
     ranges = read_damaged(store)
     lost = []
-    for one in ranges:
-        index = IndexFile(layout.segments_folder(store) / one.segment)
-        within = (index.entries["seq"] >= one.first_seq) & (index.entries["seq"] <= one.last_seq)
+    for byte_range in ranges:
+        index = IndexFile(layout.segments_folder(store) / byte_range.segment)
+        within = (index.entries["seq"] >= byte_range.first_seq) & (index.entries["seq"] <= byte_range.last_seq)
         is_there = (
-            one.how == "passed over" and within.any() and not (index.entries["flags"][within] & EntryFlag.LOST).any()
+            byte_range.how == "passed over"
+            and within.any()
+            and not (index.entries["flags"][within] & EntryFlag.LOST).any()
         )
         if is_there:
-            log.info("the archive has transactions that the store had lost", segment=one.segment, why=one.why)
+            log.info(
+                "the archive has transactions that the store had lost", segment=byte_range.segment, why=byte_range.why
+            )
         else:
-            lost.append(one)
+            lost.append(byte_range)
     if len(lost) != len(ranges):
         write_damaged(store, tuple(lost))
 

@@ -180,7 +180,7 @@ class Master:
             self._changed.notify_all()
 
     def _write_status(self) -> None:
-        peers = tuple(one for one in self.standbys() if one.connected)
+        peers = tuple(standby for standby in self.standbys() if standby.connected)
         status = RoleStatus(self._settings.role, self._epoch.number, os.getpid(), time.time_ns() // 1000, peers)
         with suppress(FileNotFoundError):  # the store's folder was removed, as tests do
             try:

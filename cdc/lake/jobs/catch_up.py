@@ -64,9 +64,9 @@ def way_back(due: str, destination: str, table: str) -> str:
 def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
     """Tells which tables are left out, by ``say``. Raises TablesLeftOutError if that fails the run."""
     tables = left_out(config)
-    for one in tables:
-        say(one.sentence)
-    failing = [one.table for one in tables if one.fails]
+    for table in tables:
+        say(table.sentence)
+    failing = [table.table for table in tables if table.fails]
     if failing and config.apply.on_parked == "fail":
         raise TablesLeftOutError(
             f"{len(failing)} {'table is' if len(failing) == 1 else 'tables are'} left out: {', '.join(failing)}",

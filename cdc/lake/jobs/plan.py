@@ -51,26 +51,26 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        return sum(one.rows for one in self.tables)
+        return sum(table.rows for table in self.tables)
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.tables)
+        return sum(table.bytes for table in self.tables)
 
     @property
     def seconds(self) -> float:
         """The time of all tables, one after the other, with one start of Spark."""
-        return round(START_S + sum(one.seconds for one in self.tables), 1)
+        return round(START_S + sum(table.seconds for table in self.tables), 1)
 
     @property
     def replaces(self) -> tuple[str, ...]:
         """A phrase for each table that is replaced or changed."""
-        return tuple(f"{one.table}: {one.now}" for one in self.tables if one.now is not None)
+        return tuple(f"{table.table}: {table.now}" for table in self.tables if table.now is not None)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan for JSON."""
         return {
-            "tables": [asdict(one) for one in self.tables],
+            "tables": [asdict(table) for table in self.tables],
             "rows": self.rows,
             "bytes": self.bytes,
             "seconds": self.seconds,

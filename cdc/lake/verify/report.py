@@ -189,8 +189,8 @@ def _table_document(table: TableReport) -> dict[str, Any]:
             "ok": checksums.ok,
             "chunks": checksums.chunks,
             "differences": [
-                {"key": one.key, "source": one.source, "delta": one.delta, "note": one.note}
-                for one in checksums.differences
+                {"key": difference.key, "source": difference.source, "delta": difference.delta, "note": difference.note}
+                for difference in checksums.differences
             ],
             "more": checksums.more,
             "faults": checksums.faults,

@@ -454,7 +454,7 @@ class _Table:
             narrowing.add_delta(self.lake.rows(buckets=group))
             for manifest in self.store.changes(self.report.table, span):
                 narrowing.add_changes(self.lake.changed_rows(manifest, buckets=group))
-            yield [one for one in narrowing.findings() if one.key not in known]
+            yield [finding for finding in narrowing.findings() if finding.key not in known]
 
     # --- what people see
 
@@ -462,11 +462,11 @@ class _Table:
         if not findings:
             return []
         db, table = split_table(self.report.table)
-        keys = [one.key for one in findings]
+        keys = [finding.key for finding in findings]
         buckets = sorted({self._bucket(key) for key in keys})
         source = _by_key(self.snapshot.shown(db, table, self.columns, self.buckets, buckets, keys))
         delta = _by_key(self.lake.shown(keys))
-        return [self._difference(one, source.get(one.key), delta.get(one.key)) for one in findings]
+        return [self._difference(finding, source.get(finding.key), delta.get(finding.key)) for finding in findings]
 
     def _difference(self, one: Finding, source: list[ShownRow] | None, delta: list[ShownRow] | None) -> Difference:
         first = (source or delta or [ShownRow(one.key, 0, {})])[0]

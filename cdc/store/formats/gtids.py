@@ -104,7 +104,9 @@ def gtids_at_end(store: Path, flavor: Flavor, last_seq: int) -> GtidSet | None:
 
     Raises DamagedError, VersionError, StorageError.
     """
-    found = _newest(store, [one for one in read_checkpoints(store, flavor) if one.seq <= last_seq], flavor)
+    found = _newest(
+        store, [checkpoint for checkpoint in read_checkpoints(store, flavor) if checkpoint.seq <= last_seq], flavor
+    )
     return None if found is None else found.gtids
 
 

@@ -225,7 +225,7 @@ def read_damaged(store: Path) -> tuple[LostRange, ...]:
 
 def write_damaged(store: Path, ranges: tuple[LostRange, ...]) -> None:
     """Writes the lost ranges durably. The caller holds the store's lock."""
-    document = {"version": 1, "ranges": [asdict(one) for one in ranges]}
+    document = {"version": 1, "ranges": [asdict(byte_range) for byte_range in ranges]}
     replace_file(store / DAMAGED_FILE, json.dumps(document, indent=1).encode() + b"\n")
 
 

@@ -113,7 +113,7 @@ class BatchBuilder:
     @property
     def bytes(self) -> int:
         """Bytes of all ranges."""
-        return sum(one.length for one in self.ranges)
+        return sum(byte_range.length for byte_range in self.ranges)
 
     def add(self, segment: Path, entries: Entries, wanted: np.ndarray | None = None) -> None:
         """Adds entries that follow those added before. ``wanted`` says which of them pass the reader's filter; the
@@ -299,7 +299,9 @@ def may_remove_rows(segment: Path, entry: np.void) -> bool:
         changes.Unsupported,
     )
     statements = _read_statements(segment, entry)
-    return not statements or any(isinstance(one, removing) for statement in statements for one in statement.changes)
+    return not statements or any(
+        isinstance(change, removing) for statement in statements for change in statement.changes
+    )
 
 
 def names_other_tables(segment: Path, entry: np.void, tables: Iterable[str]) -> bool:

@@ -142,7 +142,7 @@ def salvage(store: Path, name: str) -> list[LostRange]:
                 remedy=None if found.why is None else "The damage lies after them; capture cuts it off when it starts.",
             )
         cut = found.losses[-1] if is_last and found.losses[-1].end >= found.size else None
-        made = [_lost_range(store, name, one, "cut off" if one is cut else "passed over") for one in found.losses]
+        made = [_lost_range(store, name, loss, "cut off" if loss is cut else "passed over") for loss in found.losses]
         others = tuple(
             o for o in read_damaged(store) if (o.segment, o.offset) not in {(m.segment, m.offset) for m in made}
         )

@@ -140,15 +140,15 @@ def retain(
         going: list[Candidate] = []
         room = 0 if rules.max_bytes is None else total - rules.max_bytes
         freed = unarchived = 0
-        for one in candidates:
-            why = _why(one, holders, rules, now_us, by_age, room > freed, wanted_bytes > freed)
+        for candidate in candidates:
+            why = _why(candidate, holders, rules, now_us, by_age, room > freed, wanted_bytes > freed)
             if why is None:
                 break
-            if unarchived or (archived is not None and one.last_seq > archived):
+            if unarchived or (archived is not None and candidate.last_seq > archived):
                 unarchived += 1
                 continue
-            going.append(replace(one, why=why))
-            freed += one.bytes
+            going.append(replace(candidate, why=why))
+            freed += candidate.bytes
         if not dry_run:
             _remove(store, going)
             update_stats(store)
@@ -167,10 +167,10 @@ def remove_until(store: Path, seq: int, *, in_use: Sequence[tuple[int, int]] = (
         finish_removal(store)
         candidates, total = _candidates(store)
         going: list[Candidate] = []
-        for one in candidates:
-            if one.last_seq > seq or any(first <= one.last_seq for first, _ in in_use):
+        for candidate in candidates:
+            if candidate.last_seq > seq or any(first <= candidate.last_seq for first, _ in in_use):
                 break
-            going.append(one)
+            going.append(candidate)
         _remove(store, going)
         update_stats(store)
     return Removal(tuple(going), bytes_left=total - sum(one.bytes for one in going))

@@ -38,13 +38,13 @@ class ZooKeeperEnsemble(ServerSet):
     @property
     def url(self) -> str:
         """All members, as ``host:port,host:port``."""
-        return ",".join(one.url for one in self.members)
+        return ",".join(member.url for member in self.members)
 
     def start(self) -> Self:
         """Starts all members, and returns when they serve clients. Raises SourceUnavailableError."""
         try:
-            for one in self.members:
-                one.start()
+            for member in self.members:
+                member.start()
             self.wait()
         except BaseException:
             self.stop()
@@ -53,19 +53,19 @@ class ZooKeeperEnsemble(ServerSet):
 
     def stop(self) -> None:
         """Stops all members."""
-        for one in self.members:
-            one.stop()
+        for member in self.members:
+            member.stop()
 
     def leader(self) -> Server | None:
         """Returns the member that leads the others; None if none does now."""
-        return next((one for one in self.members if one.alive and role_of(one) in _LEADS), None)
+        return next((member for member in self.members if member.alive and role_of(member) in _LEADS), None)
 
     def wait(self) -> Server:
         """Waits until all members that run serve clients, and returns their leader. Raises SourceUnavailableError."""
         end = time.monotonic() + _WAIT_S
         while time.monotonic() < end:
-            roles = {one.port: role_of(one) for one in self.members if one.alive}
-            leads = [one for one in self.members if roles.get(one.port) in _LEADS]
+            roles = {member.port: role_of(member) for member in self.members if member.alive}
+            leads = [member for member in self.members if roles.get(member.port) in _LEADS]
             if len(leads) == 1 and all(roles.values()):
                 return leads[0]
             time.sleep(0.05)

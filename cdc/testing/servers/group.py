@@ -101,7 +101,7 @@ class ReplicationGroup(ServerSet):
             rows = _members(server)
             if any(state == "ONLINE" and member_role == "PRIMARY" for _, state, member_role in rows):
                 ports = {port for port, state, member_role in rows if state == "ONLINE" and member_role == role}
-                return [one for one in self.members if one.port in ports and one.alive]
+                return [member for member in self.members if member.port in ports and member.alive]
         return []
 
     def _state(self, server: Server) -> str:

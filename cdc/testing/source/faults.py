@@ -153,8 +153,8 @@ class SwitchHistory:
 def renumbered(packets: Sequence[bytes]) -> Iterator[bytes]:
     """Yields the packets of events with the numbers that a server gives them in this order."""
     number = 1
-    for one in packets:
-        data, at = bytearray(one), 0
+    for packet in packets:
+        data, at = bytearray(packet), 0
         while at < len(data):
             data[at + 3] = number & 0xFF
             at += 4 + int.from_bytes(data[at : at + 3], "little")

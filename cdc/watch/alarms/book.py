@@ -117,7 +117,7 @@ class AlarmBook:
     def update(self, findings: Findings, now: datetime) -> None:
         """Takes note of what is wrong now."""
         wait = timedelta(seconds=self._settings.for_s)
-        open_ones = {one.key: one for one in self.records if one.resolved is None}
+        open_ones = {record.key: record for record in self.records if record.resolved is None}
         for condition in findings.found:
             known = open_ones.pop(condition.key, None)
             if known is None:
@@ -135,7 +135,7 @@ class AlarmBook:
         for known in open_ones.values():
             if known.alarm not in findings.unknown:
                 self._leave(known, now, wait)
-        self.records = [one for one in self.records if not self._is_over(one, now)]
+        self.records = [record for record in self.records if not self._is_over(record, now)]
 
     def _refresh(self, known: Record, condition: Condition, now: datetime) -> None:
         """Takes over the text of a condition when a message is due, and not at each look: the file would change."""
@@ -197,19 +197,19 @@ class AlarmBook:
     def sent(self, handler: str, notice: Notice, now: datetime) -> None:
         """Takes note that a handler has taken a message."""
         self._under_way.discard((handler, notice.id))
-        for one in self.records:
-            if one.id == notice.id:
-                messages = one.handlers.get(handler, Told()).messages + 1
-                one.handlers[handler] = Told(messages=messages, last=now, knows_end=notice.event == "resolved")
-        self.records = [one for one in self.records if not self._is_over(one, now)]
+        for record in self.records:
+            if record.id == notice.id:
+                messages = record.handlers.get(handler, Told()).messages + 1
+                record.handlers[handler] = Told(messages=messages, last=now, knows_end=notice.event == "resolved")
+        self.records = [record for record in self.records if not self._is_over(record, now)]
 
     def failed(self, handler: str, notice: Notice, now: datetime) -> float:
         """Takes note that a handler has not taken a message; returns the pause until the next try, in seconds."""
         self._under_way.discard((handler, notice.id))
         pause_s = _FIRST_PAUSE_S
-        for one in self.records:
-            if one.id == notice.id:
-                told = one.handlers.setdefault(handler, Told())
+        for record in self.records:
+            if record.id == notice.id:
+                told = record.handlers.setdefault(handler, Told())
                 pause_s = min(_FIRST_PAUSE_S * 2**told.failures, _LONGEST_PAUSE_S)
                 told.failures = min(told.failures + 1, 30)
                 told.next_try = now + timedelta(seconds=pause_s)

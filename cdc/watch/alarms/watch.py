@@ -150,7 +150,9 @@ class AlarmWatch:
         self._book = AlarmBook(config)
         self._wake = threading.Event()
         """A message has ended, or the watch is to end."""
-        self._senders = [Sender(one, config.alarms.timeout_s, self._counted, self._wake) for one in handlers(config)]
+        self._senders = [
+            Sender(handler, config.alarms.timeout_s, self._counted, self._wake) for handler in handlers(config)
+        ]
         self._status: Attempt | None = None
         self._meta = open_meta(config)
         self._lock = ExitStack()
@@ -249,7 +251,9 @@ class AlarmWatch:
         """Takes note of what is wrong, and begins to tell the handlers."""
         self._book.update(findings, self._clock())
         self._advance()
-        raised = Counter(one.alarm for one in self._book.records if one.raised is not None and one.resolved is None)
+        raised = Counter(
+            record.alarm for record in self._book.records if record.raised is not None and record.resolved is None
+        )
         self.raised = dict(raised)
 
     def _advance(self) -> None:
@@ -319,7 +323,9 @@ def tell_all(config: DestinationConfig) -> dict[str, str | None]:
         since=now,
         time=now,
     )
-    attempts = {one.name: Attempt(partial(one.send, notice), f"alarm-{one.name}") for one in handlers(config)}
+    attempts = {
+        handler.name: Attempt(partial(handler.send, notice), f"alarm-{handler.name}") for handler in handlers(config)
+    }
     limit_s = config.alarms.timeout_s + _SPARE_S
     found: dict[str, str | None] = {}
     for name, attempt in attempts.items():

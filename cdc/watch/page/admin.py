@@ -73,7 +73,7 @@ def instance_page(document: dict[str, Any], row: Row, lines: Sequence[Line], vie
         title=f"{row.name} – Towpath",
         card=_card(document, row),
         clients=_clients(row.status),
-        lines=[(time_text(one.time.timestamp()), _OWN_TIME.sub("", one.text)) for one in lines],
+        lines=[(time_text(line.time.timestamp()), _OWN_TIME.sub("", line.text)) for line in lines],
         viewer=viewer,
         nonce=nonce,
         now=now_text(),

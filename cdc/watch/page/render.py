@@ -72,9 +72,9 @@ class LagChart:
     def of(cls, batches: Sequence[AckedBatch], now_s: float, lag_s: float | None) -> LagChart | None:
         """Draws the age of each batch's first transaction when it was acked, and the lag now. None without points."""
         points = [
-            (one.acked_s, one.lag_s, f"batch {one.batch}, acked {time_text(one.acked_s)}")
-            for one in batches
-            if one.lag_s is not None
+            (batch.acked_s, batch.lag_s, f"batch {batch.batch}, acked {time_text(batch.acked_s)}")
+            for batch in batches
+            if batch.lag_s is not None
         ]
         if not points:
             return None

@@ -45,7 +45,7 @@ class ChildTable:
     @cached_property
     def fields(self) -> list[t.StructField]:
         """The compared columns, as the decoder delivers them."""
-        kinds = {one.name: one for one in self.columns.read_fields}
+        kinds = {field.name: field for field in self.columns.read_fields}
         return [kinds[name] for name in self.compared]
 
     @cached_property
@@ -163,7 +163,7 @@ class CascadedRows:
         events: Callable[[SourceColumns | None], DataFrame],
     ) -> DataFrame:
         """Adds the values of other columns than the compared ones: those of the row that each change begins with."""
-        kinds = {one.name: one.dataType for one in columns.read_fields}
+        kinds = {field.name: field.dataType for field in columns.read_fields}
         in_events, in_base = ([f"_{prefix}{i}" for i in range(len(kinds))] for prefix in ("event", "base"))
         if any(change.origin.seq == 0 for change in changes) and self.child.base is not None:
             keys = [self.child.compared[place] for place in self._identity]

@@ -35,26 +35,30 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
     that contradict the schema."""
     plan = plan_columns(before, changes)
     found = []
-    for one in plan.columns:
-        if one.old is None:
-            found.append(Followed(one.column, None, None, one.old_rows or _UNSAID))
-        elif one.column.is_generated and one.defined:
-            found.append(Followed(one.column, one.old, _EXPRESSION))
+    for column in plan.columns:
+        if column.old is None:
+            found.append(Followed(column.column, None, None, column.old_rows or _UNSAID))
+        elif column.column.is_generated and column.defined:
+            found.append(Followed(column.column, column.old, _EXPRESSION))
         else:
-            found.append(Followed(one.column, one.old, effect_of(one.old, one.column, sql_mode)))
+            found.append(Followed(column.column, column.old, effect_of(column.old, column.column, sql_mode)))
     return plan.schema, _computed(found)
 
 
 def _computed(columns: Sequence[Followed]) -> tuple[Followed, ...]:
     """Returns the columns; the values of generated ones are not known if any column may make them others."""
-    changed = [(one.old, one.column, one.effect) for one in columns if one.old is not None and one.effect is not None]
+    changed = [
+        (column.old, column.column, column.effect)
+        for column in columns
+        if column.old is not None and column.effect is not None
+    ]
     if all(_stays(effect) and computes_alike(old, new) for old, new, effect in changed):
         return tuple(columns)
     return tuple(
-        replace(one, effect=_COMPUTED)
-        if one.old is not None and one.column.is_generated and not isinstance(one.effect, Unknown)
-        else one
-        for one in columns
+        replace(column, effect=_COMPUTED)
+        if column.old is not None and column.column.is_generated and not isinstance(column.effect, Unknown)
+        else column
+        for column in columns
     )
 
 

@@ -249,29 +249,29 @@ def _additive(wanted: Plan, there: Sequence[DeltaColumn], *, is_shared: bool) ->
     ``is_shared``: another destination may have given the table a column of that name already."""
     columns = [PlannedColumn(c.name, c.type, c) for c in there]
     previous: str | None = None
-    for one in wanted.columns:
-        at = next((i for i, c in enumerate(columns) if c.name.lower() == one.name.lower()), None)
-        is_same = one.was is None or one.was.name.lower() == one.name.lower()
+    for column in wanted.columns:
+        at = next((i for i, c in enumerate(columns) if c.name.lower() == column.name.lower()), None)
+        is_same = column.was is None or column.was.name.lower() == column.name.lower()
         if at is not None and (is_same or is_shared):
             held = columns[at].type
-            kind = held if holds(held, one.type) else one.type
+            kind = held if holds(held, column.type) else column.type
             if kind != held and not widens(held, kind):
                 wanted.refused.append(
-                    f"changes the type of {one.name} from {held.simpleString()} to {one.type.simpleString()}"
+                    f"changes the type of {column.name} from {held.simpleString()} to {column.type.simpleString()}"
                 )
-            value = one.value if one.was is None or is_same else _copied(one.was.name, one.value)
-            if one.was is None and value is None:  # a dropped column of that name may have left values
+            value = column.value if column.was is None or is_same else _copied(column.was.name, column.value)
+            if column.was is None and value is None:  # a dropped column of that name may have left values
                 value = _nothing
             columns[at] = replace(columns[at], type=kind, value=value)
         elif at is not None:
-            wanted.refused.append(f"gives a column the name {one.name}, which the Delta table has already")
+            wanted.refused.append(f"gives a column the name {column.name}, which the Delta table has already")
         else:
-            value = one.value
-            if one.was is not None:
-                value = _copied(one.was.name, one.value)
+            value = column.value
+            if column.was is not None:
+                value = _copied(column.was.name, column.value)
             behind = 0 if previous is None else 1 + next(i for i, c in enumerate(columns) if c.name == previous)
-            columns.insert(behind, PlannedColumn(one.name, one.type, None, value))
-        previous = one.name if at is None else columns[at].name
+            columns.insert(behind, PlannedColumn(column.name, column.type, None, value))
+        previous = column.name if at is None else columns[at].name
     if wanted.rewrites:
         wanted.refused.append("changes a type in a way that Delta cannot follow in place")
     return replace(wanted, columns=columns, rewrites=False)

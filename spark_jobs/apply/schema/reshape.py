@@ -106,14 +106,14 @@ def _names(table: str, before: TableSchema, statements: Iterable[DdlStatement]) 
     columns. Empty if the statements do not tell."""
     now, names = before, {column.name.lower(): column.name.lower() for column in before.columns}
     found: dict[str, str | None] = dict(names)
-    for one in statements:
-        effect = effect_on(table, one)
+    for statement in statements:
+        effect = effect_on(table, statement)
         if effect is None:
             continue
         if effect.creates is not None or effect.origin != table:
             return {}
         try:
-            now, columns = follow(now, effect.changes, one.sql_mode)
+            now, columns = follow(now, effect.changes, statement.sql_mode)
         except UnsupportedDdlError as error:
             _log.info("columns are followed by their names alone", table=table, reason=error.message)
             return {}

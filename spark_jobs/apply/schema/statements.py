@@ -71,8 +71,8 @@ def read_statements(
 ) -> Iterator[DdlStatement]:
     """Yields the DDL statements in the ranges, in their order. ``ignores_case``: as for
     :func:`~cdc.binlog.sql.statements.classify`. ``system_zone``: the server's own time zone. Raises DamagedError."""
-    for one in ranges:
-        segment = open_range(one.path, one.offset, one.length).between(0, None)
+    for byte_range in ranges:
+        segment = open_range(byte_range.path, byte_range.offset, byte_range.length).between(0, None)
         begins, ends = segment.bounds()
         server = _server(segment)
         for entry, begin, end in zip(segment.entries, begins.tolist(), ends.tolist(), strict=True):
@@ -80,7 +80,7 @@ def read_statements(
             while at < end:
                 header = parse_header(segment.buf[at : at + _HEADER_SIZE].tobytes())
                 if header.length < _HEADER_SIZE or at + header.length > end:
-                    raise DamagedError("an event's length is impossible", place=f"{one.path}, byte {at}")
+                    raise DamagedError("an event's length is impossible", place=f"{byte_range.path}, byte {at}")
                 if header.type in _CODES:
                     query = parse_query(segment.buf[at : at + header.length].tobytes(), segment.has_checksum)
                     statement = classify(
