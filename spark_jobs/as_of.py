@@ -68,15 +68,15 @@ def read_as_of(
     batches = open_table_batches(config, archived="keep")
     wanted = _seq(batches, seq, time, gtid)
     subscription = batches.meta.read().subscriptions.get("apply") or Subscription()
-    found: dict[str, DataFrame] = {}
+    frames: dict[str, DataFrame] = {}
     for table in _tables(config, subscription, tables):
         try:
-            found[table] = _Table(spark, config, table, batches, subscription).as_of(wanted)
+            frames[table] = _Table(spark, config, table, batches, subscription).as_of(wanted)
         except _NotYetError as error:
             if tables is not None:
                 raise
             _log.warning("left out a table that began later", table=table, reason=str(error))
-    return found
+    return frames
 
 
 def create_views_as_of(

@@ -152,5 +152,5 @@ def retention_h(properties: dict[str, str]) -> float | None:
     text = properties.get(RETENTION_PROPERTY)
     if text is None:
         return DEFAULT_RETENTION_H
-    found = _INTERVAL.fullmatch(text.strip())
-    return None if found is None else int(found[1]) * _HOURS[found[2].lower()]
+    match = _INTERVAL.fullmatch(text.strip())
+    return None if match is None else int(match[1]) * _HOURS[match[2].lower()]

@@ -29,7 +29,7 @@ def connection_credentials(connection: str) -> Credentials:
     ConfigError if Airflow does not know the connection, it is of another type than a database's, or it holds no
     password."""
     try:
-        found = BaseHook.get_connection(connection)
+        hook = BaseHook.get_connection(connection)
     except AirflowNotFoundException:
         raise ConfigError(
             f"Airflow has no connection {connection!r}",
@@ -37,16 +37,16 @@ def connection_credentials(connection: str) -> Credentials:
             remedy=f"Add it: `airflow connections add {connection} --conn-type towpath --conn-login USER "
             "--conn-password PW`.",
         ) from None
-    if found.conn_type and found.conn_type not in CONNECTION_TYPES:
+    if hook.conn_type and hook.conn_type not in CONNECTION_TYPES:
         raise ConfigError(
-            f"the Airflow connection {connection!r} is of type {found.conn_type!r}",
+            f"the Airflow connection {connection!r} is of type {hook.conn_type!r}",
             place="source.connection",
             remedy=f"Name a connection of type {' or '.join(CONNECTION_TYPES[:2])}.",
         )
-    if not found.password:
+    if not hook.password:
         raise ConfigError(
             f"the Airflow connection {connection!r} holds no password",
             place="source.connection",
             remedy="Add one to it.",
         )
-    return Credentials(found.login or "", found.password)
+    return Credentials(hook.login or "", hook.password)

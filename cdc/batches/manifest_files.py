@@ -53,11 +53,11 @@ class ManifestFiles:
     def acked(self, subscriber: str, after_batch: int = 0, most: int | None = None) -> list[Manifest]:
         """Returns the manifests of the acked batches that are kept, oldest first: those after a batch, at most
         ``most``. Raises DamagedError, StorageError."""
-        found: list[Manifest] = []
+        manifests: list[Manifest] = []
         for batch in self.ids(subscriber):
             if batch <= after_batch:
                 continue
-            if most is not None and len(found) >= most:
+            if most is not None and len(manifests) >= most:
                 break
             path = self.path(subscriber, batch)
             try:
@@ -67,8 +67,8 @@ class ManifestFiles:
                     raise
                 continue  # an ack has removed it meanwhile: only the newest are kept
             if manifest.acked is not None:
-                found.append(manifest)
-        return found
+                manifests.append(manifest)
+        return manifests
 
     def mark_acked(self, path: Path, time: datetime, results: tuple[TableResult, ...]) -> Manifest:
         """Adds the results to a manifest; returns the manifest without them. Raises DamagedError if it is missing or

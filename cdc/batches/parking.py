@@ -105,15 +105,15 @@ def park_left_out(known: Subscription, results: Iterable[TableResult], now: date
         if result.parked is None:
             continue
         before = known.parked.get(result.table)
-        found = ParkedTable(
+        table = ParkedTable(
             due=result.parked.due,
             reason=result.parked.reason,
             since=now,
             keep_seq=result.parked.keep_seq,
             columns=result.parked.columns,
         )
-        known.parked[result.table] = found if before is None else _further(before, found)
-        _log.warning("table parked", table=result.table, due=found.due, reason=found.reason)
+        known.parked[result.table] = table if before is None else _further(before, table)
+        _log.warning("table parked", table=result.table, due=table.due, reason=table.reason)
 
 
 def excluded_tables(subscription: Subscription, tables: TablesConfig, among: Iterable[str]) -> list[str]:

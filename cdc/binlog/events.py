@@ -63,8 +63,8 @@ class FormatDescription:
     @property
     def version(self) -> tuple[int, ...]:
         """``(8, 0, 33)``; zeros for a version that is none."""
-        found = re.match(r"(?:5\.5\.5-(?=\d))?(\d+)\.(\d+)\.(\d+)", self.server_version)
-        return (0, 0, 0) if found is None else tuple(int(part) for part in found.groups())
+        match = re.match(r"(?:5\.5\.5-(?=\d))?(\d+)\.(\d+)\.(\d+)", self.server_version)
+        return (0, 0, 0) if match is None else tuple(int(part) for part in match.groups())
 
     @property
     def is_mysql_5(self) -> bool:

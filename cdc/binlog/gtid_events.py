@@ -50,7 +50,7 @@ def parse_previous_gtids(event: bytes) -> GtidSet:
     The number of sources comes first. If there are tags, the first and the last of its eight bytes hold the format, and
     each UUID is followed by a tag, whose length is twice the first byte.
     """
-    found: dict[str, list[Interval]] = {}
+    intervals: dict[str, list[Interval]] = {}
     at = HEADER_SIZE
     try:
         (head,) = struct.unpack_from("<Q", event, at)
@@ -73,12 +73,12 @@ def parse_previous_gtids(event: bytes) -> GtidSet:
             pairs = list(zip(numbers[::2], (after - 1 for after in numbers[1::2]), strict=True))
             if any(not 1 <= first <= last for first, last in pairs):
                 raise ValueError
-            found.setdefault(name, []).extend(pairs)
+            intervals.setdefault(name, []).extend(pairs)
     except (struct.error, ValueError, IndexError):
         raise DamagedError("a PREVIOUS_GTIDS event holds no set of GTIDs", place="previous GTIDs") from None
     if at != len(event):
         raise DamagedError("a PREVIOUS_GTIDS event holds more than its set", place="previous GTIDs")
-    return GtidSet(found)
+    return GtidSet(intervals)
 
 
 def parse_gtid_list(event: bytes) -> tuple[MariadbGtid, ...]:

@@ -47,7 +47,7 @@ class GtidSet:
     @classmethod
     def parse(cls, text: str) -> GtidSet:
         """Parses MySQL's notation: ``uuid:1-5:7:tag:1,uuid:tag:3``. White space has no meaning. Raises DamagedError."""
-        found: dict[str, list[Interval]] = {}
+        intervals: dict[str, list[Interval]] = {}
         for part in filter(None, "".join(text.split()).lower().split(",")):
             name, *rest = part.split(":")
             if not _UUID.fullmatch(name) or not rest:
@@ -62,10 +62,10 @@ class GtidSet:
                 last = int(match[2] or first) if match else 0
                 if not 1 <= first <= last <= _LARGEST:
                     raise DamagedError(f"{one!r} in {part!r} is not an interval of numbers, nor a tag")
-                found.setdefault(source, []).append((first, last))
-            if source not in found:
+                intervals.setdefault(source, []).append((first, last))
+            if source not in intervals:
                 raise DamagedError(f"{part!r} has a tag without numbers")
-        return cls(found)
+        return cls(intervals)
 
     def __or__(self, other: GtidSet) -> GtidSet:
         names = {*self._intervals, *other._intervals}
@@ -291,11 +291,11 @@ def parse_state(text: str, flavor: Flavor) -> GtidSet:
 
 def state_of(gtids: Iterable[MariadbGtid]) -> GtidSet:
     """Returns the state after all of these GTIDs."""
-    found: dict[str, list[Interval]] = {}
+    intervals: dict[str, list[Interval]] = {}
     for gtid in gtids:
         if gtid.number:
-            found.setdefault(f"{gtid.domain}-{gtid.server}", []).append((1, gtid.number))
-    return GtidSet(found)
+            intervals.setdefault(f"{gtid.domain}-{gtid.server}", []).append((1, gtid.number))
+    return GtidSet(intervals)
 
 
 def format_state(gtids: GtidSet, flavor: Flavor) -> str:

@@ -109,11 +109,11 @@ def parse_xa(sql: str) -> XaStatement | None:
     """Parses an XA statement that names a transaction. Returns None for any other statement."""
     if sql[:2].upper() != "XA":
         return None
-    found = _XA.fullmatch(sql)
-    if found is None:
+    match = _XA.fullmatch(sql)
+    if match is None:
         return None
-    verb = found[1].upper()
-    return XaStatement("START" if verb == "BEGIN" else verb, found[2].lower())
+    verb = match[1].upper()
+    return XaStatement("START" if verb == "BEGIN" else verb, match[2].lower())
 
 
 def parse_xa_prepare(event: bytes) -> str:

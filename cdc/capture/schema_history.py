@@ -303,17 +303,17 @@ class SchemaHistory:
 
     def _read(self) -> tuple[dict[str, TableSchema], int]:
         """Reads the current definitions, then the source's position. Returns the definitions and the position's seq."""
-        found = read_schemas(self._control, self._config)
-        tables, self._comments, self._engines = found.tables, found.comments, found.engines
-        self._foreign_keys, self._system_zone = found.foreign_keys, found.system_zone
+        schemas = read_schemas(self._control, self._config)
+        tables, self._comments, self._engines = schemas.tables, schemas.comments, schemas.engines
+        self._foreign_keys, self._system_zone = schemas.foreign_keys, schemas.system_zone
         for finding in check_members(self._destination, Schemas(tables=tables)):
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         return tables, self._source_seq()
 
     def _read_partitions(self, wanted: Sequence[str] | None) -> tuple[dict[str, str], int]:
-        found = read_partitions(self._control, self._config, wanted)
+        partitions = read_partitions(self._control, self._config, wanted)
         # A source without partitions is not asked for a position that says when they were read.
-        return found, self._source_seq() if found or wanted is not None else NEVER
+        return partitions, self._source_seq() if partitions or wanted is not None else NEVER
 
     def _source_seq(self) -> int:
         self._read_at = position = current_position(self._control)

@@ -113,25 +113,25 @@ class TrackedSchemas:
         if len(event) < HEADER_SIZE or len(event) < parse_header(event).length:
             return  # larger than what arrives at once; apply refuses it if it has no names
         try:
-            found = parse_table_map(event, has_checksum)
+            table_map = parse_table_map(event, has_checksum)
         except (DamagedError, UnsupportedTypeError):
             return  # whoever decodes its rows says what is wrong
-        if found.has_metadata:
+        if table_map.has_metadata:
             return
-        schema = self._current.get(found.full_name)
-        if schema is not None and len(schema.columns) == len(found.columns) and _is_complete(schema):
+        schema = self._current.get(table_map.full_name)
+        if schema is not None and len(schema.columns) == len(table_map.columns) and _is_complete(schema):
             return
         why = "its definition is not known"
         if schema is not None:
-            why = f"its known definition has {len(schema.columns)} columns, and the rows have {len(found.columns)}"
-            if len(schema.columns) == len(found.columns):
+            why = f"its known definition has {len(schema.columns)} columns, and the rows have {len(table_map.columns)}"
+            if len(schema.columns) == len(table_map.columns):
                 why = "its definition does not tell the character set of its texts"
         raise SourceRefusedError(
-            f"the rows of {found.full_name} name no columns (binlog_row_metadata was not FULL), and {why}",
+            f"the rows of {table_map.full_name} name no columns (binlog_row_metadata was not FULL), and {why}",
             place=where,
             remedy="Set source.schemas to a file schemas/SEQ.json of a store that describes the table as it is at this "
-            f"position, or leave the table out ({exclusion(found.full_name)}). Everything before this position is in "
-            "the store. Set binlog_row_metadata=FULL on the server, so that later files name their columns.",
+            f"position, or leave the table out ({exclusion(table_map.full_name)}). Everything before this position is "
+            "in the store. Set binlog_row_metadata=FULL on the server, so that later files name their columns.",
         )
 
     def engine_of(self, _table: str) -> str | None:
@@ -163,8 +163,8 @@ def given_schemas(config: DestinationConfig) -> Schemas:
     path = config.source.schemas
     if path is None:
         return Schemas(tables={})
-    found = Schemas.load(path)
-    tables = {name: table for name, table in found.tables.items() if config.tables.includes_name(name)}
+    schemas = Schemas.load(path)
+    tables = {name: table for name, table in schemas.tables.items() if config.tables.includes_name(name)}
     return with_members(config.tables, Schemas(tables=tables))
 
 

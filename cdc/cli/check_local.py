@@ -216,7 +216,7 @@ def _bucket(lake: Lake) -> Finding:
 
 def _foreign_folders(config: DestinationConfig, folder: Path) -> list[Finding]:
     """Returns errors for folders that captured tables would be written to, and that hold something else."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for database in sorted(p for p in folder.glob("*") if p.is_dir()):
         for table in sorted(p for p in database.glob("*") if not p.name.startswith(".")):
             names = unquote(database.name), unquote(table.name)
@@ -224,14 +224,14 @@ def _foreign_folders(config: DestinationConfig, folder: Path) -> list[Finding]:
                 continue
             holds_something = not table.is_dir() or any(table.iterdir())
             if holds_something and not (table / LOG_FOLDER).is_dir():
-                found.append(
+                findings.append(
                     error(
                         "target",
                         f"{table} holds something that is not a Delta table",
                         f"Move it away, or choose another apply.target: {'.'.join(names)} is written there.",
                     )
                 )
-    return found
+    return findings
 
 
 def _folder(subject: str, path: Path, key: str) -> Finding:
@@ -284,7 +284,7 @@ def _catalog(config: DestinationConfig) -> list[Finding]:
     from spark_jobs.delta.catalog import difference, require_catalog
     from spark_jobs.delta.tables import target_of
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         tables = open_meta(config).read().subscription("apply").tables
         spark = acquire(config.spark).spark
@@ -294,10 +294,10 @@ def _catalog(config: DestinationConfig) -> list[Finding]:
                 target = target_of(config, table)
                 other = None if target.state() is None else difference(spark, config, target)
                 if other is not None:
-                    found.append(warning("catalog", f"table {table}: {other}", "Run `cdc apply`."))
+                    findings.append(warning("catalog", f"table {table}: {other}", "Run `cdc apply`."))
     except CdcError as trouble:
         return [from_error("catalog", trouble)]
-    return found or [ok("catalog", f"{name} answers, and knows all tables that were applied")]
+    return findings or [ok("catalog", f"{name} answers, and knows all tables that were applied")]
 
 
 def _metrics(config: DestinationConfig) -> list[Finding]:

@@ -138,12 +138,12 @@ def _check_output(output: Path, output_format: OutputFormat) -> None:
 def _only_table(paths: list[Path]) -> str:
     from cdc.decode import list_tables
 
-    found = list_tables(*paths)
-    if len(found) == 1:
-        return next(iter(found))
-    if not found:
+    tables = list_tables(*paths)
+    if len(tables) == 1:
+        return next(iter(tables))
+    if not tables:
         raise UsageError("the files hold no row events of any table")
-    raise UsageError(f"the files hold rows of {_named(found)}", remedy="Choose one with --table DB.TABLE.")
+    raise UsageError(f"the files hold rows of {_named(tables)}", remedy="Choose one with --table DB.TABLE.")
 
 
 def _named(found: dict[str, int]) -> str:

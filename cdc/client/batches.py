@@ -165,13 +165,13 @@ class RemoteBatchService:
         return [Gap.model_validate(one) for one in found]
 
     def acked_manifests(self, subscriber: str = "apply", *, after_batch: int = 0) -> list[Manifest]:
-        found: list[Manifest] = []
+        manifests: list[Manifest] = []
         while True:
-            after = found[-1].batch if found else after_batch
+            after = manifests[-1].batch if manifests else after_batch
             more = self._call("manifests", subscriber, {"after_batch": after})
-            found += [manifest_of(self._connection, one) for one in more]
+            manifests += [manifest_of(self._connection, one) for one in more]
             if not more:
-                return found
+                return manifests
 
     # --- inside a call
 

@@ -125,10 +125,10 @@ def connect_cluster(
     alone."""
     login = Login(destination, client_id, user, password, tls)
     where = ZooKeeper(zookeeper) if isinstance(zookeeper, str) else zookeeper
-    found = ClusterConnector(where, login, elect_for_s=elect_for_s, retry_for_s=retry_for_s)
+    connector = ClusterConnector(where, login, elect_for_s=elect_for_s, retry_for_s=retry_for_s)
     try:
-        found.connect()
+        connector.connect()
     except BaseException:
-        found.close()
+        connector.close()
         raise
-    return found
+    return connector

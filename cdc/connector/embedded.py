@@ -134,6 +134,6 @@ def open_embedded(conf_dir: Path | str, destination: str | None = None, *, clien
 
     from cdc.config import load_destination
 
-    found = EmbeddedConnector(load_destination(Path(conf_dir), destination), client_id)
-    found.connect()
-    return found
+    connector = EmbeddedConnector(load_destination(Path(conf_dir), destination), client_id)
+    connector.connect()
+    return connector

@@ -204,6 +204,6 @@ def connect(
     Raises PeerUnavailableError, ConfigError.
     """
     login = Login(destination, client_id, user, password, tls, answer_timeout_s=answer_timeout_s)
-    found = TcpConnector(address, login, retry_for_s=retry_for_s)
-    found.connect()
-    return found
+    connector = TcpConnector(address, login, retry_for_s=retry_for_s)
+    connector.connect()
+    return connector

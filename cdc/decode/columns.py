@@ -292,8 +292,8 @@ def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
         return shown
     if meta.nullable != known.nullable:
         return f"{shown} {'NULL' if meta.nullable else 'NOT NULL'}"
-    found = _NUMBERS.search(full)
-    numbers: Sequence[int] = [int(n) for n in found.groups() if n is not None] if found is not None else ()
+    match = _NUMBERS.search(full)
+    numbers: Sequence[int] = [int(n) for n in match.groups() if n is not None] if match is not None else ()
     if kind == "decimal" and numbers and [meta.precision, meta.scale] != [numbers[0], [*numbers, 0][1]]:
         return f"DECIMAL({meta.precision},{meta.scale})"
     if kind == "bit" and meta.length != (numbers[0] if numbers else 1):

@@ -290,7 +290,7 @@ def survey(
     neither in the table maps nor in the schemas; UnsupportedError if a table's columns or key change inside the ranges.
     """
     wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
-    found: dict[str, TableLayout] = {}
+    layouts: dict[str, TableLayout] = {}
     sizes: dict[str, int] = {}
     for byte_range in ranges:
         path, offset, length = (
@@ -299,14 +299,14 @@ def survey(
         transactions = open_range(path, offset, length, table_mask).between(0, None)
         for position, layout, largest in range_layouts(transactions, wanted):
             sizes[layout.table] = max(largest, sizes.get(layout.table, 0))
-            first = found.setdefault(layout.table, replace(layout, policies=policies(layout.table)))
+            first = layouts.setdefault(layout.table, replace(layout, policies=policies(layout.table)))
             if not _alike(first, layout):
                 raise UnsupportedError(
                     f"the columns or the key of table {layout.table} change inside the batch",
                     place=f"{path}, position {position}",
                     remedy="Take smaller batches: a DDL statement ends a batch.",
                 )
-    return Survey(found, sizes)
+    return Survey(layouts, sizes)
 
 
 def layouts(ranges: Iterable[Any], tables: Iterable[str], schemas: Schemas | None = None) -> dict[str, TableLayout]:

@@ -40,8 +40,8 @@ def value_policies(apply: ApplyConfig) -> ValuePolicies:
 
 def fraction_digits(column_type: str) -> int:
     """Returns the digits of the fraction of a DATETIME or TIMESTAMP by its column type, ``datetime(3)``; else 0."""
-    found = _DIGITS.match(column_type)
-    return int(found[1]) if found is not None else 0
+    match = _DIGITS.match(column_type)
+    return int(match[1]) if match is not None else 0
 
 
 def policies_of_layout(layout: TableLayout, apply: ApplyConfig, key: bytes | None) -> ColumnPolicies:

@@ -129,7 +129,7 @@ def table_events(
     if part is not None:
         cursor.continue_at(part)
     source = transactions.for_kernels(None if part is None else part.stop)
-    known: dict[tuple[int, int], TableLayout] = {}
+    layouts: dict[tuple[int, int], TableLayout] = {}
     schema_of = history.at(transactions.entries["seq"])
     room = int(min(_EVENTS_AT_ONCE, max(16, transactions.entries["row_events"].sum())))
     more = True
@@ -143,10 +143,10 @@ def table_events(
             if start == stop:
                 continue
             key = (int(out.layout[start]), int(schema[start]))
-            if key not in known:
-                known[key] = layout_at(transactions, *cursor.table_map(key[0]), history.schema(key[1]), policies)
+            if key not in layouts:
+                layouts[key] = layout_at(transactions, *cursor.table_map(key[0]), history.schema(key[1]), policies)
             offset, length, kind, tx, ordinal = (array[start:stop] for array in out[:5])
-            run = RowEvents(known[key], transactions.buf, offset, offset, length, kind, tx, ordinal)
+            run = RowEvents(layouts[key], transactions.buf, offset, offset, length, kind, tx, ordinal)
             yield whole_updates(run, transactions) if partial[start] else unpacked_events(run, transactions)
 
 

@@ -102,8 +102,8 @@ def open_range(
         raise DamagedError("the checksum of its format description is wrong", place=f"{path}: byte {at}")
     place = path if is_uri(path) else Path(path)
     description = parse_format_description(event)
-    found = Transactions(place, buf, description.has_checksum, entries, writer=description)
-    return found.of_tables(table_mask)
+    transactions = Transactions(place, buf, description.has_checksum, entries, writer=description)
+    return transactions.of_tables(table_mask)
 
 
 def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path, DamagedError | None]]:

@@ -46,7 +46,7 @@ class Record(NamedTuple):
 def records_after(transactions: Sequence[Transaction], seq: int) -> list[Record]:
     """Returns the records of the transactions above ``seq``, in order. Raises UsageError for a transaction whose entry
     contradicts its bytes, tables or source file."""
-    found: list[Record] = []
+    records: list[Record] = []
     source: SourceFile | None = None
     base = 0
     for transaction in transactions:
@@ -62,9 +62,9 @@ def records_after(transactions: Sequence[Transaction], seq: int) -> list[Record]
         length = int.from_bytes(entry[_LENGTH_AT : _LENGTH_AT + 8], "little")
         mask = int.from_bytes(entry[_MASK_AT : _MASK_AT + 8], "little")
         require_fitting(transaction, own, length, entry[_FLAGS_AT], mask)
-        found.append(Record(own, entry, transaction))
+        records.append(Record(own, entry, transaction))
         seq = own
-    return found
+    return records
 
 
 def seal_record(entry: bytearray, offset: int, store_time_us: int, table_mask: int) -> None:

@@ -190,31 +190,31 @@ def search(
     Raises UsageError for a value that does not fit its column, ConfigError for a policy that does not, DamagedError,
     StorageError, UnsupportedTypeError.
     """
-    found = Search()
+    search = Search()
     numbers = TableNumbers(reader.path)
     if key.table not in numbers.names:
-        return found
+        return search
     mask = 1 << numbers.bit(key.table)
-    found.of = sum(int(np.count_nonzero(e["table_mask"] & np.uint64(mask))) for e in reader.all_entries())
+    search.of = sum(int(np.count_nonzero(e["table_mask"] & np.uint64(mask))) for e in reader.all_entries())
     for segment in list_segments(reader.path):
         transactions = open_range(segment, table_mask=mask).between(0, None)
         if not len(transactions.entries):
             continue
         history = history_of(segment, key.table)
         matched: list[np.ndarray[Any, Any]] = []
-        for batch, mine, policed in _decoded(transactions, key, history, found, policies, all_columns=False):
-            found.policies = policed
-            found.key = {name: value.as_py() for name, value in _literals(key, batch.schema).items()}
+        for batch, mine, policed in _decoded(transactions, key, history, search, policies, all_columns=False):
+            search.policies = policed
+            search.key = {name: value.as_py() for name, value in _literals(key, batch.schema).items()}
             matched.append(batch.column(1).filter(mine).to_numpy())
-            progress(found)
-        found.transactions += len(transactions.entries)
+            progress(search)
+        search.transactions += len(transactions.entries)
         seqs = np.unique(np.concatenate(matched)) if matched else np.empty(0)
         if len(seqs):
             some = replace(transactions, entries=transactions.entries[np.isin(transactions.entries["seq"], seqs)])
             for batch, mine, policed in _decoded(some, key, history, Search(), policies, all_columns=True):
-                found.changes += _changes(batch.filter(mine), key, policed, reader.source_file)
-        progress(found)
-    return found
+                search.changes += _changes(batch.filter(mine), key, policed, reader.source_file)
+        progress(search)
+    return search
 
 
 def _decoded(

@@ -245,14 +245,14 @@ def _mask(reader: Store, found: SeqRange) -> int:
 
 def _count(config: DestinationConfig, table: str, found: SeqRange) -> TableContent:
     """Reads a table's changes in the range from the store, and counts them."""
-    one = TableContent(table)
+    content = TableContent(table)
     for manifest in batches_between(open_table_batches(config), table, found.after_seq, found.last_seq):
         if manifest.ddl:
-            one.ddl += manifest.transactions
+            content.ddl += manifest.transactions
         else:
-            one.transactions += manifest.transactions
-            one.rows += _rows(manifest, table, schemas_of(manifest))
-    return one
+            content.transactions += manifest.transactions
+            content.rows += _rows(manifest, table, schemas_of(manifest))
+    return content
 
 
 def _rows(manifest: Manifest, table: str, schemas: Schemas | None) -> int:

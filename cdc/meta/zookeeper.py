@@ -177,9 +177,9 @@ class ZooKeeperMeta(DurableMeta):
         deadline = time.monotonic() + self._lock_wait_s
         while True:
             with self._connection.errors("read the meta"):
-                found: _Loaded | None = client.retry(self._read_nodes, client)
-            if found is not None:
-                return found
+                loaded: _Loaded | None = client.retry(self._read_nodes, client)
+            if loaded is not None:
+                return loaded
             if time.monotonic() >= deadline:
                 raise MetaUnavailableError("changes too often to be read", place=self.place, remedy="Try again.")
 

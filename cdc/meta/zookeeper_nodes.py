@@ -194,10 +194,10 @@ def _read_subscription(
             if node in nodes:
                 body[key].update(read_object(nodes[node], place(node), _REMEDY))
     try:
-        found = Subscription.model_validate_json(json.dumps(body))
+        subscription = Subscription.model_validate_json(json.dumps(body))
     except ValidationError as error:
         raise invalid(error, OURS, place(OURS), _REMEDY) from None
-    said, is_now = ours.get("checksum"), checksum(_body(found))
+    said, is_now = ours.get("checksum"), checksum(_body(subscription))
     if said != is_now or not {"next_batch", "finished", "checksum"} <= set(ours) <= {*_IN_OURS, "checksum"}:
         raise DamagedError(
             f"does not fit the nodes beside it: its checksum is {said!r}, but theirs is {is_now!r}; a node was changed"
@@ -205,7 +205,7 @@ def _read_subscription(
             place=place(OURS),
             remedy=_REMEDY,
         )
-    return name, found
+    return name, subscription
 
 
 def _read_cursor(data: bytes, state: State, place: str) -> int:

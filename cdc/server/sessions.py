@@ -55,8 +55,8 @@ class Sessions:
         if not text.isascii() or not hmac.compare_digest(mark.encode(), self._sign("session", text).encode()):
             return None
         role, id_, ends = text.split(".")
-        found = Session(Role(int(role)), id_, int(ends))
-        return found if found.ends_s > self._clock() else None
+        session = Session(Role(int(role)), id_, int(ends))
+        return session if session.ends_s > self._clock() else None
 
     def form_token(self, session: Session) -> str:
         """Returns what a form of this login sends along, which pages of others cannot know."""

@@ -192,8 +192,8 @@ def _integer(plain: Callable[..., ReadColumn], kind: str, full: str, values: Val
 
 
 def _decimal(plain: Callable[..., ReadColumn], name: str, full: str) -> ReadColumn:
-    found = _NUMBERS.search(full)
-    precision, scale = (int(found[1]), int(found[2] or 0)) if found is not None else (10, 0)
+    match = _NUMBERS.search(full)
+    precision, scale = (int(match[1]), int(match[2] or 0)) if match is not None else (10, 0)
     if precision <= _MAX_PRECISION:
         return plain("decimal", pa.decimal128(precision, scale), scale=scale)
     if "zerofill" in full:  # printed with zeros in front, which are no part of the value
@@ -202,8 +202,8 @@ def _decimal(plain: Callable[..., ReadColumn], name: str, full: str) -> ReadColu
 
 
 def _bit(plain: Callable[..., ReadColumn], full: str, values: ValuePolicies) -> ReadColumn:
-    found = _NUMBERS.search(full)
-    bits = int(found[1]) if found is not None else 1
+    match = _NUMBERS.search(full)
+    bits = int(match[1]) if match is not None else 1
     if bits == 64:
         return plain("bits", _U64)
     if bits == 1 and values.bit1 == "boolean":
@@ -230,8 +230,8 @@ def _printed(name: str, digits: int = 0) -> ReadColumn:
 
 def fraction_digits(column_type: str) -> int:
     """Returns the digits of the fraction of a DATETIME or TIMESTAMP, 0 for other types."""
-    found = _DIGITS.match(column_type.lower())
-    return int(found[1]) if found is not None else 0
+    match = _DIGITS.match(column_type.lower())
+    return int(match[1]) if match is not None else 0
 
 
 def _text(plain: Callable[..., ReadColumn], table: str, column: ColumnSchema, values: ValuePolicies) -> ReadColumn:

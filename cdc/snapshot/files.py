@@ -260,19 +260,19 @@ class SnapshotFiles:
     def records(self, segment: int | None = None) -> list[ChunkRecord]:
         """Returns the records of the chunks that were read (of one segment), in order, as far as each continues the one
         before it. Raises DamagedError."""
-        found: list[ChunkRecord] = []
+        records: list[ChunkRecord] = []
         for name in self.folder.names():
             if name.startswith("chunk-") and name.endswith(".json"):
                 if segment is not None and not name.startswith(f"chunk-{segment:03d}-"):
                     continue
                 data = self.folder.read(name)
                 if data is not None:
-                    found.append(_parse(ChunkRecord, data, self.folder.name(name)))
-        found.sort(key=lambda record: (record.segment, record.number))
+                    records.append(_parse(ChunkRecord, data, self.folder.name(name)))
+        records.sort(key=lambda record: (record.segment, record.number))
         return [
             record
             for number, one in enumerate(self.info.segments)
-            for record in _chain([record for record in found if record.segment == number], one.after)
+            for record in _chain([record for record in records if record.segment == number], one.after)
         ]
 
     def is_complete(self) -> bool:

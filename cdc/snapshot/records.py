@@ -90,8 +90,8 @@ class SnapshotInfo(_Part):
         """The key by which the table is read in chunks; None: in one piece."""
         if self.index is None:
             return None
-        known: dict[str, ColumnSchema] = {column.name: column for column in self.definition.columns}
-        return PagingKey(self.index, tuple(known[name] for name in self.index_columns))
+        schemas: dict[str, ColumnSchema] = {column.name: column for column in self.definition.columns}
+        return PagingKey(self.index, tuple(schemas[name] for name in self.index_columns))
 
 
 class PositionRecord(_Part):

@@ -100,14 +100,14 @@ def close(conn: Any) -> None:
 
 def definition(conn: Connection, tables: TablesConfig, db: str, name: str) -> TableSchema:
     """Reads the table from information_schema. Raises SchemaChangedError if it is not there."""
-    found = read_schema(conn, tables, db, name)
-    if found is None:
+    schema = read_schema(conn, tables, db, name)
+    if schema is None:
         raise SchemaChangedError(
             "the table does not exist, or the user may not SELECT from it",
             place=f"table {db}.{name}",
             remedy="Check its name in the configuration, and GRANT SELECT on it.",
         )
-    return found
+    return schema
 
 
 def require_definition(conn: Connection, config: DestinationConfig, info: SnapshotInfo) -> None:

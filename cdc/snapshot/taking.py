@@ -78,10 +78,10 @@ def take_all(
     stopped it; the other tables go on. Raises what concerns all of them. ``columns``: by table, the source's names of
     the columns that are read beside the key; of other tables all columns are read."""
     read = read_in_threads if read is None else read
-    found: dict[str, SnapshotFiles | CdcError] = {}
+    snapshots: dict[str, SnapshotFiles | CdcError] = {}
     left = list(dict.fromkeys(tables))
     for attempt in range(1, ATTEMPTS + 1):
-        begun = _begin_all(config, left, source, found, columns or {})
+        begun = _begin_all(config, left, source, snapshots, columns or {})
         with ProgressReporter(list(begun.values()), progress) as reporter:
             errors = _read_all(config, begun, read, reporter)
         left = []
@@ -92,10 +92,10 @@ def take_all(
                 files.remove()
                 left.append(table)
             else:
-                found[table] = files if error is None else error
+                snapshots[table] = files if error is None else error
         if not left:
             break
-    return {table: found[table] for table in dict.fromkeys(tables)}
+    return {table: snapshots[table] for table in dict.fromkeys(tables)}
 
 
 def _read_all(

@@ -137,9 +137,11 @@ def table_maps(folder: BinlogFolder, file: FolderFile) -> dict[tuple[str, str], 
             if header[4] == EventType.TABLE_MAP and length < _LARGEST_TABLE_MAP:
                 event = header + reader.read(length - HEADER_SIZE)
                 try:
-                    one = parse_table_map(event, has_checksum)
+                    table_map = parse_table_map(event, has_checksum)
                 except (DamagedError, UnsupportedTypeError):
                     break
-                found[one.db, one.table] = found.get((one.db, one.table), True) and one.has_metadata
+                found[table_map.db, table_map.table] = (
+                    found.get((table_map.db, table_map.table), True) and table_map.has_metadata
+                )
             at += length
     return found

@@ -274,7 +274,7 @@ def _standbys(source: SourceConfig, info: ServerInfo, values: Mapping[str, str])
 def check_standbys(config: DestinationConfig, current: SourceConfig) -> list[Finding]:
     """Examines the source's servers other than ``current``, which capture reads, as :func:`check_source` does, and
     compares their GTIDs. Returns the errors and warnings, or one finding that says that a standby is ready."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for source in config.source.servers():
         if source.address == current.address:
             continue
@@ -282,7 +282,7 @@ def check_standbys(config: DestinationConfig, current: SourceConfig) -> list[Fin
         try:
             conn = connect(source)
         except CdcError as trouble:
-            found.append(from_error(place, trouble))
+            findings.append(from_error(place, trouble))
             continue
         with conn:
             other = config.at_server(source.address)
@@ -290,8 +290,8 @@ def check_standbys(config: DestinationConfig, current: SourceConfig) -> list[Fin
             troubles = [replace(one, subject=f"{place}: {one.subject}") for one in troubles]
             troubles += _standby_relay(conn, place)
             troubles += _errant(current, conn, place)
-        found += troubles or [ok(place, "it could take the server's place")]
-    return found
+        findings += troubles or [ok(place, "it could take the server's place")]
+    return findings
 
 
 def _standby_relay(conn: Connection, place: str) -> Iterator[Finding]:

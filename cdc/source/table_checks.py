@@ -61,23 +61,23 @@ def check_names(tables: list[tuple[str, str]]) -> Iterator[Finding]:
 
 def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     """Returns the findings about types, names and keys of the included tables."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, table in sorted(schemas.tables.items()):
         if table.system_versioned:
-            found.append(error(f"table {name}", VERSIONED, versioned_remedy(name)))
-        found += _columns(config, name, table)
-        found += _keys(config, name, table)
-        found += _reader(config, name, table)
+            findings.append(error(f"table {name}", VERSIONED, versioned_remedy(name)))
+        findings += _columns(config, name, table)
+        findings += _keys(config, name, table)
+        findings += _reader(config, name, table)
     for name in sorted(config.tables.overrides):
         if name not in schemas.tables:
-            found.append(
+            findings.append(
                 warning(
                     f"table {name}",
                     "tables.overrides names it, but the source has no such included table",
                     "Correct the name (db.table, exactly), or remove the override.",
                 )
             )
-    return found
+    return findings
 
 
 ENGINES_OF_OTHERS = {

@@ -111,10 +111,10 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
     else:
         names, primary = merge.definition
         sources = require_keys(merge.target.table, apply.keys, primary, names)
-        found = Keys(merge.columns.keys(sources), is_primary=set(sources) == set(primary))
-        state = _mark_if_large(merge, state, (*found.names, *MODE_COLUMNS[apply.mode]))
+        keys = Keys(merge.columns.keys(sources), is_primary=set(sources) == set(primary))
+        state = _mark_if_large(merge, state, (*keys.names, *MODE_COLUMNS[apply.mode]))
         work = _versions if apply.mode == "scd2" else _last_states
-        stats = work(merge, state, found, merge.columns.exact(sources))
+        stats = work(merge, state, keys, merge.columns.exact(sources))
     state = merge.target.state() or state
     require_all_rows(merge.target, state)
     require_applied(merge.target, state, manifest.last_seq)

@@ -264,16 +264,16 @@ def _survey_each(
     except CdcError:
         if all(config.table_apply(table).on_error == "block" for table in tables):
             raise
-    found = Survey({}, {})
+    survey = Survey({}, {})
     for table in tables:
         try:
             one = _survey(manifest, config, [table], schemas)
         except CdcError as error:
             note_fault(config, table, error, faults)
         else:
-            found.layouts.update(one.layouts)
-            found.largest_event_bytes.update(one.largest_event_bytes)
-    return found
+            survey.layouts.update(one.layouts)
+            survey.largest_event_bytes.update(one.largest_event_bytes)
+    return survey
 
 
 def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str], schemas: Schemas | None) -> Survey:

@@ -231,8 +231,8 @@ def _ledger(
         ours = isinstance(metadata, dict) and metadata.get("destination") == destination
         if ours and metadata.get("table") == table and "version" in commit:
             found.append((int(commit["version"]), metadata))
-            if (one := LostRows.of(commit, metadata)) is not None:
-                lost.append((int(metadata.get("generation", 0)), one))
+            if (rows := LostRows.of(commit, metadata)) is not None:
+                lost.append((int(metadata.get("generation", 0)), rows))
     return found, lost
 
 

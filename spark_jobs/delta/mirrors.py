@@ -112,17 +112,17 @@ class _Mirror:
         (self._folder / "known.json").unlink(missing_ok=True)
         shutil.rmtree(self._copy.parent, ignore_errors=True)
         names = self._names("")
-        commits = {int(found[1]): name for name in names if (found := _COMMIT.fullmatch(name))}
+        commits = {int(match[1]): name for name in names if (match := _COMMIT.fullmatch(name))}
         if not commits:
             return False
         version = max(commits)
         mark = self._mark(version)
-        checkpoints = [(int(found[1]), name) for name in names if (found := _CHECKPOINT.fullmatch(name))]
+        checkpoints = [(int(match[1]), name) for name in names if (match := _CHECKPOINT.fullmatch(name))]
         last = max((at for at, _ in checkpoints), default=0)
         first = 0 if whole else max(0, last - depth)
         wanted = [name for at, name in commits.items() if at >= first]
         wanted += [name for at, name in checkpoints if whole or at >= last]
-        wanted += [name for name in names if (found := _COMPACTED.fullmatch(name)) and int(found[1]) >= first]
+        wanted += [name for name in names if (match := _COMPACTED.fullmatch(name)) and int(match[1]) >= first]
         wanted += [name for name in names if name == "_last_checkpoint"]
         if _SIDECARS in names:  # parts of checkpoints of the second version
             (self._copy / _SIDECARS).mkdir(parents=True)

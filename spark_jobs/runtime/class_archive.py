@@ -62,22 +62,22 @@ def add_archive(values: dict[str, str], program: str = DRIVER) -> NewArchive | N
         return None
     if ":" in str(folder):  # which separates two archives
         return None
-    wanted = NewArchive(folder, digest_of(values, program))
+    archive = NewArchive(folder, digest_of(values, program))
     try:
-        found = _found(wanted)
+        found = _found(archive)
         if found is not None:
             os.utime(found)
             values[_OPTIONS] = f"{given} {shlex.quote(f'-XX:SharedArchiveFile={found}')} {_QUIET}"
             return None
-        wanted.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _begin(wanted.folder / f"{wanted.digest}.begun"):
+        archive.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _begin(archive.folder / f"{archive.digest}.begun"):
             return None
-        _remove_unused(wanted.folder)
+        _remove_unused(archive.folder)
     except OSError as error:  # the cache cannot be written
-        _log.debug("this driver uses no archive of classes", folder=str(wanted.folder), reason=str(error))
+        _log.debug("this driver uses no archive of classes", folder=str(archive.folder), reason=str(error))
         return None
     values[_OPTIONS] = f"{given} -XX:+RecordDynamicDumpInfo {_QUIET}"
-    return wanted
+    return archive
 
 
 def _begin(marker: Path) -> bool:

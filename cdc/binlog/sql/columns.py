@@ -65,11 +65,11 @@ def take_definition(c: Cursor, name: str, dialect: Dialect) -> Definition | None
     kind = take_type(c, dialect.server, dialect.sql_mode)
     if kind is None:
         return None
-    given = _Attributes(auto_increment=kind.serial, null=False if kind.serial else None)
+    attributes = _Attributes(auto_increment=kind.serial, null=False if kind.serial else None)
     while not c.at_end():
-        if not _attribute(c, given, dialect.server):
+        if not _attribute(c, attributes, dialect.server):
             return None
-    return _definition(name, kind, given, dialect)
+    return _definition(name, kind, attributes, dialect)
 
 
 # --- attributes

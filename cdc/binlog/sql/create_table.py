@@ -125,11 +125,11 @@ def _elements(c: Cursor, dialect: Dialect) -> _Elements | None:
     group = c.take_group()
     if group is None:
         return None
-    found = _Elements()
+    elements = _Elements()
     for part in split_commas(group):
-        if not _element(Cursor(part, c.default_db), found, dialect):
+        if not _element(Cursor(part, c.default_db), elements, dialect):
             return None
-    return found
+    return elements
 
 
 def _element(c: Cursor, found: _Elements, dialect: Dialect) -> bool:

@@ -54,14 +54,16 @@ def read_epoch(store: Path) -> LeadershipEpoch | None:
     Raises DamagedError, VersionError, StorageError.
     """
     path = store / EPOCH_FILE
-    found = read_document(path, _EPOCH_REMEDY)
-    if found is None:
+    document = read_document(path, _EPOCH_REMEDY)
+    if document is None:
         return None
     kinds = {"term": int, "mastership": str, "state": str, "since_seq": int, "compared": str}
-    is_sound = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in kinds.items())
-    if not is_sound or found["state"] not in ("master", "standby") or found["term"] < 1:
+    is_sound = isinstance(document, dict) and all(isinstance(document.get(key), kind) for key, kind in kinds.items())
+    if not is_sound or document["state"] not in ("master", "standby") or document["term"] < 1:
         raise DamagedError("is not a sound leadership epoch (term)", place=str(path), remedy=_EPOCH_REMEDY)
-    return LeadershipEpoch(found["term"], found["mastership"], found["state"], found["since_seq"], found["compared"])
+    return LeadershipEpoch(
+        document["term"], document["mastership"], document["state"], document["since_seq"], document["compared"]
+    )
 
 
 def write_epoch(store: Path, epoch: LeadershipEpoch) -> None:
@@ -162,14 +164,16 @@ def write_status(store: Path, status: RoleStatus) -> None:
 def read_status(store: Path) -> RoleStatus | None:
     """Returns the last status; None if there never was one. Raises DamagedError, VersionError."""
     path = store / STATUS_FILE
-    found = read_document(path, _STATUS_REMEDY)
-    if found is None:
+    document = read_document(path, _STATUS_REMEDY)
+    if document is None:
         return None
     try:
         peers = tuple(
             PeerStatus(p["address"], bool(p["connected"]), int(p["seq"]), int(p["behind_bytes"]))
-            for p in found["peers"]
+            for p in document["peers"]
         )
-        return RoleStatus(found["role"], int(found["term"]), int(found["pid"]), int(found["time_us"]), peers)
+        return RoleStatus(
+            document["role"], int(document["term"]), int(document["pid"]), int(document["time_us"]), peers
+        )
     except (KeyError, TypeError, ValueError):
         raise DamagedError("is not the status of a master or standby", place=str(path), remedy=_STATUS_REMEDY) from None

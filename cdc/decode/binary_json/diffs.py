@@ -257,20 +257,20 @@ def parse_path(raw: bytes) -> list[Leg]:
     legs: list[Leg] = []
     at = 1
     while at < len(path):
-        found = _LEG.match(path, at)
-        if found is None:
+        match = _LEG.match(path, at)
+        if match is None:
             raise ValueError(f"{path[:80]!r} is not a path that a diff may have")
-        if found["quoted"] is not None:
-            name = json.loads(found["quoted"], strict=False)
+        if match["quoted"] is not None:
+            name = json.loads(match["quoted"], strict=False)
             name.encode()  # raises for half a surrogate pair
             legs.append(name)
-        elif found["name"] is not None:
-            legs.append(found["name"])
-        elif found["index"] is not None:
-            legs.append(Cell(int(found["index"])))
+        elif match["name"] is not None:
+            legs.append(match["name"])
+        elif match["index"] is not None:
+            legs.append(Cell(int(match["index"])))
         else:
-            legs.append(Cell(int(found["before"] or 0), from_end=True))
-        at = found.end()
+            legs.append(Cell(int(match["before"] or 0), from_end=True))
+        at = match.end()
     return legs
 
 

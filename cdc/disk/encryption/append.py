@@ -241,16 +241,16 @@ def create(path: Path, fd: int, data: bytes | memoryview = b"") -> AppendFile:
     """Makes an empty, open file one to append to, and writes its first content; with the key that is registered for
     its folder, if there is one. Raises OSError, ConfigError, RetryableError."""
     key = keys.writing_key(path)
-    made: AppendFile
+    file: AppendFile
     if key is None:
-        made = PlainFile(fd, 0)
+        file = PlainFile(fd, 0)
     else:
         header, cipher = make_header(key, path.name)
         files.pwrite_all(fd, header.data, 0)
-        made = EncryptedFile(fd, path, cipher, key.id, 0, HEADER_SIZE)
+        file = EncryptedFile(fd, path, cipher, key.id, 0, HEADER_SIZE)
     if data:
-        made.append(memoryview(data))
-    return made
+        file.append(memoryview(data))
+    return file
 
 
 def reopen(path: Path, fd: int) -> AppendFile:

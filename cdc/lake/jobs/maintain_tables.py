@@ -43,7 +43,7 @@ def maintain_tables(
     from spark_jobs.maintenance import Maintained, maintain_table
 
     needed_for_h = kept_for_h(config)
-    found: list[Maintained] = []
+    maintained: list[Maintained] = []
     errors: dict[str, CdcError] = {}
     for table in wanted:
         try:
@@ -54,10 +54,10 @@ def maintain_tables(
         except CdcError as error:
             errors[table] = error
             continue
-        found.append(done)
+        maintained.append(done)
         progress(done)
     raise_failure("maintenance", errors)
-    return found
+    return maintained
 
 
 def kept_for_h(config: DestinationConfig) -> float:

@@ -103,20 +103,20 @@ def replay(
     if request.into is not None:
         request = replace(request, into=lake_uri(config.file, request.into))
     points = _points(config, request)
-    found: list[ReplayResult] = []
+    results: list[ReplayResult] = []
     errors: dict[str, CdcError] = {}
     for table in dict.fromkeys(tables):
         try:
             if request.into is not None:
-                found.append(_into(config, table, request, points, progress))
+                results.append(_into(config, table, request, points, progress))
             elif points.first is not None:
-                found.append(_range(config, table, points.first, progress))
+                results.append(_range(config, table, points.first, progress))
             else:
-                found.append(_in_place(config, table, request, points, progress))
+                results.append(_in_place(config, table, request, points, progress))
         except CdcError as error:
             errors[table] = error
     raise_failure("replay", errors)
-    return found
+    return results
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def take_snapshots(
         return []
     remove_useless(config)
     _require_subscriber(config)
-    found: list[SnapshotResult] = []
+    results: list[SnapshotResult] = []
     with ExitStack() as stack:
         asked = tables is not None
         jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=asked, whole=whole)) for table in wanted}
@@ -153,9 +153,9 @@ def take_snapshots(
             files, began = _loaded_before(jobs[table]), time.monotonic()
             try:
                 if files is not None:
-                    found.append(_follow(jobs[table], files, 0, began))
+                    results.append(_follow(jobs[table], files, 0, began))
                 elif (merged := _merged_before(jobs[table], began)) is not None:
-                    found.append(merged)
+                    results.append(merged)
                 else:
                     _require_no_archive(jobs[table])
                     left.append(table)
@@ -171,7 +171,7 @@ def take_snapshots(
                 try:
                     if isinstance(outcome, CdcError):
                         raise outcome
-                    found.append(_load(jobs[table], outcome, reread[table]))
+                    results.append(_load(jobs[table], outcome, reread[table]))
                 except CdcError as error:
                     if not _begins_anew(error, of_columns=table in columns):
                         errors[table] = error
@@ -200,7 +200,7 @@ def take_snapshots(
             if table in jobs:
                 jobs[table].note(failure)
     raise_failure("snapshot", errors)
-    return sorted(found, key=lambda one: wanted.index(one.table))
+    return sorted(results, key=lambda one: wanted.index(one.table))
 
 
 def remove_useless(config: DestinationConfig) -> list[str]:
@@ -409,17 +409,17 @@ def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     state = target.state()
     if state is None or target.apply.mode == "upsert":
         return []
-    found: list[DdlStatement] = []
+    statements: list[DdlStatement] = []
     ignores_case = mine.config.tables.ignores_case
     try:
         for manifest in batches_between(mine.batches, mine.table, reached(state), high, whole=True):
             if manifest.ddl:
                 zone = zone_of(manifest)
-                found += read_statements(manifest.ranges, ignores_case=ignores_case, system_zone=zone)
+                statements += read_statements(manifest.ranges, ignores_case=ignores_case, system_zone=zone)
     except CutOffError as error:
         _log.info("columns are followed by their names alone", table=mine.table, reason=error.message)
         return []
-    return found
+    return statements
 
 
 def _follow(mine: Job, files: SnapshotFiles, reread: int, began: float) -> SnapshotResult:

@@ -18,11 +18,11 @@ _MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
 def gtids_of(parts: Iterable[Entries]) -> GtidSet:
     """Returns the GTIDs of index entries, those of position entries included. MariaDB's sources are named
     ``domain-server``."""
-    found: dict[str, list[Interval]] = {}
+    intervals: dict[str, list[Interval]] = {}
     for entries in parts:
         for name, mine in by_source(entries):
-            found.setdefault(name, []).extend(_runs(*_numbers(entries[mine])))
-    return GtidSet(found)
+            intervals.setdefault(name, []).extend(_runs(*_numbers(entries[mine])))
+    return GtidSet(intervals)
 
 
 def parse_mariadb(text: str) -> dict[str, int]:

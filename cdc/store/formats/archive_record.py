@@ -51,12 +51,12 @@ class ArchiveRecord:
 def read_record(store: Path) -> ArchiveRecord:
     """Returns the record of a store; an empty one if there is none. Raises DamagedError, VersionError, StorageError."""
     path = store / FILE_NAME
-    found = read_document(path, _REMEDY)
-    if found is None:
+    document = read_document(path, _REMEDY)
+    if document is None:
         return ArchiveRecord()
     known = ArchiveRecord.__dataclass_fields__
     empty = asdict(ArchiveRecord())
-    values = {name: value for name, value in found.items() if name in known} if isinstance(found, dict) else {}
+    values = {name: value for name, value in document.items() if name in known} if isinstance(document, dict) else {}
     if values.keys() != known.keys() or any(type(values[name]) is not type(empty[name]) for name in known):
         raise DamagedError("is not the record of an archive", place=str(path), remedy=_REMEDY)
     return ArchiveRecord(**values)
@@ -71,5 +71,5 @@ def write_record(store: Path, record: ArchiveRecord) -> None:
 def record_of(store: Path, uri: str) -> ArchiveRecord:
     """Returns the store's record of the archive at ``uri``; an empty one if it is that of another archive. Raises what
     :func:`read_record` raises."""
-    found = read_record(store)
-    return found if found.uri == uri else ArchiveRecord(uri=uri)
+    record = read_record(store)
+    return record if record.uri == uri else ArchiveRecord(uri=uri)

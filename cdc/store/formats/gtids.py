@@ -81,10 +81,10 @@ def record_missing(store: Path) -> None:
 def record_newest(store: Path, flavor: Flavor) -> None:
     """Adds a checkpoint of what is visible, unless the last one goes as far or the GTIDs are not known. For the store's
     writer. Raises DamagedError, VersionError, StorageError."""
-    known = read_checkpoints(store, flavor)
-    found = _newest(store, known, flavor)
-    if found is not None and found.seq > known[-1].seq:
-        _write(store, flavor, [*known, found], lacks_some=lacks_some(store))
+    checkpoints = read_checkpoints(store, flavor)
+    found = _newest(store, checkpoints, flavor)
+    if found is not None and found.seq > checkpoints[-1].seq:
+        _write(store, flavor, [*checkpoints, found], lacks_some=lacks_some(store))
 
 
 def _write(store: Path, flavor: Flavor, checkpoints: list[GtidCheckpoint], *, lacks_some: bool) -> None:
@@ -133,7 +133,7 @@ def entries_after(store: Path, seq: int) -> Iterator[Entries]:
 def gtids_of(entries: Entries, flavor: Flavor) -> GtidSet:
     """Returns the GTIDs of entries. For MariaDB, the state after them."""
     entries = entries[entries["gtid_count"] > 0]
-    found: dict[str, list[Interval]] = {}
+    intervals: dict[str, list[Interval]] = {}
     while len(entries):
         # Nearly all entries have the same source. Each other one costs another look.
         same = (entries["gtid_source"] == entries["gtid_source"][0]) & (entries["gtid_tag"] == entries["gtid_tag"][0])
@@ -142,12 +142,12 @@ def gtids_of(entries: Entries, flavor: Flavor) -> GtidSet:
         if flavor == "mariadb":
             source = bytes(mine["gtid_source"][0])
             name = f"{int.from_bytes(source[:4], 'little')}-{int.from_bytes(source[4:8], 'little')}"
-            found[name] = [(1, int(last.max()))]
+            intervals[name] = [(1, int(last.max()))]
             continue
         tag = bytes(mine["gtid_tag"][0]).decode("ascii")
         name = f"{uuid.UUID(bytes=bytes(mine['gtid_source'][0]))}{':' + tag if tag else ''}"
-        found[name] = _intervals(last - mine["gtid_count"].astype(np.int64) + 1, last)
-    return GtidSet(found)
+        intervals[name] = _intervals(last - mine["gtid_count"].astype(np.int64) + 1, last)
+    return GtidSet(intervals)
 
 
 def _intervals(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> list[Interval]:

@@ -296,16 +296,16 @@ def update_stats(store: Path) -> None:
     """Records the stats of segments that were finished since the last call; a power cut may lose them. The caller
     holds the retention's lock."""
     stats = StoreStats(store)
-    made: dict[str, SegmentStats] = {}
+    by_segment: dict[str, SegmentStats] = {}
     for name in kept_names(store)[:-1]:
         known = stats.recorded(name)
         if known is None:
             index = IndexFile(layout.segments_folder(store) / name)
             known = stats_of(index) if index.is_whole() else None
         if known is not None:
-            made[name] = known
-    if made != stats.known:
-        document = {"version": 1, "segments": {name: asdict(found) for name, found in made.items()}}
+            by_segment[name] = known
+    if by_segment != stats.known:
+        document = {"version": 1, "segments": {name: asdict(found) for name, found in by_segment.items()}}
         replace_file(store / STATS_FILE, json.dumps(document).encode() + b"\n", durable=False)
 
 

@@ -96,9 +96,9 @@ def list_segments(store: Path) -> list[Path]:
 def read_document(path: Path, remedy: str | None = None) -> Any:
     """Returns the document in a file; None if there is no such file. ``remedy`` is that of the error for a damaged
     file. Raises DamagedError, VersionError, StorageError."""
-    found = read_json(path, remedy)
-    require_version(found, path)
-    return found
+    document = read_json(path, remedy)
+    require_version(document, path)
+    return document
 
 
 def read_json(path: Path, remedy: str | None = None) -> Any:
@@ -136,8 +136,8 @@ def create(
     require_restored(store)
     make_folder(segments_folder(store))
     make_folder(schemas_folder(store))
-    found = read_json(store / "store.json")
-    if found is None:
+    document = read_json(store / "store.json")
+    if document is None:
         replace_file(
             store / "store.json",
             render(
@@ -151,14 +151,14 @@ def create(
             ),
         )
         return
-    check(store, found)
-    if found.get("destination") != destination:
+    check(store, document)
+    if document.get("destination") != destination:
         raise DamagedError(
-            f"the store belongs to the destination {found.get('destination')!r}, not to {destination!r}",
+            f"the store belongs to the destination {document.get('destination')!r}, not to {destination!r}",
             place=str(store),
             remedy="Give each destination a store.path of its own.",
         )
-    _require_names(store, found, lower_case_table_names)
+    _require_names(store, document, lower_case_table_names)
 
 
 def _require_names(store: Path, document: dict[str, Any], setting: int) -> None:

@@ -89,11 +89,11 @@ def read_prepared(store: Path) -> list[PreparedTransaction]:
 
 
 def _read(path: Path) -> list[PreparedTransaction]:
-    found = read_document(path, _REMEDY)
-    if found is None:
+    document = read_document(path, _REMEDY)
+    if document is None:
         return []
     try:
-        return sorted((_parse(one) for one in found["transactions"]), key=lambda one: one.seq)
+        return sorted((_parse(one) for one in document["transactions"]), key=lambda one: one.seq)
     except (KeyError, TypeError, ValueError):
         raise DamagedError("is not a list of prepared XA transactions", place=str(path), remedy=_REMEDY) from None
 

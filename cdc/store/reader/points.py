@@ -161,7 +161,7 @@ def _require_nothing_before(reader: Store, oldest: np.void, wanted: int, remark:
 
 def _gtids(text: str) -> list[_Gtid]:
     """Parses a GTID set: the last GTID of each source in it. Returns nothing if the text is none."""
-    found: list[_Gtid] = []
+    gtids: list[_Gtid] = []
     for part in text.replace("\n", "").split(","):
         one = part.strip()
         mariadb = _MARIADB.fullmatch(one)
@@ -169,7 +169,7 @@ def _gtids(text: str) -> list[_Gtid]:
         if mariadb is not None:
             domain, server, number = (int(group) for group in mariadb.groups())
             source = domain.to_bytes(4, "little") + server.to_bytes(4, "little") + bytes(8)
-            found.append(_Gtid(source, b"", number, mariadb=True, text=one))
+            gtids.append(_Gtid(source, b"", number, mariadb=True, text=one))
         elif mysql is not None:
             source, tag = uuid.UUID(mysql[1]).bytes, ""
             for piece in mysql[2].lstrip(":").split(":"):
@@ -178,11 +178,11 @@ def _gtids(text: str) -> list[_Gtid]:
                     continue
                 number = int(piece.rpartition("-")[2])
                 shown = f"{mysql[1]}:{tag + ':' if tag else ''}{number}"
-                found.append(_Gtid(source, tag.encode(), number, mariadb=False, text=shown))
+                gtids.append(_Gtid(source, tag.encode(), number, mariadb=False, text=shown))
         else:
             return []
     last: dict[tuple[bytes, bytes], _Gtid] = {}
-    for gtid in found:
+    for gtid in gtids:
         known = last.get((gtid.source, gtid.tag))
         if known is None or known.number < gtid.number:
             last[gtid.source, gtid.tag] = gtid

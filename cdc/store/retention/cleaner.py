@@ -217,7 +217,7 @@ def _candidates(store: Path) -> tuple[list[Candidate], int]:
     stop = max(0, len(names) - 1)
     while stop > 0 and not any(len(IndexFile(folder / name).entries) for name in names[stop:]):
         stop -= 1
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     last = Removed()
     for name in names[:stop]:
         index = IndexFile(folder / name)
@@ -227,8 +227,8 @@ def _candidates(store: Path) -> tuple[list[Candidate], int]:
             break
         seq, commit_us = _last_transaction(index)
         last = Removed(max(last.seq, seq), commit_us or last.commit_time_us)
-        found.append(Candidate(name, sizes[name], last.seq, last.commit_time_us, _stored_us(index)))
-    return found, sum(sizes.values())
+        candidates.append(Candidate(name, sizes[name], last.seq, last.commit_time_us, _stored_us(index)))
+    return candidates, sum(sizes.values())
 
 
 def _stored_us(index: IndexFile) -> int:

@@ -146,8 +146,8 @@ class FakeSource:
                     return
                 if command == _QUERY:
                     text = body.decode("utf-8", "replace")
-                    found = _HEARTBEAT.search(text)
-                    heartbeat_s = int(found[1]) / 1e9 if found else heartbeat_s
+                    match = _HEARTBEAT.search(text)
+                    heartbeat_s = int(match[1]) / 1e9 if match else heartbeat_s
                     self._answer(wire, text)
                 else:
                     wire.write(OK)

@@ -161,7 +161,7 @@ class CaptureCollector:
             self._meta = open_meta(self._config)
         state, reader = self._meta.read(), StoreReader(self._config.store.path)
         failovers = () if state.source is None else state.source.failovers()
-        found: dict[Metric, list[Sample]] = {
+        samples: dict[Metric, list[Sample]] = {
             names.FAILOVERS: _one(len(failovers)),
             names.LAST_FAILOVER: _one(failovers[-1][1].time.timestamp() if failovers else None),
         }
@@ -178,10 +178,10 @@ class CaptureCollector:
                 names.EXPIRED: sum(batch.expires <= now for batch in known.outstanding),
             }
             for metric, value in values.items():
-                found.setdefault(metric, []).append(((name,), value))
+                samples.setdefault(metric, []).append(((name,), value))
             parked = [table for table in sorted(known.parked) if self._config.tables.includes(*split_table(table))]
-            found.setdefault(names.PARKED, []).extend(((name, table), 1) for table in parked)
-        return found
+            samples.setdefault(names.PARKED, []).extend(((name, table), 1) for table in parked)
+        return samples
 
 
 def _one(value: float | None) -> list[Sample]:

@@ -98,7 +98,7 @@ def stats_values(stats: RunStats | None) -> Values:
     """Returns the metrics of what a run has merged."""
     if stats is None:
         return {}
-    found: dict[Metric, list[Sample]] = {
+    samples: dict[Metric, list[Sample]] = {
         names.RUN_SECONDS: [((), round(stats.seconds, 3))],
         names.RUN_BATCHES: [((), float(stats.batches))],
         names.RUN_TRANSACTIONS: [((), float(stats.transactions))],
@@ -124,4 +124,4 @@ def stats_values(stats: RunStats | None) -> Values:
         for metric in (names.RUN if tables else ())
         if metric.labels
     }
-    return {**found, **by_table}
+    return {**samples, **by_table}

@@ -105,23 +105,23 @@ def plan(
     of the Delta table. Raises UnsupportedTypeError, UnsupportedError, ConfigError for columns that Delta cannot
     have."""
     work = _Work(target, {c.name.lower(): c for c in there}, _columns(before, target), _columns(after, target))
-    wanted = Plan()
+    plan = Plan()
     for one in followed:
-        reasons = len(wanted.unknown) + len(wanted.unknown_new)
-        column = work.column(one, wanted)
-        if len(wanted.unknown) + len(wanted.unknown_new) > reasons:
-            wanted.read.append(one.column.name)
-            wanted.reads_all = wanted.reads_all or work.has_other_policy(one)
+        reasons = len(plan.unknown) + len(plan.unknown_new)
+        column = work.column(one, plan)
+        if len(plan.unknown) + len(plan.unknown_new) > reasons:
+            plan.read.append(one.column.name)
+            plan.reads_all = plan.reads_all or work.has_other_policy(one)
         if column is not None:
-            wanted.columns.append(column)
+            plan.columns.append(column)
     policy = target.apply.schema_changes
     if policy == "additive":
-        return _additive(wanted, there, is_shared=target.apply.shared)
+        return _additive(plan, there, is_shared=target.apply.shared)
     if policy == "ignore":
-        return _ignoring(wanted, there)
+        return _ignoring(plan, there)
     if policy == "fail":
-        wanted.refused += _differences(wanted, there)
-    return wanted
+        plan.refused += _differences(plan, there)
+    return plan
 
 
 def _columns(schema: TableSchema, target: Target) -> SourceColumns:
