@@ -208,7 +208,7 @@ _CODECS = {
 
 def _status_variables(status: bytes) -> dict[int, bytes]:
     """Returns the status variables of a QUERY event by their codes, up to the first one whose size is not known."""
-    found: dict[int, bytes] = {}
+    status_variables: dict[int, bytes] = {}
     at = 0
     while at < len(status):
         code, begin = status[at], at + 1
@@ -223,9 +223,9 @@ def _status_variables(status: bytes) -> dict[int, bytes]:
             end = begin + 1 + 4 * status[begin]
         if end == begin or end > len(status):
             break
-        found[code] = status[begin:end]
+        status_variables[code] = status[begin:end]
         at = end
-    return found
+    return status_variables
 
 
 def _decoded(text: bytes, charset: int) -> str:

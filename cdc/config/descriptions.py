@@ -35,7 +35,7 @@ def _docstrings(file: str) -> Mapping[str, Mapping[str, str]]:
     """The docstrings of the attributes of each class of a file."""
     with open(file, encoding="utf-8") as source:
         tree = ast.parse(source.read())
-    found: dict[str, dict[str, str]] = {}
+    docstrings: dict[str, dict[str, str]] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             for at, below in zip(node.body, node.body[1:], strict=False):
@@ -46,5 +46,5 @@ def _docstrings(file: str) -> Mapping[str, Mapping[str, str]]:
                     and isinstance(below.value, ast.Constant)
                     and isinstance(below.value.value, str)
                 ):
-                    found.setdefault(node.name, {})[at.target.id] = inspect.cleandoc(below.value.value)
-    return found
+                    docstrings.setdefault(node.name, {})[at.target.id] = inspect.cleandoc(below.value.value)
+    return docstrings

@@ -41,7 +41,7 @@ def require_cron(text: str) -> None:
 
 def _values(field: str, name: str, least: int, most: int, words: dict[str, int]) -> set[int]:
     """Returns the numbers that a field matches. Raises ValueError."""
-    found: set[int] = set()
+    values: set[int] = set()
     for part in field.split(","):
         match = _PART.fullmatch(part.lower())
         wrong = ValueError(f"is a cron expression whose {name} cannot be {part!r}")
@@ -57,8 +57,8 @@ def _values(field: str, name: str, least: int, most: int, words: dict[str, int])
         step = int(match["step"] or 1)
         if not (least <= low <= high <= most) or step == 0:
             raise wrong
-        found.update(range(low, high + 1, step))
-    return found
+        values.update(range(low, high + 1, step))
+    return values
 
 
 def _number(text: str, words: dict[str, int], wrong: ValueError) -> int:

@@ -211,13 +211,13 @@ def _bounds(array: pa.Array) -> tuple[Any, Any] | None:
 
 
 def _all_bounds(parts: Sequence[tuple[tuple[Any, Any] | None, ...]]) -> tuple[tuple[Any, Any] | None, ...]:
-    found: list[tuple[Any, Any] | None] = []
+    bounds: list[tuple[Any, Any] | None] = []
     for column in zip(*parts, strict=True):
         known = [one for one in column if one is not None]
         if len(known) < len(column):
-            found.append(None)
+            bounds.append(None)
             continue
         low = pc.min(pa.array([one[0].as_py() for one in known], known[0][0].type))
         high = pc.max(pa.array([one[1].as_py() for one in known], known[0][0].type))
-        found.append((low, high))
-    return tuple(found)
+        bounds.append((low, high))
+    return tuple(bounds)

@@ -69,19 +69,19 @@ class CompiledKernel:
 @cache
 def sources_of(module: Path) -> frozenset[Path]:
     """The file of a module, and the files of all modules of this package that it imports, directly or indirectly."""
-    found = {module}
+    sources = {module}
     waiting = [module]
     while waiting:
-        for path in _imports(waiting.pop()) - found:
-            found.add(path)
+        for path in _imports(waiting.pop()) - sources:
+            sources.add(path)
             waiting.append(path)
-    return frozenset(found)
+    return frozenset(sources)
 
 
 @cache
 def _imports(module: Path) -> frozenset[Path]:
     """The files of the modules of this package that a module's import statements name."""
-    found = set()
+    imports = set()
     source = _source(module)
     try:  # imports stand before the first definition, and parsing the rest would take most of the time
         tree = ast.parse(_DEFINITION.split(source, maxsplit=1)[0])
@@ -91,8 +91,8 @@ def _imports(module: Path) -> frozenset[Path]:
         if name.startswith(f"{_PACKAGE.name}."):
             path = _PACKAGE.parent / f"{name.replace('.', '/')}.py"
             if path.is_file():
-                found.add(path)
-    return frozenset(found)
+                imports.add(path)
+    return frozenset(imports)
 
 
 @cache

@@ -110,10 +110,10 @@ def _body(known: Subscription) -> dict[str, Any]:
 
 
 def _buckets(nodes: tuple[str, ...], tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    buckets: dict[str, dict[str, Any]] = {}
     for name, record in sorted(tables.items()):
-        found.setdefault(nodes[zlib.crc32(name.encode()) % _BUCKETS], {})[name] = record
-    return found
+        buckets.setdefault(nodes[zlib.crc32(name.encode()) % _BUCKETS], {})[name] = record
+    return buckets
 
 
 def _log_position(seq: int, state: State, address: Address | None) -> dict[str, Any]:

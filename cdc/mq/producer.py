@@ -57,24 +57,24 @@ def client_settings(config: DestinationConfig) -> dict[str, Any]:
     from cdc.config.secrets import mq_password
 
     mq, security = config.mq, config.mq.security
-    found: dict[str, Any] = {
+    client_settings: dict[str, Any] = {
         **mq.properties,
         "bootstrap.servers": ",".join(mq.servers),
         "client.id": f"towpath-{config.name}",
         "security.protocol": security.protocol,
     }
     if security.mechanism is not None:
-        found["sasl.mechanism"] = security.mechanism
-        found["sasl.username"] = security.user
-        found["sasl.password"] = mq_password(security)
+        client_settings["sasl.mechanism"] = security.mechanism
+        client_settings["sasl.username"] = security.user
+        client_settings["sasl.password"] = mq_password(security)
     for name, path in (
         ("ssl.ca.location", security.ca_file),
         ("ssl.certificate.location", security.certificate),
         ("ssl.key.location", security.key),
     ):
         if path is not None:
-            found[name] = str(path)
-    return found
+            client_settings[name] = str(path)
+    return client_settings
 
 
 def transactional_id(config: DestinationConfig) -> str | None:

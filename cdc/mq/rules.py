@@ -77,19 +77,19 @@ class Rules:
 
     @cached_property
     def _topic_rules(self) -> tuple[_TopicRule, ...]:
-        found = []
+        topic_rules = []
         for item in _items(self.dynamic_topics):
             topic, colon, expression = item.partition(":")
             if not colon:
                 topic, expression = "", item
             elif not _TOPIC.fullmatch(topic.strip().replace(".", "_")):
                 raise _wrong("dynamic_topics", item, f"{topic.strip()!r} cannot be the name of a topic")
-            found.append(_TopicRule(topic.strip() or None, _topic_matcher(expression.strip(), item)))
-        return tuple(found)
+            topic_rules.append(_TopicRule(topic.strip() or None, _topic_matcher(expression.strip(), item)))
+        return tuple(topic_rules)
 
     @cached_property
     def _hash_rules(self) -> tuple[tuple[Callable[[str], bool], Hashing], ...]:
-        found = []
+        hash_rules = []
         for item in _items(self.partition_hash):
             expression, colon, columns = item.rpartition(":")
             if not colon or not expression:
@@ -102,8 +102,8 @@ class Rules:
                 if not names:
                     raise _wrong("partition_hash", item, "no column follows the colon")
                 hashing = Hashing(columns=names)
-            found.append((_matcher(expression, "partition_hash", item), hashing))
-        return tuple(found)
+            hash_rules.append((_matcher(expression, "partition_hash", item), hashing))
+        return tuple(hash_rules)
 
     def check(self) -> None:
         """Reads all expressions. Raises ConfigError."""

@@ -134,16 +134,16 @@ def is_served(config: DestinationConfig) -> bool:
 
 
 def _digests(config: DestinationConfig) -> dict[str, bytes]:
-    found = {
+    digests = {
         name: sha256(subscriber_token(name, token).encode()).digest() for name, token in config.server.tokens.items()
     }
-    if len(set(found.values())) < len(found):
+    if len(set(digests.values())) < len(digests):
         raise ConfigError(
             "two subscribers have the same token",
             place=f"{config.file}: server.tokens",
             remedy="Make one for each with: openssl rand -hex 32.",
         )
-    return found
+    return digests
 
 
 @dataclass(frozen=True)

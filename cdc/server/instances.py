@@ -92,21 +92,21 @@ class Instances:
 
     def faults(self) -> dict[str, str]:
         """Returns what is wrong with instances, by name."""
-        found = {name: str(error) for name, (error, _) in self._unusable.items()}
+        faults = {name: str(error) for name, (error, _) in self._unusable.items()}
         for one in self:
             if one.state is InstanceState.FAILED and one.error is not None:
-                found[one.name] = str(one.error)
+                faults[one.name] = str(one.error)
             elif one.problem is not None:
-                found[one.name] = f"its configuration has changed, and cannot be used: {one.problem}"
-        return found
+                faults[one.name] = f"its configuration has changed, and cannot be used: {one.problem}"
+        return faults
 
     def states(self) -> Mapping[str, InstanceNumbers]:
         """Returns the states for the metrics."""
-        found = {
+        states = {
             one.name: InstanceNumbers(str(one.state), one.capture.restarts, one.epoch, one.takeovers) for one in self
         }
-        found.update({name: InstanceNumbers(str(InstanceState.FAILED), 0) for name in self._unusable})
-        return found
+        states.update({name: InstanceNumbers(str(InstanceState.FAILED), 0) for name in self._unusable})
+        return states
 
     # --- configurations
 

@@ -418,13 +418,13 @@ def all_snapshots(config: DestinationConfig) -> list[SnapshotFiles]:
     """Returns the snapshots of all tables, by table."""
     above = snapshots_folder(config)
     tables = [db.below(name) for one in above.names() for db in (above.below(one),) for name in db.names()]
-    found = [
+    snapshots = [
         SnapshotFiles.open(folder)
         for table in tables
         for folder in (table.below(one) for one in table.names())
         if INFO in folder.names()
     ]
-    return sorted(found, key=lambda one: one.info.table)
+    return sorted(snapshots, key=lambda one: one.info.table)
 
 
 def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:

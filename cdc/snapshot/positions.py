@@ -171,7 +171,7 @@ def _quiet(conn: Connection) -> LowMark:
 
 def _old_commits(conn: Connection) -> list[str]:
     """Returns the sessions that may be in a commit of a transaction that is older than the margin."""
-    found = []
+    old_commits = []
     for row in query(conn, "SHOW FULL PROCESSLIST"):
         state = str(row["State"] or "").lower()
         info = str(row["Info"] or "").lstrip().lower()
@@ -181,8 +181,8 @@ def _old_commits(conn: Connection) -> list[str]:
             continue
         if str(row["User"]) == "system user" and state.startswith(("slave has read", "waiting for", "has read")):
             continue
-        found.append(f"{row['Id']} of {row['User']}: {row['State'] or row['Command']}")
-    return found
+        old_commits.append(f"{row['Id']} of {row['User']}: {row['State'] or row['Command']}")
+    return old_commits
 
 
 # ---------------------------------------------------------------- in the store

@@ -179,10 +179,10 @@ class ResultSet:
         return self._definitions(first[0] if first[0] < 251 else int.from_bytes(first[1:3], "little"))
 
     def _definitions(self, count: int) -> list[WireColumn]:
-        found = [WireColumn.of(self._packet()) for _ in range(count)]
+        definitions = [WireColumn.of(self._packet()) for _ in range(count)]
         if self._packet()[:1] != bytes([_EOF]):
             raise DamagedError("the server's answer is not a result set", place=f"source {self._place}")
-        return found
+        return definitions
 
     def _refused(self, packet: bytes) -> CdcError:
         code = int.from_bytes(packet[1:3], "little")

@@ -125,7 +125,7 @@ def _names(config: DestinationConfig, folder: BinlogFolder, newest: FolderFile, 
 
 def table_maps(folder: BinlogFolder, file: FolderFile) -> dict[tuple[str, str], bool]:
     """Returns the tables (database, table) whose rows lie at the start of a file, and whether they name columns."""
-    found: dict[tuple[str, str], bool] = {}
+    table_maps: dict[tuple[str, str], bool] = {}
     with closing(FileReader(file, folder.place)) as reader:
         has_checksum = folder.head(file).description.has_checksum
         at = len(MAGIC)
@@ -140,8 +140,8 @@ def table_maps(folder: BinlogFolder, file: FolderFile) -> dict[tuple[str, str], 
                     table_map = parse_table_map(event, has_checksum)
                 except (DamagedError, UnsupportedTypeError):
                     break
-                found[table_map.db, table_map.table] = (
-                    found.get((table_map.db, table_map.table), True) and table_map.has_metadata
+                table_maps[table_map.db, table_map.table] = (
+                    table_maps.get((table_map.db, table_map.table), True) and table_map.has_metadata
                 )
             at += length
-    return found
+    return table_maps

@@ -327,8 +327,8 @@ def gtids_before_file(start: FileStart) -> GtidSet:
 
 def _last_numbers(state: GtidSet) -> Mapping[int, int]:
     """Returns the last number of each domain of MariaDB."""
-    found: dict[int, int] = {}
+    last_numbers: dict[int, int] = {}
     for name, intervals in state.sources():
         domain = int(name.partition("-")[0])
-        found[domain] = max(found.get(domain, 0), intervals[-1][1])
-    return found
+        last_numbers[domain] = max(last_numbers.get(domain, 0), intervals[-1][1])
+    return last_numbers

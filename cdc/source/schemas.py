@@ -181,13 +181,13 @@ def read_partitions(
         names = [name for name in (_table(row, tables) for row in rows) if tables.includes(*name)]
     else:
         names = [(db, table) for db, _, table in (name.partition(".") for name in wanted)]
-    found = {}
+    partitions = {}
     for db, table in names:
         created = _created(conn, db, table, (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.TABLEACCESS_DENIED_ERROR))
         clause = None if created is None else shown_partitions(created)
         if clause is not None:
-            found[f"{db}.{table}"] = clause
-    return found
+            partitions[f"{db}.{table}"] = clause
+    return partitions
 
 
 def _created(
@@ -282,11 +282,11 @@ _SHOWN_KEY = re.compile(
 
 def _shown_rules(conn: pymysql.connections.Connection[Any], db: str, table: str) -> dict[str, tuple[str, str]]:
     """Returns the actions ON DELETE and ON UPDATE of a table's foreign keys, by their names, from SHOW CREATE TABLE."""
-    found = {}
+    shown_rules = {}
     for name, actions in _SHOWN_KEY.findall(_created(conn, db, table) or ""):
         rules = dict(re.findall(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT|RESTRICT|NO ACTION)", actions))
-        found[name.replace("``", "`")] = rules.get("DELETE", "RESTRICT"), rules.get("UPDATE", "RESTRICT")
-    return found
+        shown_rules[name.replace("``", "`")] = rules.get("DELETE", "RESTRICT"), rules.get("UPDATE", "RESTRICT")
+    return shown_rules
 
 
 def _logs_actions(conn: pymysql.connections.Connection[Any]) -> bool:

@@ -123,11 +123,11 @@ def variables(conn: Connection, names: tuple[str, ...]) -> dict[str, str]:
     """Returns global variables by name. Those that the server does not have are missing."""
     marks = ", ".join(["%s"] * len(names))
     rows = query(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
-    found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
-    for name, value in found.items():
+    variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+    for name, value in variables.items():
         if len(value) >= _SHOWN_CHARACTERS:  # a set of GTIDs
-            found[name] = str(query(conn, f"SELECT @@GLOBAL.{quoted(name)} AS value")[0]["value"])
-    return found
+            variables[name] = str(query(conn, f"SELECT @@GLOBAL.{quoted(name)} AS value")[0]["value"])
+    return variables
 
 
 def binlog_files(conn: Source) -> list[BinlogFileInfo]:

@@ -104,11 +104,11 @@ class BinlogBuilder:
 
 def numbered_packets(events: Iterable[bytes], number: int = 1) -> list[bytes]:
     """Returns the packets of each event, numbered as a server numbers those of one answer, from ``number`` on."""
-    found = []
+    numbered_packets = []
     for event in events:
-        found.append(packets_of(event, number))
+        numbered_packets.append(packets_of(event, number))
         number += (1 + len(event)) // 0xFFFFFF + 1
-    return found
+    return numbered_packets
 
 
 def packets_of(event: bytes, number: int = 0) -> bytes:

@@ -24,13 +24,13 @@ def transactions_of(
     source = SourceFile(epoch, file, log.events[0], log.server_id)
     entries = rows_to_entries(found.rows)
     data = log.data
-    made = []
+    transactions = []
     for n in range(len(entries)):
         entry = entries[n : n + 1].copy()
         offset, length, mask = (int(entry[key][0]) for key in ("offset", "length", "table_mask"))
         hit = tuple(name for bit, name in enumerate(names) if mask >> bit & 1)
-        made.append(Transaction(entry, data[offset : offset + length], source, hit))
-    return made
+        transactions.append(Transaction(entry, data[offset : offset + length], source, hit))
+    return transactions
 
 
 def make_transactions(

@@ -130,16 +130,16 @@ def _failovers(state: State) -> list[dict[str, Any]]:
 
 def failover_sentences(source: dict[str, Any]) -> list[str]:
     """Returns a sentence for the last failover, and for each one that has lost transactions."""
-    found = []
+    failover_sentences = []
     for one in source["failovers"]:
         if one["lost"] is not None:
-            found.append(
+            failover_sentences.append(
                 f"The failover to {one['server']} at {one['time']} (epoch {one['epoch']}) has lost transactions that "
                 f"the store has: {one['lost']}. Their loss was accepted; the tables that they changed need a snapshot."
             )
         elif one is source["failovers"][-1]:
-            found.append(f"Capture moved to {one['server']} at {one['time']} (epoch {one['epoch']}).")
-    return found
+            failover_sentences.append(f"Capture moved to {one['server']} at {one['time']} (epoch {one['epoch']}).")
+    return failover_sentences
 
 
 def _archive(config: DestinationConfig) -> dict[str, Any] | None:
@@ -201,7 +201,7 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> list[dict[str, Any]]:
     from cdc.batches.subscribers import make_filter
 
-    found = []
+    subscriptions = []
     removed_seq = reader.removed_seq()
     begins = reader.beginning() if reader.exists() else None
     for name, known in sorted(state.subscriptions.items()):
@@ -209,7 +209,7 @@ def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> li
         oldest_us, since_us = behind.oldest_commit_time_us, behind.oldest_store_time_us
         lag_s = 0.0 if oldest_us is None else max(0.0, round(time.time() - oldest_us / 1e6, 3))
         waiting_s = 0.0 if since_us is None else time.time() - since_us / 1e6
-        found.append(
+        subscriptions.append(
             {
                 "name": name,
                 "filter": known.filter,
@@ -235,7 +235,7 @@ def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> li
                 ],
             }
         )
-    return found
+    return subscriptions
 
 
 def _rolled_back(known: Subscription) -> int:

@@ -157,7 +157,7 @@ class SourceColumns:
     def keys(self, sources: Sequence[str]) -> tuple[str, ...]:
         """Returns the Delta names of the key columns. Raises ConfigError if a policy makes their values ambiguous."""
         columns = {column.source.name.lower(): column for column in self.policies.columns}
-        found = []
+        keys = []
         for name in sources:
             column = columns.get(name.lower())
             what = "drop" if column is None else str(column.policy)
@@ -166,14 +166,14 @@ class SourceColumns:
             elif column is not None and column.field.name in self.variants:
                 what = "types: {json: variant}"
             elif column is not None and column.policy.kind not in ("null", "mask"):
-                found.append(column.field.name)
+                keys.append(column.field.name)
                 continue
             raise ConfigError(
                 f"the column {name} is part of the table's key, which is not possible with the policy {what}",
                 place=f"table {self.table}",
                 remedy="Remove the policy (hash and rename are possible for keys), or write mode: append.",
             )
-        return tuple(found)
+        return tuple(keys)
 
     @property
     def dates(self) -> list[str]:

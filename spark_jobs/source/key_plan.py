@@ -105,34 +105,34 @@ class KeyPlan:
         between them."""
         import pyarrow as pa
 
-        found: list[list[tuple[Any, Any]]] = []
+        spans: list[list[tuple[Any, Any]]] = []
         for name, bound in zip(names, self.found.bounds, strict=True):
             if bound is None:
-                found.append([])
+                spans.append([])
             elif not self.tables:
-                found.append([bound])
+                spans.append([bound])
             elif pa.types.is_integer(bound[0].type):
-                found.append([(pa.scalar(low), pa.scalar(high)) for low, high in clusters(self._integers(name))])
+                spans.append([(pa.scalar(low), pa.scalar(high)) for low, high in clusters(self._integers(name))])
             else:
                 values = self._values(name).unique()
-                found.append([(value, value) for value in values] if len(values) <= MAX_RANGES else [bound])
-        return found
+                spans.append([(value, value) for value in values] if len(values) <= MAX_RANGES else [bound])
+        return spans
 
     def integer_ranges(self, names: Sequence[str]) -> dict[str, KeyRanges]:
         """Returns the ranges of each key column with integers: in a small batch its values, else the range of all."""
         import pyarrow as pa
 
-        found = {}
+        integer_ranges = {}
         for name, bound in zip(names, self.found.bounds, strict=True):
             if bound is None or not pa.types.is_integer(bound[0].type):
                 continue
             if self.tables:
                 values = self._integers(name)
-                found[name] = KeyRanges(values, values)
+                integer_ranges[name] = KeyRanges(values, values)
             else:
                 low, high = (np.array([one.as_py()], dtype=np.int64) for one in bound)
-                found[name] = KeyRanges(low, high)
-        return found
+                integer_ranges[name] = KeyRanges(low, high)
+        return integer_ranges
 
     def _integers(self, name: str) -> npt.NDArray[np.int64]:
         """Returns the distinct values of an integer column, ascending."""

@@ -118,12 +118,12 @@ class Archive:
 
     def objects_of(self, state: ArchiveState) -> set[str]:
         """Returns the names of all objects that a state needs."""
-        found = {ref.object for ref in state.files.values()}
+        objects = {ref.object for ref in state.files.values()}
         if state.segments is not None:
-            found.add(state.segments.object)
+            objects.add(state.segments.object)
         for segment in self.segments_of(state):
-            found |= {segment.log.object, segment.index.object}
-        return found
+            objects |= {segment.log.object, segment.index.object}
+        return objects
 
     def remove_unneeded(self, newest: int) -> None:
         """Removes the states before the newest ones, and first the objects that only they need. A kill in between is

@@ -43,7 +43,7 @@ def small_files(store: Path) -> dict[str, tuple[int, int, int]]:
 
     They change with the content, because a file is replaced whole and never changed in place.
     """
-    found: dict[str, tuple[int, int, int]] = {}
+    small_files: dict[str, tuple[int, int, int]] = {}
     with storage_errors(store):
         paths = [store / name for name in SMALL_FILES]
         folder = layout.schemas_folder(store)
@@ -57,8 +57,8 @@ def small_files(store: Path) -> dict[str, tuple[int, int, int]]:
                 stat = path.stat()
             except FileNotFoundError:
                 continue
-            found[name] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    return found
+            small_files[name] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return small_files
 
 
 def require_store_present(store: Path, found: Container[str]) -> None:

@@ -167,10 +167,10 @@ SINGLE_BYTE: frozenset[str] = frozenset(_SINGLE_BYTE_CODECS)
 def characters(charset: str) -> tuple[str, ...]:
     """The character of each of the 256 bytes. Raises KeyError for a character set that is not in SINGLE_BYTE."""
     codec, exceptions = _SINGLE_BYTE_CODECS[charset]
-    made = [bytes([byte]).decode(codec, "replace").replace("\ufffd", "?") for byte in range(256)]
+    characters = [bytes([byte]).decode(codec, "replace").replace("\ufffd", "?") for byte in range(256)]
     for first, run in exceptions.items():
-        made[first : first + len(run)] = run
-    return tuple(made)
+        characters[first : first + len(run)] = run
+    return tuple(characters)
 
 
 # ---------------------------------------------------------------- East Asian
@@ -286,13 +286,13 @@ def _bytes(ranges: str) -> list[int]:
 
 def _exceptions(runs: Mapping[int, str]) -> dict[int, str]:
     """Runs of more than one character stay within rows of 94, A1 to FE, in each byte."""
-    found = {}
+    exceptions = {}
     for code, run in runs.items():
         row, column = code >> 8, (code & 0xFF) - _ROW_FIRST
         for k, character in enumerate(run):
             place = code if len(run) == 1 else _cell(row, column + k)
-            found[place] = character
-    return found
+            exceptions[place] = character
+    return exceptions
 
 
 def _cell(row: int, column: int) -> int:

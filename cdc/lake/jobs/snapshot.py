@@ -209,13 +209,13 @@ def remove_useless(config: DestinationConfig) -> list[str]:
     from cdc.snapshot.files import all_snapshots
 
     kept = open_store(config).removed_seq()
-    found = []
+    removed = []
     for files in all_snapshots(config):
         loaded = files.loaded()
         if loaded is not None and loaded.low_seq < kept:
             files.remove()
-            found.append(files.info.table)
-    return found
+            removed.append(files.info.table)
+    return removed
 
 
 def _may_be_older(error: CdcError, files: SnapshotFiles) -> bool:

@@ -37,11 +37,11 @@ class ShownRow(NamedTuple):
 
 def add_sums(first: Mapping[int, BucketSum], second: Mapping[int, BucketSum], sign: int = 1) -> dict[int, BucketSum]:
     """Adds the sums of the second to those of the first, or subtracts them with ``sign=-1``."""
-    found = dict(first)
+    sums = dict(first)
     for bucket, (rows, total) in second.items():
-        known = found.get(bucket, BucketSum(0, 0))
-        found[bucket] = BucketSum(known.rows + sign * rows, known.total + sign * total)
-    return found
+        known = sums.get(bucket, BucketSum(0, 0))
+        sums[bucket] = BucketSum(known.rows + sign * rows, known.total + sign * total)
+    return sums
 
 
 def differing(first: Mapping[int, BucketSum], second: Mapping[int, BucketSum]) -> list[int]:
@@ -100,12 +100,12 @@ class Narrowing:
 
     def findings(self) -> list[Finding]:
         """Returns the keys that differ, in order."""
-        found = []
+        findings = []
         for name, key in sorted(self._keys.items()):
             one = self._keyed(name, key) if self._has_key and key.changes else self._plain(name, key)
             if one is not None:
-                found.append(one)
-        return found
+                findings.append(one)
+        return findings
 
     def _plain(self, name: str, key: _Key) -> Finding | None:
         delta = Counter(key.delta)
@@ -134,13 +134,13 @@ def _states(changes: list[KeyedRow]) -> list[tuple[int, tuple[int, ...]]]:
     first change has them, then after each change."""
     first = changes[0]
     current: Counter[int] = Counter([first.checksum] if first.sign < 0 else [])
-    found = [(0, _listed(current))]
+    states = [(0, _listed(current))]
     for change in changes:
         current = Counter() if change.sign < 0 else Counter([change.checksum])
-        if found[-1][0] == change.seq:
-            found.pop()  # inside one transaction only its end is visible
-        found.append((change.seq, _listed(current)))
-    return found
+        if states[-1][0] == change.seq:
+            states.pop()  # inside one transaction only its end is visible
+        states.append((change.seq, _listed(current)))
+    return states
 
 
 def _listed(rows: Counter[int]) -> tuple[int, ...]:

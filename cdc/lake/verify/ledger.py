@@ -79,7 +79,7 @@ def read_commits(
 ) -> list[LedgerEntry]:
     """Returns the entries in a Delta table's history (``DeltaTable.history()``), oldest first. Commits of other writers
     are ignored."""
-    found = []
+    commits = []
     for commit in history:
         try:
             entry: Any = json.loads(commit.get("userMetadata") or "null")
@@ -89,7 +89,7 @@ def read_commits(
             continue
         if int(entry.get("generation", 0)) != generation:
             continue
-        found.append(
+        commits.append(
             LedgerEntry(
                 version=int(commit["version"]),
                 batch=int(entry["batch"]),
@@ -103,7 +103,7 @@ def read_commits(
                 rebuild=_rebuild(entry),
             )
         )
-    return sorted(found, key=lambda commit: commit.version)
+    return sorted(commits, key=lambda commit: commit.version)
 
 
 def _rebuild(entry: Mapping[str, Any]) -> str | None:

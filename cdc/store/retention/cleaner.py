@@ -180,13 +180,15 @@ def backlogs(
     reader: StoreReader, holders: Sequence[Holder], *, lost_after_s: float, now_us: int
 ) -> list[SubscriberBacklog]:
     """Returns the transactions that each subscriber has not acked, and which subscribers seem lost."""
-    found = []
+    backlogs = []
     for holder in holders:
         backlog = reader.backlog(max(holder.acked_seq, 0))
         since = backlog.oldest_store_time_us
         lost = since is not None and now_us - since > lost_after_s * 1e6
-        found.append(SubscriberBacklog(holder.name, holder.acked_seq, backlog.transactions, backlog.bytes, since, lost))
-    return found
+        backlogs.append(
+            SubscriberBacklog(holder.name, holder.acked_seq, backlog.transactions, backlog.bytes, since, lost)
+        )
+    return backlogs
 
 
 def _why(

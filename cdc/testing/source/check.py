@@ -19,7 +19,7 @@ def find_problems(store: Path, history: History, *, whole: bool = True, before: 
     every transaction of the history once, byte for byte, and ``select`` must cover all of them. With ``whole=False``
     the store may end early, but not before the seq ``before``. Nothing may write to the store meanwhile.
     """
-    found: list[str] = []
+    problems: list[str] = []
     expected = history.expected()
     stored: dict[int, bytes] = {}
     last = -1
@@ -27,26 +27,26 @@ def find_problems(store: Path, history: History, *, whole: bool = True, before: 
         data = segment.read_bytes()
         at = _header_size(data)
         if at is None:
-            found.append(f"{segment.name} has no complete header")
+            problems.append(f"{segment.name} has no complete header")
             continue
         for entry in read_entries(segment):
             seq, offset, length = int(entry["seq"]), int(entry["offset"]), int(entry["length"])
             if seq <= last:
-                found.append(f"{segment.name}: seq {seq} comes after {last}")
+                problems.append(f"{segment.name}: seq {seq} comes after {last}")
             last = seq
             if not length:
                 continue
             if offset != at:
-                found.append(f"{segment.name}: a transaction begins at {offset}, and the one before it ends at {at}")
+                problems.append(f"{segment.name}: a transaction begins at {offset}, and the one before it ends at {at}")
             at = offset + length
             if seq in stored:
-                found.append(f"{segment.name}: duplicate seq {seq}")
+                problems.append(f"{segment.name}: duplicate seq {seq}")
             stored[seq] = data[offset:at]
         if at != len(data):
-            found.append(f"{segment.name}: {len(data) - at} bytes follow the last transaction")
-    found += _compare(stored, expected, whole=whole, before=before)
-    found += _selected(store, stored)
-    return found
+            problems.append(f"{segment.name}: {len(data) - at} bytes follow the last transaction")
+    problems += _compare(stored, expected, whole=whole, before=before)
+    problems += _selected(store, stored)
+    return problems
 
 
 def _header_size(data: bytes) -> int | None:

@@ -133,10 +133,10 @@ def _sentences(error: dict[str, Any]) -> str:
 
 def _clients(status: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Returns the subscribers of a destination, with their positions and outstanding batches."""
-    found = []
+    clients = []
     for one in [] if status is None else status["subscriptions"]:
         behind = one["behind"]
-        found.append(
+        clients.append(
             {
                 "name": one["name"],
                 "acked": seq_text(one["acked_seq"]) if one["acked_seq"] else "nothing",
@@ -150,4 +150,4 @@ def _clients(status: dict[str, Any] | None) -> list[dict[str, Any]]:
                 "problems": [text.removeprefix("Alarm: ") for text in alarms([one])],
             }
         )
-    return found
+    return clients

@@ -85,7 +85,7 @@ class Board:
         """Returns a row for each configuration file, in their order. ``batches``: also the newest acked batches."""
         looks = [(file, self._look(file, batches)) for file in files]
         deadline = time.monotonic() + self._wait_s
-        found = []
+        rows = []
         for file, look in looks:
             look.done.wait(max(0.0, deadline - time.monotonic()))
             row = look.row
@@ -95,8 +95,8 @@ class Board:
                     file.stem,
                     error=f"no answer for {waited:.0f} s: the disk, the server of the store, or the lake hangs",
                 )
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def _look(self, file: Path, batches: bool) -> _Look:
         with self._lock:

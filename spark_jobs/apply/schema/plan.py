@@ -311,16 +311,16 @@ def _ignoring(wanted: Plan, there: Sequence[DeltaColumn]) -> Plan:
 
 def _differences(wanted: Plan, there: Sequence[DeltaColumn]) -> list[str]:
     stay = {c.was.physical: c for c in wanted.columns if c.was is not None}
-    found = [f"drops the column {c.name}" for c in there if c.physical not in stay]
+    differences = [f"drops the column {c.name}" for c in there if c.physical not in stay]
     for column in wanted.columns:
         if column.was is None:
-            found.append(f"adds the column {column.name}")
+            differences.append(f"adds the column {column.name}")
         elif column.was.name != column.name:
-            found.append(f"renames the column {column.was.name} to {column.name}")
+            differences.append(f"renames the column {column.was.name} to {column.name}")
         elif column.was.type != column.type:
-            found.append(f"changes the type of {column.name} to {column.type.simpleString()}")
+            differences.append(f"changes the type of {column.name} to {column.type.simpleString()}")
         elif column.value is not None:
-            found.append(f"changes the values of {column.name}")
-    if not found and [c.name for c in wanted.columns] != [c.name for c in there]:
-        found.append("changes the order of columns")
-    return found
+            differences.append(f"changes the values of {column.name}")
+    if not differences and [c.name for c in wanted.columns] != [c.name for c in there]:
+        differences.append("changes the order of columns")
+    return differences
