@@ -157,11 +157,11 @@ def canal_server(conf: Path, log: Path, port: int = 0) -> Iterator[tuple[subproc
         process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "NO_COLOR": "1"})
     try:
         deadline = time.monotonic() + 120
-        while (found := re.search(r"to Canal's clients at \S+:(\d+)\.", log.read_text(errors="replace"))) is None:
+        while (match := re.search(r"to Canal's clients at \S+:(\d+)\.", log.read_text(errors="replace"))) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"cdc server did not start: {log.read_text(errors='replace')}")
             time.sleep(0.05)
-        yield process, int(found[1])
+        yield process, int(match[1])
     finally:
         process.terminate()
         process.wait(60)

@@ -74,10 +74,10 @@ def inserts_cold(options: Options, _: Collection[str]) -> Iterator[Measurement]:
         runs = _cold_runs(work, options.rounds, options.rows)
     yield Measurement(
         "inserts-cold",
-        value=median(one.seconds for one in runs),
-        ours_s=median(one.seconds for one in runs),
-        cpu_s=median(one.cpu_s for one in runs),
-        peak_mb=max(one.peak_mb for one in runs),
+        value=median(run.seconds for run in runs),
+        ours_s=median(run.seconds for run in runs),
+        cpu_s=median(run.cpu_s for run in runs),
+        peak_mb=max(run.peak_mb for run in runs),
     )
 
 
@@ -119,8 +119,8 @@ def ten_tables(options: Options, chosen: Collection[str]) -> Iterator[Measuremen
         work.fill(tables, changes)
         if {"ten-cold", "ten-cold-memory"} & set(chosen):
             runs = _cold_runs(work, options.rounds, 2 * TABLES * EACH)
-            seconds, cpu_s = median(one.seconds for one in runs), median(one.cpu_s for one in runs)
-            peak_mb = max(one.peak_mb for one in runs)
+            seconds, cpu_s = median(run.seconds for run in runs), median(run.cpu_s for run in runs)
+            peak_mb = max(run.peak_mb for run in runs)
             yield Measurement("ten-cold", value=seconds, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)
             yield Measurement("ten-cold-memory", value=peak_mb / 1024, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)
         if "ten-connect" in chosen:
@@ -135,8 +135,8 @@ def _by_deltalake(work: Prepared, options: Options) -> Measurement:
         return Measurement("ten-deltalake", skipped=reason)
     more = ", small_batches: {engine: deltalake, max_rows: 100000}"
     runs = _cold_runs(work, options.rounds, 2 * TABLES * EACH, more)
-    seconds, cpu_s = median(one.seconds for one in runs), median(one.cpu_s for one in runs)
-    peak_mb = max(one.peak_mb for one in runs)
+    seconds, cpu_s = median(run.seconds for run in runs), median(run.cpu_s for run in runs)
+    peak_mb = max(run.peak_mb for run in runs)
     return Measurement("ten-deltalake", value=seconds, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)
 
 

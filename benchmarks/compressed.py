@@ -110,8 +110,8 @@ def measure(server_kind: str, kind: str, rows: int, rounds: int, *, on: bool) ->
             min(_tool(server, folder / "raw", file).cpu_s for _ in range(rounds)) for file in (files[0], files[-1])
         )
         stored = sum(file.stat().st_size for file in (folder / "store" / "segments").glob("*.binlog"))
-        cpu_s = min(one.cpu_s for one in runs) - empty_s
-        return Result(max(cpu_s, 0.001), binlog_bytes(server), stored, max(one.peak_mb for one in runs), raw_s - idle_s)
+        cpu_s = min(run.cpu_s for run in runs) - empty_s
+        return Result(max(cpu_s, 0.001), binlog_bytes(server), stored, max(run.peak_mb for run in runs), raw_s - idle_s)
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ class Results(Strict):
     lines: tuple[Measurement, ...]
 
     def measurements(self) -> dict[str, Measurement]:
-        return {one.line: one for one in self.lines}
+        return {line.line: line for line in self.lines}
 
     def pace(self) -> float | None:
         """Returns how many times as long the machine took as the one for which goals in seconds are meant, by Spark's
@@ -131,7 +131,7 @@ def make(
 def refuse_partial(old: Results | None, lines: Collection[str], rows: int) -> None:
     """Raises ResultsError if a run of these lines cannot be added to the kept results: all lines of the page have the
     same rows and versions."""
-    if old is None or set(lines) >= {one.line for one in old.lines}:
+    if old is None or set(lines) >= {line.line for line in old.lines}:
         return
     now = current_versions()
     different = sorted(name for name in {*now, *old.versions} if now.get(name) != old.versions.get(name))
@@ -145,10 +145,10 @@ def refuse_partial(old: Results | None, lines: Collection[str], rows: int) -> No
 
 def merged(old: Results | None, new: Results) -> Results:
     """Returns the new results with the old ones of lines that the new run left out; see :func:`refuse_partial`."""
-    known = {one.line: one for one in new.lines}
-    if old is None or known.keys() >= {one.line for one in old.lines}:
+    known = {line.line: line for line in new.lines}
+    if old is None or known.keys() >= {line.line for line in old.lines}:
         return new
-    known = {one.line: one for one in old.lines} | known
+    known = {line.line: line for line in old.lines} | known
     return old.model_copy(update={"lines": tuple(known[name] for name in BY_NAME if name in known)})
 
 

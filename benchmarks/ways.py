@@ -45,7 +45,7 @@ def by_window(ranges: Sequence[Any]) -> Iterator[None]:
             "table": reader.table, "images": reader.images, "columns": reader.columns, "values": reader.values,
             "after_seq": str(reader.after_seq), "upto_seq": str(reader.upto_seq),
             "schema": None if reader.schema is None else reader.schema.model_dump_json(),
-            "ranges": json.dumps([one.model_dump() for one in ranges]),
+            "ranges": json.dumps([byte_range.model_dump() for byte_range in ranges]),
         }  # fmt: skip
         given = {name: value for name, value in options.items() if value is not None}
         return session.spark.read.format(register(session.spark)).schema(reader.fields).options(**given).load()

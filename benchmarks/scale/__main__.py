@@ -149,7 +149,7 @@ def stored_bytes(config: DestinationConfig) -> int:
 
 def requests(tables: int) -> tuple[Requests, ...]:
     done = run([sys.executable, "-m", "benchmarks.scale.requests", "--tables", str(tables)])
-    return tuple(Requests.model_validate(one) for one in json.loads(done.output.splitlines()[-1]))
+    return tuple(Requests.model_validate(load) for load in json.loads(done.output.splitlines()[-1]))
 
 
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class Airflow(RealAirflow):
 
     def cpu_s(self) -> float:
         """Returns the CPU seconds of Airflow's processes."""
-        return Look().usage([one.pid for one in self.processes.values()]).cpu_s
+        return Look().usage([process.pid for process in self.processes.values()]).cpu_s
 
     @contextmanager
     def sampled(self) -> Iterator[list[tuple[int, int]]]:
@@ -230,7 +230,7 @@ class Airflow(RealAirflow):
             ]
             window = self._window(before, time.monotonic() - began, slots)
         self.wait_quiet(len(self.destinations.names))
-        latencies = [one.seconds for one in commits]
+        latencies = [commit.seconds for commit in commits]
         return Traffic(
             window=window,
             destinations=active,
@@ -245,15 +245,15 @@ class Airflow(RealAirflow):
     def _steps(self, commits: list[_Commit]) -> dict[str, float]:
         """Returns the median seconds of each step from a commit to its Delta table."""
         steps: dict[str, list[float]] = defaultdict(list)
-        for name in {one.destination for one in commits}:
+        for name in {commit.destination for commit in commits}:
             dag_id = f"apply_{name}"
             runs = [(_seconds(run["start_date"]), run["dag_run_id"]) for run in self.runs(dag_id)]
-            for one in commits:
-                started = next(((at, run) for at, run in runs if one.destination == name and at > one.at), None)
+            for commit in commits:
+                started = next(((at, run) for at, run in runs if commit.destination == name and at > commit.at), None)
                 if started is None:
                     continue
                 tasks = self.tasks(dag_id, started[1])
-                at = [one.at, started[0]]
+                at = [commit.at, started[0]]
                 for task in ("fetch", "merge"):
                     if tasks[task]["start_date"] is None:
                         break

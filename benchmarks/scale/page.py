@@ -175,12 +175,12 @@ def _requests(results: Results) -> Iterator[str]:
         ("work", "tables", "requests for each table", "requests"),
         [
             (
-                one.work,
-                f"{one.tables or ''}",
-                _per_table(one),
-                ", ".join(f"{method} {count}" for method, count in one.counts.items()) or "none",
+                request.work,
+                f"{request.tables or ''}",
+                _per_table(request),
+                ", ".join(f"{method} {count}" for method, count in request.counts.items()) or "none",
             )
-            for one in results.requests
+            for request in results.requests
         ],
     )
     yield _text(
@@ -262,12 +262,12 @@ def _run_cpu_s(results: Results) -> float:
 
 
 def _idle_requests(results: Results) -> float:
-    one = next(one for one in results.requests if one.work == UNCHANGED)
+    one = next(request for request in results.requests if request.work == UNCHANGED)
     return one.total / one.tables
 
 
 def _changed_requests(results: Results) -> int:
-    return next(one for one in results.requests if one.work == CHANGED).total
+    return next(request for request in results.requests if request.work == CHANGED).total
 
 
 # --- texts

@@ -49,9 +49,9 @@ class Look:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             user, system, waited_user, waited_system = (int(value) / _TICKS for value in fields[11:15])
-            found = _Process(int(fields[1]), user + system, waited_user + waited_system)
-            self._all[int(entry.name)] = found
-            self._children[found.parent].append(int(entry.name))
+            process = _Process(int(fields[1]), user + system, waited_user + waited_system)
+            self._all[int(entry.name)] = process
+            self._children[process.parent].append(int(entry.name))
 
     def tree(self, roots: Iterable[int]) -> list[int]:
         """Returns these processes and their descendants."""

@@ -90,8 +90,8 @@ class Bench:
 
     def counted(self, part: str) -> dict[str, int]:
         """Returns the requests so far by method: those for the table ``busy``, for the ``idle`` ones, or ``other``."""
-        found = Counter(one.split()[0] for one in self._s3.requests if _part_of(one) == part)
-        return dict(sorted(found.items()))
+        counter = Counter(request.split()[0] for request in self._s3.requests if _part_of(request) == part)
+        return dict(sorted(counter.items()))
 
     def begin(self) -> None:
         """Forgets what was counted and what this process knows of tables, as at the start of a process."""

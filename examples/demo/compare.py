@@ -54,7 +54,7 @@ class Comparison:
 
 def compare(shop: Shop, lake: Path) -> list[Comparison]:
     """Compares all tables of the shop. Call it when nothing writes to the shop and everything is applied."""
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     with shop.account.connect(shop.name) as connection, connection.cursor() as cursor:
         for table, key in TABLES.items():
             cursor.execute(f"SELECT * FROM `{table}`")
@@ -65,8 +65,8 @@ def compare(shop: Shop, lake: Path) -> list[Comparison]:
             reader = QueryBuilder().register("t", delta)  # reads column mapping, which to_pandas() does not
             rows = pa.table(reader.execute("SELECT * FROM t")).to_pylist()
             read = sorted((_plain_row(tuple(r[c] for c in columns)) for r in rows), key=lambda r: [r[i] for i in at])
-            found.append(Comparison(table, columns, source, read, delta.version()))
-    return found
+            comparisons.append(Comparison(table, columns, source, read, delta.version()))
+    return comparisons
 
 
 def verdict(comparisons: list[Comparison]) -> Table:

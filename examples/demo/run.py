@@ -150,7 +150,7 @@ class Demo:
 
     def _next_run(self, airflow: AirflowServer, step: Step, after: str | None) -> Run:
         """Returns the first run later than ``after`` that has ended and has merged a batch."""
-        found: list[Run] = []
+        runs: list[Run] = []
 
         def over() -> bool:
             for run in _later(airflow.runs(APPLY), after):
@@ -158,12 +158,12 @@ class Demo:
                 if run["state"] not in OVER:
                     step.update(_progress(tasks))
                 elif tasks.get("merge") not in ("skipped", None):
-                    found.append(run)
+                    runs.append(run)
                     return True
             return False
 
         self._until(step, over)
-        return found[0]
+        return runs[0]
 
     def _good_run(self, airflow: AirflowServer, step: Step, after: str | None) -> Run:
         """Returns the next run. Raises AirflowError if it fails."""

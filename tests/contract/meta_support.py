@@ -37,13 +37,13 @@ def base(make: functools.partial[ZooKeeperMeta]) -> str:
 @contextmanager
 def client(server: Server) -> Iterator[Any]:
     """Yields a client of the test's own."""
-    found = KazooClient(server.url)
-    found.start()
+    client = KazooClient(server.url)
+    client.start()
     try:
-        yield found
+        yield client
     finally:
-        found.stop()
-        found.close()
+        client.stop()
+        client.close()
 
 
 class Proxy:

@@ -99,7 +99,7 @@ class Destination:
             self._running.callback(run.end)
         self._running.callback(self.served.close)
         meta = self.served.meta
-        positions = [one.position() for one in meta.read().subscriptions.values()]
+        positions = [subscription.position() for subscription in meta.read().subscriptions.values()]
         is_new = not (config.store.path / "store.json").exists()
         settings = config.store
         log = TransactionLog(settings.path, destination="shop", segment_bytes=settings.segment_bytes)
@@ -162,12 +162,12 @@ class TcpStore(EventStore):
 
     def put(self, transactions: Sequence[Transaction], *, timeout_s: float | None = None) -> PutStatus:
         self._check_open()
-        for one in transactions:
-            gtid = one.position.gtid
+        for transaction in transactions:
+            gtid = transaction.position.gtid
             assert gtid is not None
-            self._by_gtid.setdefault(gtid, one)
-            if self._latest is None or one.seq > self._latest.seq:
-                self._latest = one
+            self._by_gtid.setdefault(gtid, transaction)
+            if self._latest is None or transaction.seq > self._latest.seq:
+                self._latest = transaction
         return self.destination.put(transactions, timeout_s)
 
     def try_put(self, transactions: Sequence[Transaction]) -> PutStatus:
@@ -246,7 +246,7 @@ class TcpStore(EventStore):
                 return
             if not batch.transactions:
                 return
-            seqs = {one.seq for one in batch.transactions}
+            seqs = {transaction.seq for transaction in batch.transactions}
             first = next((n for n, one in enumerate(self._got) if one.seq in seqs), None)
             if first is None:
                 raise BatchError("the batch is not outstanding", place=str(batch.start))

@@ -160,7 +160,9 @@ def test_until_waits_for_the_store_and_says_when_nothing_is_left(config: Destina
 def test_the_paths_of_a_batch_are_uris_of_the_server(service: RemoteBatchService, config: DestinationConfig) -> None:
     lease = get(service)
     place = service._connection.place
-    assert [one.path for one in lease.manifest.ranges] == [f"towpath+{place}/000-0000000-00000000004.binlog"]
+    assert [byte_range.path for byte_range in lease.manifest.ranges] == [
+        f"towpath+{place}/000-0000000-00000000004.binlog"
+    ]
     assert lease.manifest.schema_path == f"towpath+{place}/schemas/0.json"
     assert str(config.store.path) not in lease.manifest.model_dump_json()
 

@@ -12,11 +12,11 @@ from cdc.testing.meta_contract import MakeMeta, MetaContract
 class TestMemory(MetaContract):
     @pytest.fixture
     def make_meta(self) -> MakeMeta:
-        found: list[MemoryMeta] = []
+        metas: list[MemoryMeta] = []
 
         def make(*, lock_wait_s: float = 30.0) -> Meta:
-            if not found:  # it lives only as long as the object
-                found.append(MemoryMeta("shop", lock_wait_s=lock_wait_s))
-            return found[0]
+            if not metas:  # it lives only as long as the object
+                metas.append(MemoryMeta("shop", lock_wait_s=lock_wait_s))
+            return metas[0]
 
         return make

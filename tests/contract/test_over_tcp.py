@@ -70,9 +70,9 @@ def destination(
 ) -> Iterator[Destination]:
     monkeypatch.setattr("cdc.config.memory.SHARED_MEMORY", tmp_path / "memory")
     (tmp_path / "memory").mkdir()
-    found = Destination(tmp_path, kind, lambda: str(request.getfixturevalue("zookeeper").url))
-    yield found
-    found.stop()
+    destination = Destination(tmp_path, kind, lambda: str(request.getfixturevalue("zookeeper").url))
+    yield destination
+    destination.stop()
 
 
 class TestStoreOverTcp(StoreContract):
@@ -81,8 +81,8 @@ class TestStoreOverTcp(StoreContract):
 
     @pytest.fixture(params=_params(QUICK))
     def kind(self, request: pytest.FixtureRequest) -> Kind:
-        found: Kind = request.param
-        return found
+        kind: Kind = request.param
+        return kind
 
     @pytest.fixture
     def make_store(self, destination: Destination) -> MakeStore:
@@ -143,7 +143,7 @@ for _name in NOT_ASKED:
 
 def ids(batches: Sequence[Batch]) -> list[int]:
     """The rows of batches."""
-    return [int(row.new["id"] or 0) for one in batches for entry in one.entries for row in entry.rows]
+    return [int(row.new["id"] or 0) for batch in batches for entry in batch.entries for row in entry.rows]
 
 
 def every(connector: TcpConnector, *, ack: bool = True) -> list[Batch]:

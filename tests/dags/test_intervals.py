@@ -113,8 +113,8 @@ def event(interval: TableInterval, minute: int, key: str = "k") -> Any:
 def test_a_consumer_reads_the_newest_event_of_its_interval() -> None:
     asset = table_asset("shop", "shop.orders")
     events = [event(made(rows=5), 1), event(made(rows=6), 9), event(made(rows=7), 3)]
-    found = TableInterval.of({**context("k"), "triggering_asset_events": {asset: events}}, asset)
-    assert (found.rows, found.seqs) == (6, {"after_seq": 1, "last_seq": 9})
+    interval = TableInterval.of({**context("k"), "triggering_asset_events": {asset: events}}, asset)
+    assert (interval.rows, interval.seqs) == (6, {"after_seq": 1, "last_seq": 9})
     assert TableInterval.from_extra(made().as_extra()) == made()
     other = [event(made(), 1), event(made(), 2, "l")]
     with pytest.raises(UsageError, match="events of 2 intervals"):

@@ -90,7 +90,7 @@ class Setup:
         if not ids:
             return []
         events = self.airflow._ask("GET", "/assets/events", params={"asset_id": ids[0], "limit": 100})["asset_events"]
-        ours = [one for one in events if one["partition_key"] == key(start)]
+        ours = [event for event in events if event["partition_key"] == key(start)]
         return [one["extra"] for one in sorted(ours, key=lambda one: str(one["timestamp"]))]
 
     def reported(self, run: dict[str, Any]) -> Any:
@@ -212,7 +212,7 @@ def test_a_cleared_hour_is_published_again_with_the_same_transactions(setup: Set
     setup.airflow.clear(INTERVALS, run["dag_run_id"], ["publish"])
     setup.airflow.wait(lambda: len(setup.events("orders", setup.last)) > before, "another event")
     events = setup.events("orders", setup.last)
-    assert len({(one["after_seq"], one["last_seq"], one["rows"]) for one in events}) == 1
+    assert len({(event["after_seq"], event["last_seq"], event["rows"]) for event in events}) == 1
     again = setup.run_of(CONSUMER, setup.last, number=2)
     assert setup.reported(again)["changes"] == {"delete": 1, "insert": 1}
 

@@ -218,7 +218,7 @@ def test_a_destination(setup: Setup) -> None:
     lines = setup.browser.find_elements(By.CSS_SELECTOR, ".chart svg line[stroke-linecap]")
     assert len(lines) >= 8
     errors = [one for one in setup.browser.get_log("browser") if one["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
-    assert [one for one in errors if "/towpath/" in one["message"]] == []
+    assert [error for error in errors if "/towpath/" in error["message"]] == []
     setup.picture("destination")
 
 

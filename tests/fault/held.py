@@ -71,7 +71,9 @@ class Driver:
 
     def kill(self, whom: Whom) -> None:
         """Kills with -9. A JVM whose process is killed alone goes on with its statements until it notices."""
-        self._jvms = [one for one in psutil.Process(self._process.pid).children(recursive=True) if one.name() == "java"]
+        self._jvms = [
+            child for child in psutil.Process(self._process.pid).children(recursive=True) if child.name() == "java"
+        ]
         assert bool(self._jvms) != (whom == "client"), f"{len(self._jvms)} JVMs to kill"
         if whom in ("both", "JVM"):
             _kill(self._jvms)
@@ -87,9 +89,9 @@ class Driver:
 
 
 def _kill(processes: list[psutil.Process]) -> None:
-    for one in processes:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
+            process.kill()
     psutil.wait_procs(processes, 30)
 
 

@@ -143,7 +143,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def jvms(process: psutil.Process) -> list[psutil.Process]:
-    return [one for one in process.children(recursive=True) if one.name() == "java"]
+    return [child for child in process.children(recursive=True) if child.name() == "java"]
 
 
 def test_the_process_of_a_merge_is_killed(setup: Setup) -> None:
@@ -165,7 +165,7 @@ def test_a_merge_in_spark_is_killed(setup: Setup, whom: str) -> None:
     assert setup.airflow.wait_run(APPLY, run) == "success"
     assert setup.airflow.tasks(APPLY, run)["merge"]["try_number"] == 2
     psutil.wait_procs(drivers, 30)
-    assert not any(one.is_running() for one in drivers), "a driver outlives its task"
+    assert not any(driver.is_running() for driver in drivers), "a driver outlives its task"
     setup.require_level()
 
 

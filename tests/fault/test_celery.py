@@ -287,7 +287,7 @@ def test_traffic_with_kills(setup: Setup) -> None:
     minutes = (time.monotonic() - began) / 60
     committed = setup.traffic.transactions
     setup.require_level()
-    runs = Counter(str(one["state"]) for one in setup.airflow.runs(APPLY))
+    runs = Counter(str(run["state"]) for run in setup.airflow.runs(APPLY))
     print(f"{minutes:.1f} minutes, {committed} transactions, last runs {dict(runs)}, kills {dict(setup.kills)}")
     setup.traffic.run(5)
     setup.require_level()

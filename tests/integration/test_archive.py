@@ -242,8 +242,8 @@ def require_whole_archive(loop: Loop) -> None:
     assert newest is not None
     assert verify(archive).faults == []
     names = [path.name for path in list_segments(loop.config.store.path)]
-    assert [one.name for one in newest.segments][-len(names) + 1 :] == names[:-1]
-    assert not any(one.gap for one in newest.segments)
+    assert [segment.name for segment in newest.segments][-len(names) + 1 :] == names[:-1]
+    assert not any(segment.gap for segment in newest.segments)
 
 
 @pytest.mark.long

@@ -50,9 +50,9 @@ def template(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Site:
 def site(template: Site, server: Server, tmp_path: Path) -> Site:
     """Returns a copy of it with a server id of its own. The outstanding batch's manifest names the template's files."""
     shutil.copytree(template.folder, tmp_path / "site")
-    found = Site(tmp_path / "site")
-    found.configure(server.url, DB, more=MORE)
-    return found
+    site = Site(tmp_path / "site")
+    site.configure(server.url, DB, more=MORE)
+    return site
 
 
 def decode(site: Site) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def test_every_way_gives_the_same_rows(
     ranges = segment(tmp_path, kind)
     for images in ("after", "both"):
         reader, _ = reader_of(kind, table, images)
-        splits = input_splits([_range(one) for one in ranges], 0, 1, reader.table, ALL_TABLES)
+        splits = input_splits([_range(byte_range) for byte_range in ranges], 0, 1, reader.table, ALL_TABLES)
         assert len(splits) > 2
         wanted = rows_of(by_data_source(spark, reader, ranges))
         assert len(wanted) > 3
@@ -119,7 +119,7 @@ def test_pieces_without_rows_end_no_local_relation(spark: SparkSession) -> None:
 def test_an_executor_with_another_version_is_refused(tmp_path: Path) -> None:
     ranges = segment(tmp_path, "mysql9")
     reader, _ = reader_of("mysql9", "kinds", "after")
-    splits = input_splits([_range(one) for one in ranges], 0, 1, reader.table, ALL_TABLES)
+    splits = input_splits([_range(byte_range) for byte_range in ranges], 0, 1, reader.table, ALL_TABLES)
     other = replace(reader, version="0.0.0", splits=tuple(splits))
     with pytest.raises(RuntimeError, match=r"VersionError.*the driver runs towpath 0\.0\.0"):
         next(other([pa.RecordBatch.from_pydict({"id": [0]})]))

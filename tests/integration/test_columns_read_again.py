@@ -282,4 +282,4 @@ def test_rows_that_change_while_they_are_read(tmp_path: Path, mariadb11: Server,
     for row in loop.present("versions", "true"):
         if row["u"] is not None:
             values.setdefault(row["o"], set()).add(row["u"])
-    assert len(values) >= 400 and all(len(one) == 1 for one in values.values())
+    assert len(values) >= 400 and all(len(value) == 1 for value in values.values())

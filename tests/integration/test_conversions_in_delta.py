@@ -48,8 +48,8 @@ FOLLOWED = {
     params=["mysql9", *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb11", "mariadb10", "mysql56"))],
 )
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
     assert second.kept_for_h == 2
     loop.require_equal("t")
     version = loop.version("t")
-    assert [one.files_removed for one in pipeline.maintain_tables(loop.config, vacuum=False)] == [0, 0]
+    assert [table.files_removed for table in pipeline.maintain_tables(loop.config, vacuum=False)] == [0, 0]
     assert loop.version("t") == version, "nothing changed, so nothing is committed"
 
     loop.sql("DELETE FROM t WHERE id = 2")

@@ -81,7 +81,7 @@ def test_the_whole_loop(mysql9: Server, tmp_path: Path, database: Database, s3: 
     loop.capture()
     assert [f.level for f in check_local.examine(loop.config) if f.subject == "target"] == ["ok"]
     loop.apply_all()
-    first = max(one.last_seq for one in open_batches(loop.config).acked_manifests())
+    first = max(manifest.last_seq for manifest in open_batches(loop.config).acked_manifests())
     for name in NAMES:
         loop.sql(f"UPDATE `{name}` SET v = 'c' WHERE id = 2", f"INSERT INTO `{name}` VALUES (3, 'd')")
     loop.capture()

@@ -27,16 +27,16 @@ Database = Callable[[Server], str]
 
 @pytest.fixture
 def loop(tmp_path: Path, mysql9: Server, database: Database) -> Loop:
-    found = Loop(tmp_path, mysql9, database(mysql9), apply="on_error: park")
-    found.sql(
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply="on_error: park")
+    loop.sql(
         "CREATE TABLE a (id INT PRIMARY KEY, v INT)",
         "CREATE TABLE b (id INT PRIMARY KEY, v INT)",
         "INSERT INTO a VALUES (1, 1), (2, 2)",
         "INSERT INTO b VALUES (1, 1), (2, 2)",
     )
-    found.capture()
-    found.apply_all()
-    return found
+    loop.capture()
+    loop.apply_all()
+    return loop
 
 
 def parked(loop: Loop) -> dict[str, ParkedTable]:

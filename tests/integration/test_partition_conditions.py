@@ -129,9 +129,9 @@ def test_spark_chooses_the_rows_of_each_partition(
             if frame is None:
                 frame = spark.createDataFrame([_plain(row, fields) for row in rows], t.StructType(fields)).cache()
             there = [DeltaColumn(field.name, field.name, field.dataType) for field in fields]
-            names = [one.name for one in partitions.partitions]
+            names = [partition.name for partition in partitions.partitions]
             if partitions.sub_method and kind == "mysql9":
-                names += [sub for one in partitions.partitions for sub in one.names_of_subpartitions(3)]
+                names += [sub for partition in partitions.partitions for sub in partition.names_of_subpartitions(3)]
             cursor.execute(f"SELECT id FROM {table}")
             inside = {row[0] for row in cursor.fetchall()}  # a value that has no partition was left out
             for name in names:

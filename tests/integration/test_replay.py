@@ -48,7 +48,7 @@ def last_seq(loop: Loop) -> int:
 def require_equal_sums(loop: Loop) -> None:
     """Each table, also a changelog that was built again, is equal to the source."""
     report = pipeline.verify(loop.config)
-    assert {one.table: (one.ok, one.checksums.differences) for one in report.tables} == {
+    assert {table.table: (table.ok, table.checksums.differences) for table in report.tables} == {
         f"{loop.db}.{mode}": (True, []) for mode in MODES
     }
 

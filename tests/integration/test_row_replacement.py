@@ -32,15 +32,15 @@ Ways = list[str]
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     """How each table was merged: ``rows`` or ``statement``."""
-    found: Ways = []
+    ways: Ways = []
 
     def seen(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
         replaced = row_replacement.replace_rows(jvm, known, new, marks=marks)
-        found.append("statement" if replaced is None else "rows")
+        ways.append("statement" if replaced is None else "rows")
         return replaced
 
     monkeypatch.setattr(commit, "replace_rows", seen)
-    return found
+    return ways
 
 
 def values(rows: range, text: str) -> str:

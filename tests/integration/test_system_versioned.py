@@ -32,7 +32,7 @@ def test_a_versioned_table_is_refused_from_the_start(
     loop.sql("CREATE TABLE plain (id INT PRIMARY KEY)", TABLES[kind])
     loop.sql("INSERT INTO v (id, n) VALUES (1, 1)", "UPDATE v SET n = 2", "INSERT INTO plain VALUES (1)")
     errors = [one for one in check_source(loop.config) if one.level == "error" and one.subject == f"table {loop.db}.v"]
-    assert ["is system-versioned" in one.message for one in errors] == [True]
+    assert ["is system-versioned" in error.message for error in errors] == [True]
     assert "DROP SYSTEM VERSIONING" in str(errors[0].remedy)
     loop.capture()
     results = loop.apply_all()

@@ -60,8 +60,8 @@ OVERRIDES = "DB.log: {mode: append}, DB.bag: {mode: append}, DB.soft: {mode: sof
 
 @pytest.fixture(params=["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture

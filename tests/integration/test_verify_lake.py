@@ -26,8 +26,8 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(params=["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 def verify(loop: Loop, *tables: str) -> Report:

@@ -91,7 +91,7 @@ def reference(table: TableMerge, reader: SplitReader) -> DataFrame:
     """Returns all changes as the data source gives them."""
     spark = table.session.spark
     options = {"table": reader.table, "columns": reader.columns, "values": reader.values}
-    ranges = json.dumps([one.model_dump() for one in table.manifest.ranges])
+    ranges = json.dumps([byte_range.model_dump() for byte_range in table.manifest.ranges])
     return spark.read.format(register(spark)).schema(reader.fields).options(ranges=ranges, **options).load()
 
 

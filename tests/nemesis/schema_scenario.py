@@ -167,9 +167,9 @@ class Scenario:
             pipeline.finalize(self.loop.config, lease, False)
             raise
         pipeline.finalize(self.loop.config, lease, True, results)
-        for one in results:
-            if one.parked is not None:
-                self.log(f"… parked: {one.table}, {one.parked.due}: {one.parked.reason}")
+        for result in results:
+            if result.parked is not None:
+                self.log(f"… parked: {result.table}, {result.parked.due}: {result.parked.reason}")
 
     def run(self) -> None:
         """Works as a scheduled run does: parked tables first, then the batches."""
@@ -380,7 +380,7 @@ class Scenario:
             assert self._faults(table), "the independent comparison does not see it"
             report = self._verify([f"{self.loop.db}.{table}"])
             assert report.state == "differs", report.document()
-            found = {one.key["id"] for one in report.tables[0].checksums.differences}
+            found = {difference.key["id"] for difference in report.tables[0].checksums.differences}
             assert found == {str(victim)}, report.document()
             return
 

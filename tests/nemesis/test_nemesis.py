@@ -45,9 +45,9 @@ class Sources:
 
 @pytest.fixture(scope="module")
 def sources() -> Iterator[Sources]:
-    found = Sources()
-    yield found
-    found.close()
+    sources = Sources()
+    yield sources
+    sources.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -59,18 +59,18 @@ class Receiver:
 @contextmanager
 def receiver(certificates: Certificates | None = None) -> Iterator[Receiver]:
     """Receives alarms while the context lasts, with a certificate by HTTPS."""
-    found = Receiver()
+    receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             one = Received({name.lower(): value for name, value in self.headers.items()}, body)
-            found.got.append(one)
-            time.sleep(found.delay_s)
-            if found.status < 300:
-                found.taken.append(one)
-            self.send_response(found.status)
-            if 300 <= found.status < 400:
+            receiver.got.append(one)
+            time.sleep(receiver.delay_s)
+            if receiver.status < 300:
+                receiver.taken.append(one)
+            self.send_response(receiver.status)
+            if 300 <= receiver.status < 400:
                 self.send_header("location", "/elsewhere")
             self.end_headers()
 
@@ -85,11 +85,11 @@ def receiver(certificates: Certificates | None = None) -> Iterator[Receiver]:
         context.load_cert_chain(certificates.certificate, certificates.key)
         server.socket = context.wrap_socket(server.socket, server_side=True)
         scheme = "https"
-    found.url = f"{scheme}://127.0.0.1:{server.server_port}/hook/PATH-SECRET"
+    receiver.url = f"{scheme}://127.0.0.1:{server.server_port}/hook/PATH-SECRET"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield found
+        yield receiver
     finally:
         server.shutdown()
         server.server_close()
@@ -118,7 +118,7 @@ class Mailbox:
 def mail_server(certificates: Certificates | None = None, password: str | None = None) -> Iterator[Mailbox]:
     """Receives mail while the context lasts: with a certificate only after STARTTLS, with a password only after a login
     as ``towpath``."""
-    found = Mailbox()
+    mailbox = Mailbox()
     context = None
     if certificates is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -130,7 +130,7 @@ def mail_server(certificates: Certificates | None = None, password: str | None =
         return AuthResult(success=ok, handled=False)
 
     controller = Controller(
-        found,
+        mailbox,
         hostname="127.0.0.1",
         port=0,
         tls_context=context,
@@ -141,9 +141,9 @@ def mail_server(certificates: Certificates | None = None, password: str | None =
     )
     controller.port = _free_port()
     controller.start()
-    found.port = controller.port
+    mailbox.port = controller.port
     try:
-        yield found
+        yield mailbox
     finally:
         controller.stop()
 

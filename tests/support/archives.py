@@ -87,7 +87,7 @@ class Host:
 
     def archived(self) -> list[str]:
         newest = self.archive().newest()
-        return [] if newest is None else [one.name for one in newest.segments]
+        return [] if newest is None else [segment.name for segment in newest.segments]
 
 
 def make_host(folder: Path, archive: Path, **more: Any) -> Host:

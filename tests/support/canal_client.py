@@ -36,7 +36,7 @@ class Batch:
 
     def rows(self) -> list[dict[str, str | None]]:
         """The new rows, or the old ones of deletes."""
-        return [row for one in self.entries for row in rows_of(one)]
+        return [row for entry in self.entries for row in rows_of(entry)]
 
 
 def rows_of(entry: Any) -> list[dict[str, str | None]]:
@@ -146,7 +146,7 @@ class RawClient:
             raise CanalRefusedError(ack.error_code, ack.error_message)
         assert kind == p.MESSAGES
         found = parsed("Messages", body)
-        return Batch(found.batch_id, [parsed("Entry", one) for one in found.messages])
+        return Batch(found.batch_id, [parsed("Entry", message) for message in found.messages])
 
     def ack(self, batch: int) -> None:
         self.send(p.CLIENT_ACK, self._named() + number(3, batch))

@@ -63,7 +63,7 @@ class ClusterServer:
         near = HOST if machine is None else machine.host
         self.canal_port, self.http_port = free_port(), free_port()
         members = [zookeeper] if isinstance(zookeeper, Server) else zookeeper.members
-        self.proxy = Proxies((one.port for one in members), near)
+        self.proxy = Proxies((member.port for member in members), near)
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
         conf = self.folder / "conf"
@@ -326,8 +326,10 @@ class BatchFollower:
     """A subscriber over HTTP that takes batches and acks them until it is stopped, as Airflow's tasks do."""
 
     def __init__(self, servers: list[ClusterServer]) -> None:
-        ca = "".join(one.ca or "" for one in servers) or None
-        self._connection = Connection(",".join(one.url for one in servers), "shop", OTHER_TOKEN, ca, retry_for_s=1.0)
+        ca = "".join(server.ca or "" for server in servers) or None
+        self._connection = Connection(
+            ",".join(server.url for server in servers), "shop", OTHER_TOKEN, ca, retry_for_s=1.0
+        )
         self.dies = threading.Event()
         """Set, the subscriber dies once with a batch that it has got, and does not ack it; another takes its place."""
         self.acked: list[Acked] = []
@@ -359,14 +361,14 @@ class BatchFollower:
                     self.dies.clear()
                     continue
                 manifest = lease["manifest"]
-                found = Acked(
+                acked = Acked(
                     manifest["batch"],
                     manifest["after_seq"],
                     manifest["last_seq"],
                     manifest["row_events"],
                     manifest["transactions"],
                 )
-                self._ack(found, lease["token"])
+                self._ack(acked, lease["token"])
             except RetryableError as error:
                 self.errors.append(f"{time.monotonic():.2f} {type(error).__name__}: {error}")
                 self._stop.wait(0.05)
@@ -430,16 +432,16 @@ class Cluster:
         self.canal = CanalFollower(zookeeper, root, password=CANAL_PASSWORD if machines else None)
         self.batches = BatchFollower(self.servers)
         # A connection over a cable that was out is used again only after seconds: a new one tells more.
-        self.probes = [Probe(one, 3.0 if machines else 30.0) for one in self.servers]
+        self.probes = [Probe(server, 3.0 if machines else 30.0) for server in self.servers]
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=one.run, args=(self._stop,), daemon=True) for one in self.probes]
 
     def __enter__(self) -> Self:
-        for one in self.servers:
-            one.__enter__()
+        for server in self.servers:
+            server.__enter__()
         try:
-            for one in self.servers:
-                one.start()
+            for server in self.servers:
+                server.start()
             until(lambda: self.leader() is not None)
             self.subscribe()
         except BaseException:
@@ -475,8 +477,8 @@ class Cluster:
                 part.__exit__()
         self.load._stop.set()
         self.discovery.close()
-        for one in self.servers:
-            one.__exit__(None, None, None)
+        for server in self.servers:
+            server.__exit__(None, None, None)
 
     def leader(self) -> ClusterServer | None:
         found = self.discovery.leader()
@@ -512,7 +514,7 @@ class Cluster:
             f"{len(missing)} of {len(self.load.committed)} rows are missing: {missing[:10]}; "
             f"acked {sum(one.transactions for one in self._chain())} of {self.load.transactions}; "
             f"{self.canal.errors[-3:]} {self.batches.errors[-3:]}\n"
-            + "\n".join(f"--- server {one.number}\n{one.log.read_text()[-6000:]}" for one in self.servers)
+            + "\n".join(f"--- server {server.number}\n{server.log.read_text()[-6000:]}" for server in self.servers)
         )
 
     def _chain(self) -> list[Acked]:

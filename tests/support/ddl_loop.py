@@ -322,18 +322,18 @@ class CorpusRun:
         wanted = self._seen[number]["after"]["rows"][table]
         path = table_path(self.loop.config.apply.target, self.database(number), table)
         try:
-            found = read_delta(path)
+            delta = read_delta(path)
         except DeltaError as error:
             one.note("different", f"{table}: cannot be read: {str(error)[:200]}")
             return
-        if "_op" in found.column_names:
-            if found.column_names[: len(names)] != names:  # its rows cannot be told apart
-                one.note("different", f"{table}: the changelog has {found.column_names}, SELECT shows {names}")
+        if "_op" in delta.column_names:
+            if delta.column_names[: len(names)] != names:  # its rows cannot be told apart
+                one.note("different", f"{table}: the changelog has {delta.column_names}, SELECT shows {names}")
             return
-        if found.column_names != names:
-            one.note("different", f"{table}: Delta has {found.column_names}, SELECT shows {names}")
+        if delta.column_names != names:
+            one.note("different", f"{table}: Delta has {delta.column_names}, SELECT shows {names}")
             return
-        columns = [column.to_pylist() for column in found.columns]
+        columns = [column.to_pylist() for column in delta.columns]
         rows = ordered([plain(value) for value in row] for row in zip(*columns, strict=True))
         if rows != wanted:
             lost = list((Counter(map(repr, wanted)) - Counter(map(repr, rows))).elements())
@@ -378,15 +378,15 @@ def _read_files(table: DeltaTable) -> pa.Table:
     for uri in table.file_uris():
         file = pq.read_table(unquote(uri.removeprefix("file://")))
         columns = {}
-        for one in fields:
-            kind = to_arrow_type(StructField.fromJson(one).dataType, timezone="UTC")
-            physical = one.get("metadata", {}).get("delta.columnMapping.physicalName", one["name"])
+        for column in fields:
+            kind = to_arrow_type(StructField.fromJson(column).dataType, timezone="UTC")
+            physical = column.get("metadata", {}).get("delta.columnMapping.physicalName", column["name"])
             there = physical in file.column_names
             nulls = pa.nulls(len(file), kind)
             is_nested = pa.types.is_struct(kind)
-            columns[one["name"]] = file[physical].cast(kind) if there and not is_nested else nulls
+            columns[column["name"]] = file[physical].cast(kind) if there and not is_nested else nulls
         found.append(pa.table(columns))
-    names = [one["name"] for one in fields]
+    names = [column["name"] for column in fields]
     return pa.concat_tables(found) if found else pa.table({name: pa.nulls(0) for name in names})
 
 

@@ -77,13 +77,13 @@ def _parse(path: Path) -> Script:
     features: tuple[str, ...] = ()
     session, lines, statements = "first", [], []
     for line in path.read_text(encoding="utf-8").splitlines():
-        if found := _DIRECTIVE.match(line):
-            if found[1] == "servers":
-                servers = tuple(found[2].split())
-            elif found[1] == "needs":
-                features = tuple(part.strip() for part in found[2].split(","))
+        if match := _DIRECTIVE.match(line):
+            if match[1] == "servers":
+                servers = tuple(match[2].split())
+            elif match[1] == "needs":
+                features = tuple(part.strip() for part in match[2].split(","))
             else:
-                session = found[2].strip()
+                session = match[2].strip()
         elif line.strip() and not line.startswith("--"):
             lines.append(line)
             if line.rstrip().endswith(";"):

@@ -45,7 +45,7 @@ def records(servers: str, topic: str, *, committed: bool = True) -> list[Record]
     try:
         known = consumer.list_topics(topic, 30).topics[topic].partitions
         consumer.assign([TopicPartition(topic, one, 0) for one in known])
-        found: list[Record] = []
+        records: list[Record] = []
         ended: set[int] = set()
         deadline = time.monotonic() + 60
         while len(ended) < len(known):
@@ -57,10 +57,10 @@ def records(servers: str, topic: str, *, committed: bool = True) -> list[Record]
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                 ended.add(message.partition())
                 continue
-            found.append(
+            records.append(
                 Record(message.partition(), message.offset(), message.key(), message.value(), message.headers() or [])
             )
-        return sorted(found)
+        return sorted(records)
     finally:
         consumer.close()
 

@@ -79,7 +79,7 @@ def flat_messages(entries: list[Any], batch: int, rules: Rules) -> Iterator[tupl
 
 
 def as_map(columns: Any) -> dict[str, str | None]:
-    return {one.name: None if one.is_null else one.value for one in columns}
+    return {column.name: None if column.is_null else column.value for column in columns}
 
 
 def envelopes(entries: list[Any], *, precise: bool, tombstones: bool) -> Iterator[tuple[Any, Any, Any]]:
@@ -93,7 +93,7 @@ def envelopes(entries: list[Any], *, precise: bool, tombstones: bool) -> Iterato
             continue
         for number, row in enumerate(parsed("RowChange", entry.store_value).row_datas):
             before, after = (
-                None if not columns else {one.name: debezium_value(one, precise) for one in columns}
+                None if not columns else {column.name: debezium_value(column, precise) for column in columns}
                 for columns in (row.before_columns, row.after_columns)
             )
             source = {
@@ -115,7 +115,7 @@ def envelopes(entries: list[Any], *, precise: bool, tombstones: bool) -> Iterato
                 "query": None,
             }
             old, new = (
-                {one.name: debezium_value(one, precise) for one in columns if one.is_key} or None
+                {column.name: debezium_value(column, precise) for column in columns if column.is_key} or None
                 for columns in (row.before_columns, row.after_columns)
             )
 
@@ -128,7 +128,7 @@ def envelopes(entries: list[Any], *, precise: bool, tombstones: bool) -> Iterato
                 yield old, value("d", before, None), None
                 if tombstones and old is not None:
                     yield old, None, None
-            elif old is not None and any(one.updated and one.is_key for one in row.after_columns):
+            elif old is not None and any(column.updated and column.is_key for column in row.after_columns):
                 yield old, value("d", before, None), ("__debezium.newkey", new)
                 if tombstones:
                     yield old, None, None

@@ -178,17 +178,17 @@ class RealAirflow:
         """Returns all processes that were started here and still live, orphans included."""
         for process in self.processes.values():
             if process.poll() is None:
-                for one in self._children(process.pid):
-                    self._seen.setdefault(one.pid, one)
+                for child in self._children(process.pid):
+                    self._seen.setdefault(child.pid, child)
         return [one for one in self._seen.values() if one.is_running()]
 
     def _children(self, pid: int) -> list[psutil.Process]:
         try:
-            found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+            processes: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        self._seen.update((one.pid, one) for one in found)
-        return found
+        self._seen.update((one.pid, one) for one in processes)
+        return processes
 
     def stop(self) -> None:
         """Kills all processes that were started here, orphans included."""
@@ -338,7 +338,7 @@ class RealAirflow:
 
 def kill(processes: list[psutil.Process]) -> None:
     """Kills processes with -9 and waits for their end."""
-    for one in processes:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            one.send_signal(signal.SIGKILL)
+            process.send_signal(signal.SIGKILL)
     psutil.wait_procs(processes, 30)

@@ -242,7 +242,7 @@ def _usage(path: str, command: Any) -> str:
     if any(_is_option(parameter) for parameter in command.params):
         words.append("[OPTIONS]")
     arguments = [parameter for parameter in command.params if not _is_option(parameter)]
-    words += [_argument(one) if one.required else f"[{_argument(one)}]" for one in arguments]
+    words += [_argument(argument) if argument.required else f"[{_argument(argument)}]" for argument in arguments]
     return " ".join(words)
 
 

@@ -208,10 +208,10 @@ def make_certificates(folder: Path, name: str = "ca", address: str = "127.0.0.1"
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    found = Certificates(folder / f"{name}.pem", folder / f"{name}-server.pem", folder / f"{name}-server.key")
-    found.ca.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
-    found.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    found.key.write_bytes(
+    certificates = Certificates(folder / f"{name}.pem", folder / f"{name}-server.pem", folder / f"{name}-server.key")
+    certificates.ca.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    certificates.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    certificates.key.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
-    return found
+    return certificates

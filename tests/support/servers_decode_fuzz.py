@@ -255,7 +255,7 @@ def our_changes(batch: Batch, played: Played) -> list[RowChange]:
 def differences(batch: Batch, tally: Tally) -> Iterator[str]:
     """Every difference between the answers, table by table."""
     reader = RowReader(batch.path)
-    whole = {one.full_name: one.schema for one in batch.tables if one.compared == one.schema}
+    whole = {table.full_name: table.schema for table in batch.tables if table.compared == table.schema}
     peers = peer_changes(batch.server, batch.path.name, batch.facts.kind, Schemas(tables=whole))
     for played in batch.tables:
         reference = [_cut(change, played.compared) for change in reader.changes(played.full_name, played.schema)]

@@ -81,7 +81,7 @@ def assert_still_wrong(peer: Any, expected: Any, truth: Any) -> None:
 def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict[str, list[Images]]:
     """The changes of the tables that it can read, by ``db.table``."""
     wanted = {name: schema for name, schema in schemas.tables.items() if _readable(kind, schema)}
-    found: dict[str, list[Images]] = {name: [] for name in wanted}
+    images: dict[str, list[Images]] = {name: [] for name in wanted}
     stream = peer_stream(
         server,
         log_file=file,
@@ -96,18 +96,18 @@ def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict
             name = f"{event.schema}.{event.table}"
             if stream.log_file != file:
                 break
-            if name in found:
+            if name in images:
                 try:
-                    found[name] += [_images(event, row) for row in event.rows]
+                    images[name] += [_images(event, row) for row in event.rows]
                 except UnicodeDecodeError:
-                    del found[name]  # it raises at bytes without a meaning
+                    del images[name]  # it raises at bytes without a meaning
                 except ValueError as error:
                     if "day is out of range" not in str(error):
                         raise
-                    del found[name]  # it raises at impossible dates
+                    del images[name]  # it raises at impossible dates
     finally:
         stream.close()
-    return found
+    return images
 
 
 def _images(event: Any, row: dict[str, Any]) -> Images:

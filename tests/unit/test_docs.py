@@ -122,13 +122,13 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_path_that_a_page_names_exists(page: Path) -> None:
     words = (word.partition("::")[0] for code in CODE.findall(page.read_text()) for word in code.split())
-    named = {found[0] for word in words if (found := PATH.fullmatch(word))}
+    named = {match[0] for word in words if (match := PATH.fullmatch(word))}
     assert [path for path in sorted(named) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_name_of_the_package_that_a_page_names_exists(page: Path) -> None:
-    named = {found[0] for code in CODE.findall(page.read_text()) if (found := NAME.match(code))}
+    named = {match[0] for code in CODE.findall(page.read_text()) if (match := NAME.match(code))}
     assert [name for name in sorted(named) if not exists(name)] == []
 
 

@@ -75,7 +75,7 @@ def test_the_commands_of_the_compose_file_exist(command: list[str]) -> None:
 
 
 def test_the_services_share_the_volumes_and_the_password() -> None:
-    ours = [one for one in services().values() if one["image"].startswith("towpath")]
+    ours = [service for service in services().values() if service["image"].startswith("towpath")]
     assert len(ours) == 2
     assert all(one["volumes"] == ours[0]["volumes"] for one in ours)
     assert all("CDC_SOURCE_PASSWORD" in one["environment"] for one in ours)

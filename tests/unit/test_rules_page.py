@@ -36,9 +36,9 @@ class Row:
     @property
     def answer(self) -> str:
         """Same, Differs or Not there."""
-        found = re.match(r"Same|Differs|Not there", self.here)
-        assert found, f"line {self.line} says neither Same nor Differs nor Not there: {self.here}"
-        return found[0]
+        match = re.match(r"Same|Differs|Not there", self.here)
+        assert match, f"line {self.line} says neither Same nor Differs nor Not there: {self.here}"
+        return match[0]
 
 
 def rows_of(text: str) -> Iterator[Row]:
@@ -54,9 +54,9 @@ def rows_of(text: str) -> Iterator[Row]:
         else:
             cells = [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
             assert system and len(cells) == 3, f"line {number} is no row of three cells under the known header"
-            found = RULE_ID.fullmatch(cells[0])
-            assert found, f"line {number} begins with no rule id: {cells[0]}"
-            yield Row(number, system, found[1], *cells[1:])
+            match = RULE_ID.fullmatch(cells[0])
+            assert match, f"line {number} begins with no rule id: {cells[0]}"
+            yield Row(number, system, match[1], *cells[1:])
 
 
 ROWS = list(rows_of(PAGE.read_text()))

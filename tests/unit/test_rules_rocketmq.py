@@ -193,12 +193,12 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
         stack.callback(reporting.result)
         stack.callback(stop.set)
         deadline = time.monotonic() + 10
-        while not any(one.connected and one.behind_bytes > 20_000 for one in master.standbys()):
+        while not any(standby.connected and standby.behind_bytes > 20_000 for standby in master.standbys()):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        found: list[PutStatus] = []
-        spent_s = took_s(lambda: found.append(log.put(made[300:], timeout_s=30)))
-        assert found == [answer]
+        statuses: list[PutStatus] = []
+        spent_s = took_s(lambda: statuses.append(log.put(made[300:], timeout_s=30)))
+        assert statuses == [answer]
         assert spent_s >= 1.0 if answer is PutStatus.FLUSH_SLAVE_TIMEOUT else spent_s < 0.8
         assert master.standbys()[0].connected, "it is not for want of a standby"
 

@@ -130,12 +130,14 @@ def compared(theirs: list[Any], ours: list[Any], known: Known) -> None:
     seen = set()
     unknown = []
     for left, right in zip(theirs, ours, strict=True):
-        for one in differences(left, right):
-            names = [name for name, covers in known.items() if covers(one)]
+        for difference in differences(left, right):
+            names = [name for name, covers in known.items() if covers(difference)]
             seen.update(names)
             if not names:
-                where = "" if one.column is None else f" {one.column.name} {one.column.mysql_type}"
-                unknown.append(f"{one.field} of {right.header.table_name}{where}: {one.theirs!r}, ours {one.ours!r}")
+                where = "" if difference.column is None else f" {difference.column.name} {difference.column.mysql_type}"
+                unknown.append(
+                    f"{difference.field} of {right.header.table_name}{where}: {difference.theirs!r}, ours {difference.ours!r}"
+                )
     assert not unknown, "\n".join(unknown[:20])
     assert seen == set(known), f"these do not occur: {set(known) - seen}"
 
@@ -334,4 +336,4 @@ def read_ahead(one: RawClient) -> list[list[Any]]:
 
 def shape(batch: Batch) -> tuple[int, list[int]]:
     """The position of a batch's first entry, and the types of all."""
-    return batch.entries[0].header.logfile_offset, [one.entry_type for one in batch.entries]
+    return batch.entries[0].header.logfile_offset, [entry.entry_type for entry in batch.entries]

@@ -16,5 +16,5 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["mysql9", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Server:
     """The shared server of each kind."""
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server

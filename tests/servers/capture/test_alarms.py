@@ -73,7 +73,7 @@ def test_alarms_of_a_real_capture(mysql9: Server, database: str, tmp_path: Path,
             assert capture.wait(60) == 0
         finally:
             watch.close()
-        assert [one for one in hook.events() if one[1] == "capture_failed"] == [], "a stop is no failure"
+        assert [event for event in hook.events() if event[1] == "capture_failed"] == [], "a stop is no failure"
 
         # The source refuses the password: the same error at each start is one alarm.
         events = len(hook.events())

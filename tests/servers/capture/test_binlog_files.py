@@ -37,8 +37,8 @@ SERVERS = ["mysql9", "mariadb11"]
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture
@@ -400,9 +400,9 @@ def test_starts(recorded: Recorded, files: Path, tmp_path: Path, start: str) -> 
     if start == "position":
         config = of_files(tmp_path, files, db, f"{{file: {second}, pos: 4}}")
     elif start == "gtid":
-        found = read_file_start(load(tmp_path / "all/conf/shop.yaml").source, second)
-        last = found.last_gtids
-        known = MariadbPosition.of_state(last) if last is not None else found.gtids
+        file_start = read_file_start(load(tmp_path / "all/conf/shop.yaml").source, second)
+        last = file_start.last_gtids
+        known = MariadbPosition.of_state(last) if last is not None else file_start.gtids
         config = of_files(tmp_path, files, db, f"{{gtid: '{known}'}}")
     elif start == "time":
         second_s = next(one[1] // 1_000_000 for one in later if one[1] // 1_000_000 > every[0][1] // 1_000_000)

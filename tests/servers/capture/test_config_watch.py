@@ -50,7 +50,7 @@ def stored(config: DestinationConfig) -> list[str]:
     if not reader.exists():
         return []
     names = [name.rpartition(".")[2] for name in reader.table_names()]
-    masks = [int(one["table_mask"]) for entries in reader.all_entries() for one in entries if one["length"]]
+    masks = [int(entry["table_mask"]) for entries in reader.all_entries() for entry in entries if entry["length"]]
     return ["+".join(sorted(name for at, name in enumerate(names) if mask >> at & 1)) for mask in masks]
 
 

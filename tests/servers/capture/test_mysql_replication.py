@@ -77,12 +77,12 @@ def test_a_file_and_position_of_mariadb(kind: str, tmp_path: Path) -> None:
     with table(kind) as server:
         insert(server, 1, 2)
         config = configure(tmp_path, server, "d", start=position(server))
-        found = re.search(r"file: (\S+), pos: (\d+)", position(server))
-        assert found is not None
+        match = re.search(r"file: (\S+), pos: (\d+)", position(server))
+        assert match is not None
         insert(server, 3)
         options: dict[str, Any] = {
-            "log_file": found[1],
-            "log_pos": int(found[2]),
+            "log_file": match[1],
+            "log_pos": int(match[2]),
             "resume_stream": True,
             "is_mariadb": True,
         }

@@ -41,9 +41,9 @@ Database = Callable[[Server], str]
 def server(request: pytest.FixtureRequest, database: Database) -> Iterator[Server]:
     """Rolls back what a failed test leaves prepared: it would block the removal of its databases."""
     needs(request.param, "locks of prepared transactions")
-    found: Server = request.getfixturevalue(request.param)
-    yield found
-    with found.connect() as conn, conn.cursor() as cursor:
+    server: Server = request.getfixturevalue(request.param)
+    yield server
+    with server.connect() as conn, conn.cursor() as cursor:
         cursor.execute("XA RECOVER")
         for row in cursor.fetchall():
             data = row[3].encode() if isinstance(row[3], str) else bytes(row[3])

@@ -28,9 +28,9 @@ LEAST = {"mysql9": "MINIMAL", "mariadb11": "NO_LOG"}
 
 @pytest.fixture(params=LEAST)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    found: Server = request.getfixturevalue(request.param)
-    yield found
-    found.execute("SET GLOBAL binlog_row_metadata = FULL")
+    server: Server = request.getfixturevalue(request.param)
+    yield server
+    server.execute("SET GLOBAL binlog_row_metadata = FULL")
 
 
 @pytest.fixture

@@ -55,7 +55,9 @@ class Asked:
 
 
 def short(changes: list[dict[str, Any]], column: str) -> list[tuple[Any, ...]]:
-    return [(one["op"], (one["before"] or {}).get(column), (one["after"] or {}).get(column)) for one in changes]
+    return [
+        (change["op"], (change["before"] or {}).get(column), (change["after"] or {}).get(column)) for change in changes
+    ]
 
 
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
@@ -104,8 +106,8 @@ def test_every_change_of_a_row(
         ("insert", None, 1), ("update", 1, 2)
     ]  # fmt: skip
     # Equal to the server, but other bytes.
-    assert [one["op"] for one in asked.changes("two", "a=1,b=é")] == ["insert", "update", "delete"]
-    assert [one["op"] for one in asked.changes("two", "a=1,b=É")] == ["insert"]
+    assert [change["op"] for change in asked.changes("two", "a=1,b=é")] == ["insert", "update", "delete"]
+    assert [change["op"] for change in asked.changes("two", "a=1,b=É")] == ["insert"]
     assert short(asked.changes("plain", "w"), "raw") == [("insert", None, "00ff"), ("update", "00ff", None)]
     assert asked.changes("two", "a=77,b=q") == []
     assert "the store has no change of this row; the store begins at 2" in asked.remarks

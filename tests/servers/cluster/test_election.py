@@ -34,11 +34,11 @@ def tree() -> Tree:
 @pytest.fixture
 def raw(zookeeper: DatabaseServer) -> Iterator[Any]:
     """A client of the test's own."""
-    found = KazooClient(zookeeper.url)
-    found.start()
-    yield found
-    found.stop()
-    found.close()
+    client = KazooClient(zookeeper.url)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
 
 
 class Servers:
@@ -60,10 +60,10 @@ class Servers:
 
 @pytest.fixture
 def servers(zookeeper: DatabaseServer, tree: Tree) -> Iterator[Servers]:
-    found = Servers(zookeeper.url, tree)
-    yield found
-    for one in found.members:
-        one.close()
+    servers = Servers(zookeeper.url, tree)
+    yield servers
+    for member in servers.members:
+        member.close()
 
 
 def until(condition: Callable[[], object], timeout_s: float = 20.0) -> float:
@@ -226,8 +226,8 @@ def test_a_restarted_zookeeper_elects_again_and_epochs_go_on(tree: Tree) -> None
             leads = first if first.is_leader() else second
             assert leads.held is not None and leads.held.epoch >= 1
         finally:
-            for one in servers.members:
-                one.close()
+            for member in servers.members:
+                member.close()
 
 
 @pytest.mark.rule("canal-server-22")

@@ -61,8 +61,8 @@ def disturb(cluster: Cluster, ensemble: ZooKeeperEnsemble, fault: Fault, pick: r
     assert server is not None
     members = chosen(server, ensemble, fault.zookeepers, pick)
     at = time.monotonic()
-    for one in members:
-        one.kill()
+    for member in members:
+        member.kill()
     if fault.server:
         server.kill()
     if len(members) == 2:
@@ -75,9 +75,9 @@ def disturb(cluster: Cluster, ensemble: ZooKeeperEnsemble, fault: Fault, pick: r
     until(lambda: cluster.answered_after(at, former) is not None, 60, cluster.describe)
     time.sleep(SESSION_S + pick.uniform(0.0, 2.0))  # a leader answers for most of its session without ZooKeeper
     pause_s = cluster.longest_pause_s(at)
-    for one in members:
-        if not one.alive:
-            one.restart()
+    for member in members:
+        if not member.alive:
+            member.restart()
     if fault.server:
         server.start()
     ensemble.wait()

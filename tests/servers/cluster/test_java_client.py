@@ -53,7 +53,7 @@ def test_the_java_cluster_client_follows_the_leader(
             return {int(row[2]) for row in rows}
 
         def describe() -> str:
-            return out.read_text()[-3000:] + "".join(one.log.read_text()[-3000:] for one in servers)
+            return out.read_text()[-3000:] + "".join(server.log.read_text()[-3000:] for server in servers)
 
         node = f"{ROOT}/destinations/shop/1001"
         until(lambda: raw.exists(f"{node}/towpath"), 90, describe)  # it has subscribed, before anything is written
@@ -62,7 +62,7 @@ def test_the_java_cluster_client_follows_the_leader(
             until(lambda: len(seen()) > 50, 90, describe)
             leader = discovery.leader()
             assert leader is not None
-            old = next(one for one in servers if one.address == leader.address)
+            old = next(server for server in servers if server.address == leader.address)
             before, at = max(load.committed), time.monotonic()
             old.kill()
             took = until(lambda: max(seen()) > before, 90, describe)

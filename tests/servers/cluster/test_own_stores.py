@@ -86,7 +86,7 @@ def pair(tmp_path: Path, source: Server, database: Database, zookeeper: Server) 
 
 def seqs(config: DestinationConfig, after: int = 0) -> list[int]:
     """The transactions in a store."""
-    found = [one[one["length"] > 0]["seq"] for one in StoreReader(config.store.path).all_entries(after)]
+    found = [entry[entry["length"] > 0]["seq"] for entry in StoreReader(config.store.path).all_entries(after)]
     return [int(seq) for seq in np.concatenate(found)] if found else []
 
 

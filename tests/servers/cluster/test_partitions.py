@@ -82,7 +82,7 @@ class Nemesis:
 
     def standby(self) -> ClusterServer:
         leader = self.leader()
-        return next(one for one in self.cluster.servers if one is not leader)
+        return next(server for server in self.cluster.servers if server is not leader)
 
     def wait(self, least_s: float, most_s: float) -> None:
         time.sleep(self.pick.uniform(least_s, most_s))
@@ -169,22 +169,22 @@ class Nemesis:
     def zookeeper_away(self) -> None:
         """Both lose their sessions, and the leader stops to answer before."""
         since = time.monotonic()
-        for one in self.cluster.servers:
-            one.proxy.freeze()
+        for server in self.cluster.servers:
+            server.proxy.freeze()
         self.wait(SESSION_S + 1.5, SESSION_S + 4)
         asked = [asked for probe in self.cluster.probes for asked, _, _ in list(probe.answers)]
         assert not [one for one in asked if one > since + SESSION_S], "a server answered after its session"
-        for one in self.cluster.servers:
-            one.proxy.cut()
-            one.proxy.thaw()
+        for server in self.cluster.servers:
+            server.proxy.cut()
+            server.proxy.thaw()
         self.answered(time.monotonic())
 
     def zookeeper_away_for_a_moment(self) -> None:
-        for one in self.cluster.servers:
-            one.proxy.freeze()
+        for server in self.cluster.servers:
+            server.proxy.freeze()
         self.wait(0.1, 1.5)
-        for one in self.cluster.servers:
-            one.proxy.thaw()
+        for server in self.cluster.servers:
+            server.proxy.thaw()
         self.answered(time.monotonic())
 
     # --- clients

@@ -108,7 +108,7 @@ def ready_capture(server: ClusterServer) -> int | None:
     """Returns the process that waits in a server until it takes over."""
     assert server.process is not None
     children = psutil.Process(server.process.pid).children()
-    return next((one.pid for one in children if "cdc.cli.ready" in one.cmdline()), None)
+    return next((child.pid for child in children if "cdc.cli.ready" in child.cmdline()), None)
 
 
 def test_another_server_takes_over_from_a_killed_leader(
@@ -116,7 +116,7 @@ def test_another_server_takes_over_from_a_killed_leader(
 ) -> None:
     root = f"/otter/{secrets.token_hex(4)}"
     with Cluster(tmp_path, mysql9, database(mysql9), zookeeper, root, 1) as cluster, cluster.load:
-        other = next(one for one in cluster.servers if one is not cluster.leader())
+        other = next(server for server in cluster.servers if server is not cluster.leader())
         until(lambda: ready_capture(other) is not None)
         ready = ready_capture(other)
         took = disturb(cluster, "kill", random.Random(1))
@@ -126,8 +126,8 @@ def test_another_server_takes_over_from_a_killed_leader(
         assert took is not None and took.seconds < TAKEOVER_S
         state = read_capture_state(other.folder / "data" / "store")
         assert state is not None and state.pid == ready, "the capture that was ready was not used"
-        until(lambda: any(ready_capture(one) for one in cluster.servers))
-        waits = next(found for one in cluster.servers if (found := ready_capture(one)) is not None)
+        until(lambda: any(ready_capture(server) for server in cluster.servers))
+        waits = next(found for server in cluster.servers if (found := ready_capture(server)) is not None)
     until(lambda: not psutil.pid_exists(waits), 10)
 
 

@@ -282,8 +282,8 @@ def test_packets_have_canals_entries(kafka: Server, source: tuple[Server, str, P
     done = push(file.parent, "--until-empty")
     assert done.returncode == 0, done.stderr
     keys: dict[int, list[int | None]] = {}
-    for one in records(kafka.url, topic_of(name)):
-        packet = parsed("Packet", one.value or b"")
+    for record in records(kafka.url, topic_of(name)):
+        packet = parsed("Packet", record.value or b"")
         assert packet.type == 7
         for raw in parsed("Messages", packet.body).messages:
             entry = parsed("Entry", raw)
@@ -291,7 +291,7 @@ def test_packets_have_canals_entries(kafka: Server, source: tuple[Server, str, P
             for row in change_.row_datas:
                 columns = {column.name: column for column in row.after_columns or row.before_columns}
                 value = columns["id"].value
-                assert one.partition == abs(java(name) ^ java(value)) % 2
+                assert record.partition == abs(java(name) ^ java(value)) % 2
                 deleted = entry.header.event_type == 3
                 keys.setdefault(int(value), []).append(None if deleted else int(columns["n"].value))
     expected: dict[int, list[int | None]] = {}
@@ -320,10 +320,10 @@ def test_a_message_that_is_too_large_ends_the_push_and_nothing_is_skipped(
     done = push(file.parent, "--until-empty")
     assert done.returncode == 2
     assert "max.message.bytes of the topic" in done.stderr and topic_of(name) in done.stderr
-    assert [json.loads(one.value or b"")["isDdl"] for one in records(kafka.url, topic_of(name))] == [True, True]
+    assert [json.loads(record.value or b"")["isDdl"] for record in records(kafka.url, topic_of(name))] == [True, True]
     checked = subprocess.run([*check_command(file), "--json"], capture_output=True, text=True, timeout=120)
     findings = [one for one in json.loads(checked.stdout)["findings"] if one["subject"] == "mq"]
-    assert any(one["level"] == "error" and "20,000" in one["message"] for one in findings), findings
+    assert any(finding["level"] == "error" and "20,000" in finding["message"] for finding in findings), findings
     found = yaml.safe_load(file.read_text())["mq"]
     assert found["topic"] == topic_of(name)
 
@@ -416,7 +416,7 @@ def test_a_push_reads_the_store_of_another_machine(
             time.sleep(3)
             process.start()
             assert pushing.wait(120) == 0, (tmp_path / "push.log").read_text()
-    changes = [json.loads(one.value or b"") for one in records(kafka.url, topic_of(name))]
+    changes = [json.loads(record.value or b"") for record in records(kafka.url, topic_of(name))]
     rows = [row for one in changes if not one["isDdl"] for row in one["data"]]
     deleted = [one["type"] == "DELETE" for one in changes if not one["isDdl"] for _ in one["data"]]
     found = [(int(row["id"]), None if gone else int(row["n"])) for row, gone in zip(rows, deleted, strict=True)]

@@ -61,12 +61,12 @@ def test_two_destinations_are_captured_and_served(
         for name, (source, db) in sources.items():
             clients[name] = RawClient(port_of(server), name).login().subscribe()
             source.execute(f"INSERT INTO {db}.t VALUES (1), (2)")
-            assert [one["id"] for one in rows(clients[name], 2)] == ["1", "2"]
+            assert [row["id"] for row in rows(clients[name], 2)] == ["1", "2"]
         # A capture that is killed is started again, and nothing is lost; the other one does not notice.
         source, db = sources["first"]
         os.kill(pids["first"], signal.SIGKILL)
         source.execute(f"INSERT INTO {db}.t VALUES (3)")
-        assert [one["id"] for one in rows(clients["first"], 1)] == ["3"]
+        assert [row["id"] for row in rows(clients["first"], 1)] == ["3"]
         after = operator.wait("first", captures)
         assert after["capture"]["pid"] != pids["first"]
         assert (after["capture"]["restarts"], after["capture"]["exit_code"]) == (1, -9)
@@ -96,7 +96,7 @@ def test_a_subscription_starts_the_first_capture(mysql9: Server, database: Datab
         assert operator.act("shop", "start")["state"] in ("starting", "waiting", "running")
         client = RawClient(port_of(server)).login().subscribe()
         mysql9.execute(f"INSERT INTO {db}.t VALUES (2)")
-        assert [one["id"] for one in rows(client, 1)] == ["2"]
+        assert [row["id"] for row in rows(client, 1)] == ["2"]
 
 
 @pytest.mark.long

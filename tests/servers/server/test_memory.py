@@ -121,12 +121,12 @@ class Servers:
 
 @contextmanager
 def servers(conf: Path) -> Iterator[Servers]:
-    found = Servers(conf, free_port())
-    found.start()
+    servers = Servers(conf, free_port())
+    servers.start()
     try:
-        yield found
+        yield servers
     finally:
-        found.kill()
+        servers.kill()
 
 
 def read(connector: TcpConnector, until: Callable[[int], bool], limit_s: float = 200) -> list[list[int]]:

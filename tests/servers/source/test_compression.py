@@ -108,7 +108,7 @@ def packet(content: bytes, size: int) -> bytes:
 )
 def test_packets_arrive_in_pieces(algorithm: Any, pack: Callable[[bytes], bytes], size: int) -> None:
     parts = [b"a" * 300, b"", b"b" * 10, b"c" * 5000]
-    data = b"".join(packet(pack(one), len(one)) if len(one) > 50 else packet(one, 0) for one in parts)
+    data = b"".join(packet(pack(part), len(part)) if len(part) > 50 else packet(part, 0) for part in parts)
     reading: Any = CompressedSocket(Chunks(data, size), algorithm)  # type: ignore[arg-type]
     found, buffer = b"", bytearray(64)
     while True:

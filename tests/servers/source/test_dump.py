@@ -22,8 +22,8 @@ LIMIT_S = 30
 
 @pytest.fixture(params=["mysql9", "mysql56", "mariadb10", "mariadb11"])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ PROGRAMS = {
 
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_transactions_without_gtids_behind_gtid_mode(monkeypatch: pytest.MonkeyP
             list(read_transactions(source, first))
         # The remedy that is named helps.
         server.execute("SET GLOBAL gtid_mode = ON_PERMISSIVE")
-        assert [one.gtid for one in read_transactions(source, first)] == [None]
+        assert [transaction.gtid for transaction in read_transactions(source, first)] == [None]
 
 
 def test_every_text_is_in_a_servers_program() -> None:

@@ -84,9 +84,9 @@ def test_schemas(source: Server, conn: Connection, tmp_path: Path) -> None:
         "CREATE TABLE sch.left_out (id INT)",
         "CREATE VIEW sch.a_view AS SELECT 1 AS one",
     )
-    found = read_schemas(conn, TablesConfig(include=(r"sch\..*",), exclude=(r".*left_out",)))
-    assert list(found.tables) == ["sch.a", "sch.two words"]
-    table = found.tables["sch.a"]
+    schemas = read_schemas(conn, TablesConfig(include=(r"sch\..*",), exclude=(r".*left_out",)))
+    assert list(schemas.tables) == ["sch.a", "sch.two words"]
+    table = schemas.tables["sch.a"]
     assert table.column_names == ("b", "a", "c", "d", "g")
     assert table.primary_key == ("a", "b")
     columns = {c.name: c for c in table.columns}
@@ -96,13 +96,16 @@ def test_schemas(source: Server, conn: Connection, tmp_path: Path) -> None:
     assert columns["c"].column_type == "enum('p','q''r')"
     assert columns["d"].column_type == "datetime(3)"
     assert "VIRTUAL" in columns["g"].extra
-    assert found.tables["sch.two words"].column_names == ("ä b",)
-    assert found.tables["sch.two words"].primary_key == ()
-    assert (found.tables["sch.two words"].charset, found.tables["sch.two words"].collation) == ("latin1", "latin1_bin")
+    assert schemas.tables["sch.two words"].column_names == ("ä b",)
+    assert schemas.tables["sch.two words"].primary_key == ()
+    assert (schemas.tables["sch.two words"].charset, schemas.tables["sch.two words"].collation) == (
+        "latin1",
+        "latin1_bin",
+    )
 
     path = tmp_path / "schemas" / "1.json"
-    found.save(path)
-    assert Schemas.load(path) == found
+    schemas.save(path)
+    assert Schemas.load(path) == schemas
     assert [p.name for p in path.parent.iterdir()] == ["1.json"]
 
 
@@ -142,12 +145,12 @@ def test_long_sets_of_gtids_are_read_whole(kind: str) -> None:
                 cursor.execute(f"SET SESSION gtid_domain_id = {1_000_000 + number}")
                 cursor.execute("INSERT INTO d.t VALUES (1)")
         flavor: Flavor = "mysql" if kind == "mysql9" else "mariadb"
-        found = parse_state(executed_gtids(conn, flavor) or "", flavor)
+        state = parse_state(executed_gtids(conn, flavor) or "", flavor)
         printed = {"mysql": "@@GLOBAL.gtid_executed", "mariadb": "@@GLOBAL.gtid_binlog_state"}[flavor]
         cursor.execute(f"SELECT {printed}")
         whole = str(cursor.fetchall()[0][0])
     assert len(whole) > 4096
-    assert found == parse_state("".join(whole.split()), flavor)
+    assert state == parse_state("".join(whole.split()), flavor)
 
 
 def test_tls_is_verified(source: Server, tmp_path: Path) -> None:

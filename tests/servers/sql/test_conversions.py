@@ -23,8 +23,8 @@ STRICT_SAMPLE = int(os.environ.get("TOWPATH_CONVERSIONS") or 8)
 
 @pytest.fixture(scope="module", params=["mysql9", "mariadb10", "mariadb11", "mysql56"])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ GENERATED_KEY = TABLE.replace("(a INT", "(my_row_id BIGINT UNSIGNED NOT NULL AUT
 
 @pytest.fixture(scope="module", params=["mysql9", "mariadb11", "mariadb10", "mysql56"])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture

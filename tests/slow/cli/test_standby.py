@@ -49,7 +49,7 @@ def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.Captur
         ) as process:
             stack.callback(process.kill)
             deadline = time.monotonic() + 60
-            while not any(one.connected for one in master.standbys()):
+            while not any(standby.connected for standby in master.standbys()):
                 assert time.monotonic() < deadline and process.poll() is None
                 time.sleep(0.01)
             assert log.put(made) is PutStatus.PUT_OK

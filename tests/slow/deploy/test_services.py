@@ -25,10 +25,10 @@ HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 
 
 def unit() -> ConfigParser:
-    found = ConfigParser(strict=False, interpolation=None)
-    found.optionxform = str  # type: ignore[assignment, method-assign]
-    found.read(UNIT)
-    return found
+    parser = ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNIT)
+    return parser
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def require_valid(document: dict[str, Any]) -> None:
 
 def require_whole(documents: list[dict[str, Any]], name: str, folder: Path) -> None:
     """Requires that the pod gets its configuration, that the configuration is one, and that the probes reach it."""
-    kinds = {one["kind"]: one for one in documents}
+    kinds = {document["kind"]: document for document in documents}
     pod = kinds["StatefulSet"]["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     file = folder / f"{name}.yaml"

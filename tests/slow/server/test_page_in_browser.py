@@ -84,7 +84,7 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             wait_until(lambda: state.exists() and b'"connected": true' in state.read_bytes(), "capture", 60)
             mysql9.execute(f"CREATE TABLE {database}.`{EVIL}` (id INT PRIMARY KEY)")
             mysql9.execute(f"INSERT INTO {database}.`{EVIL}` VALUES (1)", f"INSERT INTO {database}.orders VALUES (1)")
-            config = next(one.config for one in server.instances if one.name == "shop")
+            config = next(instance.config for instance in server.instances if instance.name == "shop")
             assert BatchService(config).get(f"cli:{EVIL}", wait_s=20) is not None
             yield Setup(server, browser, folder)
     finally:

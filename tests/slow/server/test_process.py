@@ -59,8 +59,8 @@ def test_tls_with_a_ca_of_ones_own(config: DestinationConfig, tmp_path: Path) ->
         trusting = client_config(config, tmp_path / "a", server.url, ca_file=str(ours.ca))
         lease = open_batches(trusting).get(OWNER)
         assert lease is not None
-        for one in lease.manifest.ranges:
-            assert len(open_range(one.path, one.offset, one.length).entries)
+        for byte_range in lease.manifest.ranges:
+            assert len(open_range(byte_range.path, byte_range.offset, byte_range.length).entries)
         by_name = client_config(
             config, tmp_path / "b", server.url.replace("127.0.0.1", "localhost"), ca_file=str(ours.ca)
         )
@@ -131,11 +131,14 @@ def test_kills_lose_nothing_and_hand_out_nothing_twice(
         manifest = lease.manifest
         assert lease.batch not in [batch for batch, _, _ in taken], "a batch was handed out twice"
         taken.append((lease.batch, manifest.after_seq, manifest.last_seq))
-        for one in manifest.ranges:
-            found = open_range(one.path, one.offset, one.length)
-            name = one.path.rpartition("/")[2]
+        for byte_range in manifest.ranges:
+            found = open_range(byte_range.path, byte_range.offset, byte_range.length)
+            name = byte_range.path.rpartition("/")[2]
             whole = (config.store.path / "segments" / name).read_bytes()
-            assert bytes(found.buf[one.offset : one.offset + one.length]) == whole[one.offset : one.offset + one.length]
+            assert (
+                bytes(found.buf[byte_range.offset : byte_range.offset + byte_range.length])
+                == whole[byte_range.offset : byte_range.offset + byte_range.length]
+            )
         batches.check(lease.batch, lease.token)
         batches.renew(lease.batch, lease.token)
         batches.ack(lease.batch, lease.token)
@@ -184,7 +187,7 @@ def test_a_client_of_canal_goes_on_behind_what_it_acked_before_a_kill(tmp_path: 
                     batch = client.get(1)
                     if batch.id == -1:
                         break
-                    offsets += [one.header.logfile_offset for one in batch.entries]
+                    offsets += [entry.header.logfile_offset for entry in batch.entries]
                     client.ack(batch.id)
             if is_first:
                 time.sleep(2.0)

@@ -96,31 +96,31 @@ class BinlogText:
                 self._statement.append(line)
         elif line.startswith("#"):
             self._event(line)
-        elif found := _MYSQL_GTID.match(line):
-            self._begin(found[1])
+        elif match := _MYSQL_GTID.match(line):
+            self._begin(match[1])
         elif line.startswith(("START TRANSACTION", "XA START")):  # MariaDB's GTID event, as text
             self._open = True
         elif line == f"COMMIT{_END}":  # an XID event
             self._commit()
-        elif found := _XA.match(line):  # an event XA PREPARE
-            self._xa(found[1], found[2], one_phase=found[3] is not None)
+        elif match := _XA.match(line):  # an event XA PREPARE
+            self._xa(match[1], match[2], one_phase=match[3] is not None)
 
     def _event(self, line: str) -> None:
-        if found := _MARIADB_GTID.match(line):
-            self._begin(found[1])
-        elif (found := _EVENT.match(line)) and found[1] in ("Query", "Query_compressed"):
+        if match := _MARIADB_GTID.match(line):
+            self._begin(match[1])
+        elif (match := _EVENT.match(line)) and match[1] in ("Query", "Query_compressed"):
             self._statement = []
 
     def _row_line(self, line: str) -> None:
-        if found := _ROW.match(line):
+        if match := _ROW.match(line):
             self._end_row()
-            self._row = [_KINDS[found[1]], f"{found[2]}.{found[3]}", None, None]
+            self._row = [_KINDS[match[1]], f"{match[2]}.{match[3]}", None, None]
         elif self._row is not None and line == "### WHERE":
             self._image = 2
         elif self._row is not None and line == "### SET":
             self._image = 3
-        elif self._row is not None and (found := _TOKEN.match(line)):
-            self._row[self._image] = found[1]
+        elif self._row is not None and (match := _TOKEN.match(line)):
+            self._row[self._image] = match[1]
 
     def _end_row(self) -> None:
         if self._row is not None:
@@ -139,8 +139,8 @@ class BinlogText:
         elif verb == "ROLLBACK" and " TO " not in statement.upper():
             self._changes = []
             self._commit()
-        elif found := _XA.match(statement):
-            self._xa(found[1], found[2], one_phase=False)
+        elif match := _XA.match(statement):
+            self._xa(match[1], match[2], one_phase=False)
         elif verb not in ("SAVEPOINT", "ROLLBACK", "RELEASE", "XA"):
             if is_captured_ddl(statement):
                 self._changes.append(ddl(statement))

@@ -96,7 +96,7 @@ def test_the_store_has_the_transactions_of_the_server(
             assert difference is None, difference
             _require_gtids(server, config, ours, theirs)
             assert len(theirs.transactions) > 50
-            statements = [one for one in theirs.transactions if one.changes[0].kind == "ddl"]
+            statements = [transaction for transaction in theirs.transactions if transaction.changes[0].kind == "ddl"]
             least = 2 if kind == "mysql56" else 20  # its DDL waits for capture
             assert len(statements) >= least, "the workload has too few DDL statements"
         except BaseException as error:
@@ -104,7 +104,7 @@ def test_the_store_has_the_transactions_of_the_server(
             error.add_note(f"{_told(faults, workload)}\nthe store, and the server's binlog files: {tmp_path}/kept")
             error.add_note(f"To repeat it: TOWPATH_HISTORY_SEED={history} pytest tests/soak/histories -k {kind}")
             raise
-    changes = sum(len(one.changes) for one in theirs.transactions)
+    changes = sum(len(transaction.changes) for transaction in theirs.transactions)
     with capsys.disabled():
         print(
             f"\n{kind}, seed {history}: {len(theirs.transactions)} transactions with {changes} changes in "

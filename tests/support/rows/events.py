@@ -96,8 +96,8 @@ class RowReader:
                 tail = CHECKSUM_SIZE if description.has_checksum else 0
                 maps = {}
             elif kind == EventType.TABLE_MAP:
-                found = parse_table_map(data[at : at + size], bool(tail), writer=description)
-                maps[found.table_id] = found
+                table_map = parse_table_map(data[at : at + size], bool(tail), writer=description)
+                maps[table_map.table_id] = table_map
             elif kind in _OPS:
                 number = int.from_bytes(data[at + HEADER_SIZE : at + HEADER_SIZE + 6], "little")
                 if number not in maps:

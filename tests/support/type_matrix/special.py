@@ -92,7 +92,7 @@ def json_documents(*, casts: bool) -> list[Column]:
         "JSON_ARRAY(CAST(1.5 AS FLOAT), CAST(0.1 AS FLOAT), CAST(18446744073709551615 AS UNSIGNED))",
     ]  # fmt: skip
     if not casts:
-        documents = [one for one in documents if " AS YEAR" not in one and " AS FLOAT" not in one]
+        documents = [document for document in documents if " AS YEAR" not in document and " AS FLOAT" not in document]
     return [Column("JSON", "JSON", tuple(documents), pa.string(), "text", select=PRINTED, size_bytes=12)]
 
 

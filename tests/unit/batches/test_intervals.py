@@ -77,8 +77,8 @@ def test_each_transaction_is_in_one_interval(config: DestinationConfig) -> None:
     ranges = [range_of(config, hour(number)) for number in range(4)]
     assert [one.last_seq for one in ranges[:3]] == [seqs[2], seqs[4], seqs[5]]
     assert [one.after_seq for one in ranges[1:]] == [one.last_seq for one in ranges[:-1]]
-    contents = [content_of(config, one) for one in ranges]
-    assert [[one.rows for one in content.tables] for content in contents] == [[6], [9], [6], [0]]
+    contents = [content_of(config, byte_range) for byte_range in ranges]
+    assert [[table.rows for table in content.tables] for content in contents] == [[6], [9], [6], [0]]
     assert [content.tables[0].transactions for content in contents] == [3, 2, 1, 0]
     assert contents[0].tables[0].delta_version == 7
     assert contents[0].batches == batches[:1], "three transactions make a batch"
@@ -126,7 +126,7 @@ def test_an_idle_source_completes_its_hours(config: DestinationConfig) -> None:
     apply_all(config)
     found = range_of(config, hour(5))
     assert found.after_seq == found.last_seq == seqs_of(config.store.path)[0]
-    assert [one.rows for one in content_of(config, found).tables] == [0]
+    assert [table.rows for table in content_of(config, found).tables] == [0]
 
 
 def test_neighbours_that_were_published_set_the_limits(config: DestinationConfig) -> None:

@@ -37,9 +37,9 @@ T = "shop.orders"
 
 @pytest.fixture
 def meta(tmp_path: Path) -> FileMeta:
-    found = FileMeta(tmp_path / "meta", "shop")
-    found.subscribe("apply")
-    return found
+    meta = FileMeta(tmp_path / "meta", "shop")
+    meta.subscribe("apply")
+    return meta
 
 
 def parked(meta: FileMeta) -> dict[str, ParkedTable]:

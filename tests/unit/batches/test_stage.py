@@ -149,13 +149,13 @@ def test_a_staged_range_is_a_segment_of_its_own(config: DestinationConfig) -> No
     transactions = 0
     for part in manifest.ranges:
         with local_copy(part.path, with_index=True) as path:
-            found = BinlogFile.open(path)
-            assert found.damage is None
+            file = BinlogFile.open(path)
+            assert file.damage is None
             assert path.stat().st_size == part.offset + part.length
             assert hashlib.sha256(path.read_bytes()).hexdigest() == part.sha256
             index = staged_entries(part.path, part.offset, part.length)
-            assert found.entries["seq"].tolist() == index["seq"].tolist()
-            assert found.entries["offset"].tolist() == index["offset"].tolist()
+            assert file.entries["seq"].tolist() == index["seq"].tolist()
+            assert file.entries["offset"].tolist() == index["offset"].tolist()
             transactions += len(index)
         assert not path.exists(), "the copy is gone"
     assert transactions == manifest.transactions
@@ -342,7 +342,9 @@ def test_a_task_reads_only_transactions_of_its_table(
         assert read_splits(splits, table) == wanted
         assert len(wanted) == {"shop.items": 10, "shop.orders": 60_000}[table]
         assert fetched.bytes < share * manifest.bytes
-        transactions = sum(len(open_range(one.path, one.offset, one.length, one.table_mask).entries) for one in splits)
+        transactions = sum(
+            len(open_range(split.path, split.offset, split.length, split.table_mask).entries) for split in splits
+        )
         assert transactions == {"shop.items": 10, "shop.orders": 30}[table]
     assert len(input_splits(manifest.ranges, 0, SPLIT_BYTES, "shop.items", 2)) < len(manifest.ranges)
 
@@ -350,9 +352,9 @@ def test_a_task_reads_only_transactions_of_its_table(
 def read_splits(splits: Any, table: str) -> list[Any]:
     return [
         (row["_seq"], row["_row"], row["id"])
-        for one in splits
+        for split in splits
         for batch in decode_range(
-            one.path, one.offset, one.length, table=table, options=DecodeOptions(table_mask=one.table_mask)
+            split.path, split.offset, split.length, table=table, options=DecodeOptions(table_mask=split.table_mask)
         )
         for row in batch.to_pylist()
     ]

@@ -62,10 +62,10 @@ def test_goals_in_seconds_follow_the_pace_of_the_machine() -> None:
 
 def test_a_price_has_no_goal() -> None:
     line = BY_NAME["encrypted-decode"]
-    found = Measurement("encrypted-decode", value=1.8, ours_s=0.4, other_s=0.2)
-    assert (line.goal(), verdict(line, found)) == ("", "")
-    assert "1 of 1 figures are" in page.markdown(made(RATIO, found))
-    assert "encrypted-decode" not in page.plot(made(RATIO, found))
+    measurement = Measurement("encrypted-decode", value=1.8, ours_s=0.4, other_s=0.2)
+    assert (line.goal(), verdict(line, measurement)) == ("", "")
+    assert "1 of 1 figures are" in page.markdown(made(RATIO, measurement))
+    assert "encrypted-decode" not in page.plot(made(RATIO, measurement))
 
 
 def test_every_line_has_a_group_that_measures_it() -> None:

@@ -106,8 +106,8 @@ def test_the_arithmetic_is_that_of_the_numbers_of_each_domain(one: Last, other: 
 
 
 def test_mariadbs_notation() -> None:
-    found = MariadbPosition.parse(" 1-2-5, 0-1-77")
-    assert str(found) == "0-1-77,1-2-5" and found.last(1) == MariadbGtid(1, 2, 5) and found.last(7) is None
+    position = MariadbPosition.parse(" 1-2-5, 0-1-77")
+    assert str(position) == "0-1-77,1-2-5" and position.last(1) == MariadbGtid(1, 2, 5) and position.last(7) is None
     assert str(MariadbPosition.of_state([MariadbGtid(0, 1, 5), MariadbGtid(0, 2, 9), MariadbGtid(0, 1, 7)])) == "0-2-9"
     with pytest.raises(DamagedError, match="0-1-5 and 0-2-9 have the same domain"):
         MariadbPosition.parse("0-1-5,0-2-9")

@@ -149,9 +149,13 @@ def test_xa_statements_and_events() -> None:
 
 
 def test_a_tagged_gtid_of_a_real_server() -> None:
-    found = parse_tagged_gtid(TAGGED)
-    assert (found.source.hex(), found.tag, found.number) == ("1fd2de40e63811f1b42402fc00000001", b"foo", 1)
-    assert found.time_us == 1_795_326_417_435_978
+    tagged_gtid = parse_tagged_gtid(TAGGED)
+    assert (tagged_gtid.source.hex(), tagged_gtid.tag, tagged_gtid.number) == (
+        "1fd2de40e63811f1b42402fc00000001",
+        b"foo",
+        1,
+    )
+    assert tagged_gtid.time_us == 1_795_326_417_435_978
 
 
 def test_a_tagged_gtid_cut_or_changed_anywhere_is_damage_or_another() -> None:

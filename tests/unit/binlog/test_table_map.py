@@ -143,11 +143,11 @@ def test_mysql_does_not_count_geometry_among_texts() -> None:
 
 
 def _enum(members: str, charset: str) -> TableSchema:
-    found = ColumnSchema(
+    schema = ColumnSchema(
         name="c", data_type="enum", column_type=f"enum('{members}')", nullable=True, default=None, extra="",
         charset=charset, collation=None,
     )  # fmt: skip
-    return TableSchema(columns=(found,), primary_key=())
+    return TableSchema(columns=(schema,), primary_key=())
 
 
 def test_members_whose_character_set_the_table_map_does_not_tell() -> None:

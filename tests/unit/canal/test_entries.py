@@ -50,12 +50,12 @@ def entries_of(one: EntryEncoder, max_bytes: int = 1 << 22) -> list[Any]:
 def rows_of(entries: list[Any], table: str = "kinds") -> list[tuple[Any, Any]]:
     """The header and row of each changed row of a table, in order."""
     found = []
-    for one in entries:
-        if one.entry_type == 2 and one.header.table_name == table:
-            change = parsed("RowChange", one.store_value)
+    for entry in entries:
+        if entry.entry_type == 2 and entry.header.table_name == table:
+            change = parsed("RowChange", entry.store_value)
             if not change.is_ddl:
-                assert {p.key: p.value for p in one.header.props}["rowsCount"] == str(len(change.row_datas))
-                found += [(one.header, row) for row in change.row_datas]
+                assert {p.key: p.value for p in entry.header.props}["rowsCount"] == str(len(change.row_datas))
+                found += [(entry.header, row) for row in change.row_datas]
     return found
 
 
@@ -142,16 +142,16 @@ def test_updates_and_deletes_have_the_rows_that_select_showed(kind: str) -> None
     seen = {2: 0, 3: 0}
     for table in ("kinds", "old"):
         for header, row in rows_of(entries_of(encoder(kind)), table):
-            before = [(one.name, one.is_null, one.value) for one in row.before_columns]
-            after = [(one.name, one.is_null, one.value) for one in row.after_columns]
+            before = [(column.name, column.is_null, column.value) for column in row.before_columns]
+            after = [(column.name, column.is_null, column.value) for column in row.after_columns]
             if before:
                 assert state.pop((table, before[0][2])) == before
-                assert not any(one.updated for one in row.before_columns)
+                assert not any(column.updated for column in row.before_columns)
                 seen[header.event_type] += 1
             if after:
                 state[table, after[0][2]] = after
             if before and after:
-                marked = [one.updated for one in row.after_columns]
+                marked = [column.updated for column in row.after_columns]
                 changed = [new != old for new, old in zip(after, before, strict=True)]
                 different = [c for c in range(len(marked)) if marked[c] != changed[c]]
                 # The bytes of a document may change although its text does not.
@@ -212,7 +212,7 @@ def test_only_rows_of_wanted_tables_come() -> None:
 def test_a_timestamp_is_shown_in_the_time_zone() -> None:
     def shown(zone: Zone) -> str:
         row = rows_of(entries_of(encoder("mysql9", zone)))[0][1]
-        return next(str(one.value) for one in row.after_columns if one.name == "ts3")
+        return next(str(column.value) for column in row.after_columns if column.name == "ts3")
 
     assert shown(UTC) == "2024-02-29 12:34:56.789"
     assert shown(zone_of("Asia/Shanghai")) == "2024-02-29 20:34:56.789"
@@ -238,8 +238,8 @@ def test_a_text_that_is_not_utf8_is_repaired_like_the_decoder_does() -> None:
             buf[stop : stop + 4] = np.frombuffer(checksum, dtype=np.uint8)
     assert count
     broken = encoder("mysql56", transactions=replace(transactions, buf=buf))
-    sound = [one.value for _, row in rows_of(entries_of(encoder("mysql56"))) for one in row.after_columns]
-    values = [one.value for _, row in rows_of(entries_of(broken)) for one in row.after_columns]
+    sound = [column.value for _, row in rows_of(entries_of(encoder("mysql56"))) for column in row.after_columns]
+    values = [column.value for _, row in rows_of(entries_of(broken)) for column in row.after_columns]
     changed = [(old, new) for old, new in zip(sound, values, strict=True) if old != new]
     assert any("€" in old and "?" in new for old, new in changed)
 

@@ -59,10 +59,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DestinationConfig
 
 @pytest.fixture
 def filler(config: DestinationConfig) -> Iterator[MemoryFiller]:
-    found = MemoryFiller(config)
+    filler = MemoryFiller(config)
     record_beginning(config.store.path, Beginning(BEGIN, "binlog.000001", 4, None, 0, "first start"))
-    yield found
-    found.close()
+    yield filler
+    filler.close()
 
 
 @pytest.fixture

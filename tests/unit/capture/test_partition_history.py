@@ -33,9 +33,9 @@ def seq(number: int, epoch: int = 0) -> int:
 
 
 def history(source: Source, begin: int = 100, stored: Schemas | None = None) -> PartitionHistory:
-    found = PartitionHistory(TablesConfig(include=(r"s\..*",)), source.read)
-    found.begin(seq(begin), stored)
-    return found
+    history = PartitionHistory(TablesConfig(include=(r"s\..*",)), source.read)
+    history.begin(seq(begin), stored)
+    return history
 
 
 def run(found: PartitionHistory, at: int, sql: str) -> bool:
@@ -107,9 +107,9 @@ def test_what_was_read_ahead_of_a_rename_is_of_the_later_table() -> None:
 
 
 def read_text(clause: str, name: str) -> str:
-    found = read_partitions(clause)
-    assert found is not None
-    return found.reduced([name]).to_text()
+    partitions = read_partitions(clause)
+    assert partitions is not None
+    return partitions.reduced([name]).to_text()
 
 
 def test_a_change_without_a_statement_is_noticed_where_the_source_stands_behind_the_statement() -> None:

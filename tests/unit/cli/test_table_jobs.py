@@ -34,12 +34,12 @@ ID = ColumnSchema(
 @pytest.fixture
 def config(tmp_path: Path) -> DestinationConfig:
     """A destination with a store of real segments, whose source has the tables ``bat.o`` and ``bat.empty``."""
-    found = make_config(tmp_path)
-    make_store(found.store.path)
-    service = BatchService(found)
+    config = make_config(tmp_path)
+    make_store(config.store.path)
+    service = BatchService(config)
     with service.meta.change() as state:
         state.source = IDENTITY
-    return found
+    return config
 
 
 def run(capsys: pytest.CaptureFixture[str], config: DestinationConfig, *arguments: str) -> tuple[int, str, str]:

@@ -89,8 +89,8 @@ def test_links_that_are_refused(key: str, value: str, message: str) -> None:
 
 def test_changes_may_start_runs() -> None:
     assert AirflowConfig().start == "schedule"
-    found = AirflowConfig.model_validate({"start": "data", "start_pause": "2s"})
-    assert (found.start, found.start_pause) == ("data", 2)
+    config = AirflowConfig.model_validate({"start": "data", "start_pause": "2s"})
+    assert (config.start, config.start_pause) == ("data", 2)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_everything_given() -> None:
 def test_servers_of_a_source() -> None:
     standbys = ["db2.example", "[::1]:3307", "mysql://other@db3.example:3308"]
     config = parse(document(source__standbys=standbys), FILE)
-    assert [(one.address, one.user) for one in config.source.servers()] == [
+    assert [(server.address, server.user) for server in config.source.servers()] == [
         ("db.example:3306", "cdc"),
         ("db2.example:3306", "cdc"),
         ("[::1]:3307", "cdc"),

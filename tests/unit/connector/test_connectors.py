@@ -63,30 +63,32 @@ def connector(make: Make) -> Iterator[Connector]:
 
 
 def kinds(batches: list[Batch]) -> list[tuple[str, str]]:
-    return [(one.kind, one.event) for batch in batches for one in batch.entries]
+    return [(entry.kind, entry.event) for batch in batches for entry in batch.entries]
 
 
 def test_all_entries_come_once_in_order(connector: Connector) -> None:
     found = list(connector.batches(idle_s=0))
     assert kinds(found) == WHOLE
     assert not connector.get_without_ack()
-    entries = [one for batch in found for one in batch.entries]
-    assert {one.file for one in entries} == {"binlog.000007"}
-    assert [one.pos for one in entries] == sorted(one.pos for one in entries)
-    inserts = [row for one in entries if one.event == "insert" for row in one.rows]
+    entries = [entry for batch in found for entry in batch.entries]
+    assert {entry.file for entry in entries} == {"binlog.000007"}
+    assert [entry.pos for entry in entries] == sorted(entry.pos for entry in entries)
+    inserts = [row for entry in entries if entry.event == "insert" for row in entry.rows]
     assert inserts and all(row.before == () and row.key and all(c.updated for c in row.after) for row in inserts)
-    for updated in (row for one in entries if one.event == "update" for row in one.rows):
+    for updated in (row for entry in entries if entry.event == "update" for row in entry.rows):
         changed = {c.name for c in updated.after if c.updated}
         assert changed == {name for name in updated.new if updated.new[name] != updated.old[name]} and changed
-    for deleted in (row for one in entries if one.event == "delete" for row in one.rows):
+    for deleted in (row for entry in entries if entry.event == "delete" for row in entry.rows):
         assert deleted.after == () and deleted.key == {name: deleted.old[name] for name in deleted.key}
-    ddl = [one for one in entries if one.kind == "ddl"]
+    ddl = [entry for entry in entries if entry.kind == "ddl"]
     assert [(one.name, one.sql.split()[0], one.rows) for one in ddl] == [
         ("bat.o", "create", ()),
         ("bat.o", "alter", ()),
     ]
-    assert all(one.gtid for one in entries) and all(one.transaction_id for one in entries if one.kind == "end")
-    assert all(one.time.year >= 2024 and one.time.tzinfo is not None for one in entries)
+    assert all(entry.gtid for entry in entries) and all(
+        entry.transaction_id for entry in entries if entry.kind == "end"
+    )
+    assert all(entry.time.year >= 2024 and entry.time.tzinfo is not None for entry in entries)
 
 
 def test_batches_are_acked_in_order(connector: Connector) -> None:

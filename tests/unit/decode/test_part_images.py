@@ -49,8 +49,8 @@ def event(kind: int, columns: int, helds: list[list[int]], rows: list[list[Row]]
 
 
 def arrays(*events: bytes) -> EventArrays:
-    lengths = np.array([len(one) for one in events], dtype=np.int64)
-    kinds = np.array([one[4] for one in events], dtype=np.int64)
+    lengths = np.array([len(event) for event in events], dtype=np.int64)
+    kinds = np.array([event[4] for event in events], dtype=np.int64)
     buf = np.frombuffer(b"".join(events), dtype=np.uint8)
     return EventArrays(buf, np.cumsum(lengths) - lengths, lengths, kinds, np.zeros(len(events), dtype=np.int64), TAIL)
 

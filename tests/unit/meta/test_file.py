@@ -37,9 +37,9 @@ def entry(batch: int, after: int, last: int) -> Outstanding:
 
 @pytest.fixture
 def meta(tmp_path: Path) -> FileMeta:
-    found = FileMeta(tmp_path / "deep" / "meta", "shop")
-    found.subscribe("apply", r"shop\..*")
-    return found
+    meta = FileMeta(tmp_path / "deep" / "meta", "shop")
+    meta.subscribe("apply", r"shop\..*")
+    return meta
 
 
 def test_reading_creates_nothing(tmp_path: Path) -> None:

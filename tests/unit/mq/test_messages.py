@@ -35,12 +35,12 @@ RULES = (
 def written(kind: str, form: Format, rules: Rules, **options: Any) -> list[Message]:
     settings = {"name": "shop", **options}
     writer = MessageWriter(MessageOptions(format=form, rules=rules, **settings), max_bytes=4000)
-    found: list[Message] = []
+    messages: list[Message] = []
     one = encoder(kind)
     while (taken := one.take(12000)) is not None:
         for some in writer.messages(taken, 77):
-            found += some
-    return found
+            messages += some
+    return messages
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -153,9 +153,9 @@ def test_entries_larger_than_the_output_are_written() -> None:
     writer = MessageWriter(MessageOptions(**settings), max_bytes=1 << 20)
     writer._out = writer._out[:64].copy()
     one = encoder("mysql9")
-    found: list[Message] = []
+    messages: list[Message] = []
     while (taken := one.take(1 << 22)) is not None:
         for some in writer.messages(taken, 77):
-            found += some
+            messages += some
     whole = written("mysql9", "canal-json", Rules("rest"))
-    assert list(without_times(found)) == list(without_times(whole))
+    assert list(without_times(messages)) == list(without_times(whole))

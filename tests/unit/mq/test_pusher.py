@@ -75,7 +75,7 @@ class Site:
     def shown(self) -> list[tuple[str, list[str]]]:
         """The type and the keys of each message that was committed."""
         messages = [json.loads(one.value or b"") for one in self.sent]
-        return [(one["type"], [row["id"] for row in one["data"] or ()]) for one in messages]
+        return [(message["type"], [row["id"] for row in message["data"] or ()]) for message in messages]
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def everything(client: RawClient, fetch_size: int = 1000) -> list[Batch]:
 
 def kinds(batches: list[Batch]) -> list[tuple[int, int]]:
     """Entry type and event type of each entry."""
-    return [(one.entry_type, one.header.event_type) for batch in batches for one in batch.entries]
+    return [(entry.entry_type, entry.header.event_type) for batch in batches for entry in batch.entries]
 
 
 WHOLE = [
@@ -87,7 +87,7 @@ def test_all_changes_arrive_once_and_in_order(client: RawClient) -> None:
     batches = everything(client)
     assert kinds(batches) == WHOLE
     assert everything(client) == []
-    ddl = [one for batch in batches for one in batch.entries if one.header.event_type in (4, 5)]
+    ddl = [entry for batch in batches for entry in batch.entries if entry.header.event_type in (4, 5)]
     for one, alone in zip(ddl, [batch for batch in batches if batch.entries[0] in ddl], strict=True):
         change = parsed("RowChange", one.store_value)
         assert change.is_ddl
@@ -97,7 +97,7 @@ def test_all_changes_arrive_once_and_in_order(client: RawClient) -> None:
 
 
 def test_headers_name_the_place_in_the_source(client: RawClient) -> None:
-    headers = [one.header for batch in everything(client) for one in batch.entries]
+    headers = [entry.header for batch in everything(client) for entry in batch.entries]
     assert {one.logfile_name for one in headers} == {"binlog.000007"}
     offsets = [one.logfile_offset for one in headers]
     assert offsets == sorted(offsets)

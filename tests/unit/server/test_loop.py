@@ -84,7 +84,7 @@ def test_the_loop_waits_for_nothing(
         finally:
             _stop_watching()
     assert found == []
-    assert [one.message for one in caplog.records if "took" in one.message] == []
+    assert [record.message for record in caplog.records if "took" in record.message] == []
 
 
 def _stop_watching() -> None:

@@ -62,9 +62,9 @@ def log_in(client: httpx.Client, token: str) -> None:
 
 
 def form_of(client: httpx.Client, path: str = "/") -> str:
-    found = re.search(r'name="form" value="([^"]+)"', client.get(path).text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="form" value="([^"]+)"', client.get(path).text)
+    assert match is not None
+    return match[1]
 
 
 def test_who_is_not_logged_in_learns_nothing(client: httpx.Client) -> None:

@@ -20,13 +20,13 @@ def scan(
 ) -> tuple[ResumeScan, int]:
     """Returns the finished scan, and how many of the transactions it has looked at. The new server is B."""
     flavor: Flavor = "mariadb" if mariadb else "mysql"
-    found = ResumeScan(flavor, parse_state(known, flavor), B, parse_state(before, flavor), last, "source")
+    scan = ResumeScan(flavor, parse_state(known, flavor), B, parse_state(before, flavor), last, "source")
     for number, text in enumerate(gtids):
         gtid = MariadbGtid.parse(text) if mariadb and text is not None else text
         begin, end = (BinlogPosition("binlog.000001", 4 + BYTES * n) for n in (number, number + 1))
-        if found.ends_with(ScannedTransaction(begin, end, gtid, (1000 + number) * 1_000_000)):
-            return found, number + 1
-    return found, len(gtids)
+        if scan.ends_with(ScannedTransaction(begin, end, gtid, (1000 + number) * 1_000_000)):
+            return scan, number + 1
+    return scan, len(gtids)
 
 
 def at(number: int) -> BinlogPosition:

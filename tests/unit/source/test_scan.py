@@ -134,13 +134,13 @@ def test_damage_anywhere_is_an_error_or_changes_no_gtid(serve: Any, seed: int) -
     rng = random.Random(seed)
     stream = sample().packets + EOF
     serve(stream)
-    whole = {one.gtid for one in read_transactions(SOURCE, "binlog.000001")}
+    whole = {transaction.gtid for transaction in read_transactions(SOURCE, "binlog.000001")}
     for at in range(len(stream)):
         damaged = bytearray(stream)
         damaged[at] ^= 1 << rng.randrange(8)
         serve(bytes(damaged))
         try:
-            assert {one.gtid for one in read_transactions(SOURCE, "binlog.000001")} <= whole
+            assert {transaction.gtid for transaction in read_transactions(SOURCE, "binlog.000001")} <= whole
         except CdcError:
             continue
 

@@ -152,8 +152,13 @@ def test_a_loss_can_be_accepted(tmp_path: Path) -> None:
         assert len(values(tmp_path / "store")) == 19 * 200
         reader, after, rows = StoreReader(tmp_path / "store"), 0, 0
         while (selection := reader.select(after, Limits())) is not None:
-            for one in selection.ranges:
-                rows += sum(len(batch) for batch in decode_range(one.path, one.offset, one.length, table="shop.orders"))
+            for byte_range in selection.ranges:
+                rows += sum(
+                    len(batch)
+                    for batch in decode_range(
+                        byte_range.path, byte_range.offset, byte_range.length, table="shop.orders"
+                    )
+                )
             after = selection.last_seq
         assert rows == 19 * 200
 

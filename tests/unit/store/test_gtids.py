@@ -87,9 +87,9 @@ def test_entries_with_one_of_the_gtids() -> None:
 def test_checkpoints_are_kept_and_replaced(tmp_path: Path) -> None:
     for seq in range(1, 30):
         write_checkpoint(tmp_path, "mysql", GtidCheckpoint(seq, GtidSet.parse(f"{A}:1-{seq}")))
-    assert [one.seq for one in read_checkpoints(tmp_path, "mysql")] == list(range(14, 30))
+    assert [checkpoint.seq for checkpoint in read_checkpoints(tmp_path, "mysql")] == list(range(14, 30))
     write_checkpoint(tmp_path, "mysql", GtidCheckpoint(20, GtidSet.parse(f"{A}:1-7")))
-    assert [one.seq for one in read_checkpoints(tmp_path, "mysql")][-2:] == [19, 20]
+    assert [checkpoint.seq for checkpoint in read_checkpoints(tmp_path, "mysql")][-2:] == [19, 20]
     assert gtids_at_end(tmp_path, "mysql", 20) == GtidSet.parse(f"{A}:1-7")
     assert gtids_at_end(tmp_path, "mysql", 15) == GtidSet.parse(f"{A}:1-15")
     assert gtids_at_end(tmp_path, "mysql", 13) is None
@@ -114,9 +114,9 @@ def test_a_store_without_checkpoints_knows_no_gtids(tmp_path: Path) -> None:
 
 def test_version_1_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "gtids-v1.json", tmp_path / GTIDS_FILE)
-    found = read_checkpoints(tmp_path, "mysql")
-    assert [one.seq for one in found] == [206158431791, 36028797018968687]
-    assert found[-1].gtids.last("81a3c8d4-e76c-11f1-9013-02fc00000001:tag") == 1
+    checkpoints = read_checkpoints(tmp_path, "mysql")
+    assert [one.seq for one in checkpoints] == [206158431791, 36028797018968687]
+    assert checkpoints[-1].gtids.last("81a3c8d4-e76c-11f1-9013-02fc00000001:tag") == 1
 
 
 @pytest.mark.parametrize(

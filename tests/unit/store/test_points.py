@@ -162,7 +162,7 @@ def test_a_time_before_what_retention_has_kept_is_refused(begun: Callable[[int],
     assert told == []
     assert find_point(later, iso_time_us(time), told.append) == first - 1
     assert told == ["the store begins within that second; what was committed in it before is not there"]
-    _, after, _ = next(one for one in entries(later) if one[1] > time)
+    _, after, _ = next(entry for entry in entries(later) if entry[1] > time)
     assert find_point(later, iso_time_us(after)) >= first, "an older transaction is there"
 
 

@@ -145,8 +145,8 @@ def test_a_clean_stop_is_known_by_the_missing_abort(tmp_path: Path, transactions
 @pytest.mark.rule("rocketmq-log-37")
 def test_after_a_clean_stop_nothing_is_read(tmp_path: Path, transactions: list[Transaction], looks: list[str]) -> None:
     with opened_and_closed(tmp_path, SMALL) as log:
-        for one in transactions:
-            log.put([one])
+        for transaction in transactions:
+            log.put([transaction])
     assert len(list_segments(tmp_path)) > 2
     with opened_and_closed(tmp_path, SMALL) as log:
         assert log.last_seq == transactions[-1].seq
@@ -158,8 +158,8 @@ def test_after_a_crash_only_what_follows_the_checkpoint_is_read(
     tmp_path: Path, transactions: list[Transaction], looks: list[str]
 ) -> None:
     log = opened(tmp_path / "live", SMALL)
-    for one in transactions:
-        log.put([one])
+    for transaction in transactions:
+        log.put([transaction])
     shutil.copytree(tmp_path / "live", tmp_path / "crashed")
     log.close()
     segments = list_segments(tmp_path / "crashed")
@@ -218,8 +218,8 @@ def test_opening_a_large_store_after_a_clean_stop(tmp_path: Path, transactions: 
 
 def test_a_missing_newest_segment_is_named(tmp_path: Path, transactions: list[Transaction]) -> None:
     with opened_and_closed(tmp_path, SMALL) as log:
-        for one in transactions:
-            log.put([one])
+        for transaction in transactions:
+            log.put([transaction])
     newest = list_segments(tmp_path)[-1]
     newest.unlink()
     index_path(newest).unlink()
@@ -547,8 +547,8 @@ def test_short_writes_are_completed(tmp_path: Path, faulty: FaultyFiles, transac
     faulty.write_short(7)
     store = tmp_path / "store"
     with opened_and_closed(store, SMALL) as log:
-        for one in transactions:
-            log.put([one])
+        for transaction in transactions:
+            log.put([transaction])
     FileMeta(tmp_path / "meta", "shop").subscribe("apply", None)
     faulty.write_short(None)
     assert seqs(store) == numbers(transactions)

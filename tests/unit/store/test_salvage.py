@@ -244,7 +244,7 @@ def test_every_byte_of_a_segment_in_the_middle(store: Path, transactions: list[T
         changed[at] ^= 1 << at % 8
         middle.write_bytes(changed)
         found = examine(middle, is_last=False)
-        lost = sum(len(one.entries) for one in found.losses)
+        lost = sum(len(loss.entries) for loss in found.losses)
         assert lost == (1 if at >= first else 4), at
     assert len(whole) == COUNT and issubclass(DamagedError, CdcError)
 

@@ -187,7 +187,7 @@ def test_a_prepared_transaction_counts_at_its_end() -> None:
 
 def test_a_transaction_that_the_servers_death_cut_off_does_not_count() -> None:
     account = read(MARIADB, MARIADB.replace("0-1-", "0-1-1")).account
-    assert [one.gtid for one in account.transactions] == ["0-1-3", "0-1-4", "0-1-13", "0-1-14"]
+    assert [transaction.gtid for transaction in account.transactions] == ["0-1-3", "0-1-4", "0-1-13", "0-1-14"]
     assert account.transactions[0].changes == (Change("insert", "hist.t"),)
     assert account.gtids == {"0": {3, 4, 13, 14}}
 

@@ -31,9 +31,9 @@ def made(clause: str) -> Partitions | None:
 
 
 def parsed(text: str) -> Partitions:
-    found = read_partitions(text)
-    assert found is not None
-    return found
+    partitions = read_partitions(text)
+    assert partitions is not None
+    return partitions
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_statements_change_the_definition() -> None:
     )
     found = reorganized(parsed(RANGE), split.names, split.listed)
     assert found is not None
-    assert [(one.name, one.values) for one in found.partitions] == [
+    assert [(partition.name, partition.values) for partition in found.partitions] == [
         ("a", (("10",),)), ("b1", (("15",),)), ("b2", (("20",),)), ("c", (("MAXVALUE",),)),
     ]  # fmt: skip
     assert reorganized(parsed(RANGE), ("a", "c"), split.listed) is None  # they are not neighbours
@@ -123,10 +123,10 @@ def test_statements_change_the_definition() -> None:
 
 
 def test_the_partitions_before_a_drop_are_reduced_to_what_tells_their_rows() -> None:
-    assert [one.name for one in parsed(RANGE).reduced(["B"]).partitions] == ["a", "b"]
-    assert [one.name for one in parsed(RANGE).reduced(["a"]).partitions] == ["a"]
-    assert [one.name for one in parsed(RANGE).reduced(["a", "c"]).partitions] == ["a", "b", "c"]
-    assert [one.name for one in parsed(RANGE).without(["A", "zz"]).partitions] == ["b", "c"]
+    assert [partition.name for partition in parsed(RANGE).reduced(["B"]).partitions] == ["a", "b"]
+    assert [partition.name for partition in parsed(RANGE).reduced(["a"]).partitions] == ["a"]
+    assert [partition.name for partition in parsed(RANGE).reduced(["a", "c"]).partitions] == ["a", "b", "c"]
+    assert [partition.name for partition in parsed(RANGE).without(["A", "zz"]).partitions] == ["b", "c"]
     listed = made("LIST (y) (PARTITION a VALUES IN (1), PARTITION b DEFAULT)")
     assert listed is not None and listed.reduced(["b"]) == listed
     sub = parsed("RANGE (`y`) SUBPARTITION BY HASH (`y`) SUBPARTITIONS 2 (PARTITION `a` VALUES LESS THAN (5))")
@@ -147,7 +147,9 @@ def test_the_same_definition_in_another_order_is_the_same() -> None:
 
 def test_partitions_that_move() -> None:
     def moves(clause: str) -> list[MovePartition]:
-        return [one for one in classify(f"ALTER TABLE t {clause}", "s").changes if isinstance(one, MovePartition)]
+        return [
+            change for change in classify(f"ALTER TABLE t {clause}", "s").changes if isinstance(change, MovePartition)
+        ]
 
     t, b = ("s", "t"), ("s", "b")
     for validation in ("", " WITH VALIDATION"):
@@ -159,7 +161,9 @@ def test_partitions_that_move() -> None:
     assert moves("CONVERT PARTITION p TO TABLE b") == [MovePartition(b, t, "p", is_partitioned=False)]
     convert = "CONVERT TABLE b TO PARTITION p VALUES LESS THAN (5) COMMENT 'WITH'"
     assert moves(convert) == [MovePartition(t, b, None, is_partitioned=True)]
-    added = next(one for one in classify(f"ALTER TABLE t {convert}", "s").changes if isinstance(one, ChangePartitions))
+    added = next(
+        change for change in classify(f"ALTER TABLE t {convert}", "s").changes if isinstance(change, ChangePartitions)
+    )
     assert added.listed == (Partition("p", (("5",),)),)
 
 

@@ -191,7 +191,7 @@ def test_clauses(clause: str, kinds: list[type]) -> None:
     ],
 )  # fmt: skip
 def test_what_only_the_server_knows(clause: str) -> None:
-    found = [one for one in classify(f"ALTER TABLE t {clause}", S).changes if isinstance(one, UnknownEffect)]
+    found = [change for change in classify(f"ALTER TABLE t {clause}", S).changes if isinstance(change, UnknownEffect)]
     assert found
     # Only these leave a table without rows as it is; the others may bring rows that no row event has.
     assert {one.keeps_empty for one in found} == {clause.startswith("DISCARD PARTITION")}

@@ -40,11 +40,11 @@ DAY_S = 86400
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     """A machine with a store of several segments, whose first half is acked."""
-    found = make_host(tmp_path / "a", tmp_path / "archive")
-    found.fill(60)
-    found.ack(seqs(found.store)[30])
-    schemas_folder(found.store).joinpath("4.json").write_text('{"version": 1, "tables": {}, "unsure": {}}')
-    return found
+    host = make_host(tmp_path / "a", tmp_path / "archive")
+    host.fill(60)
+    host.ack(seqs(host.store)[30])
+    schemas_folder(host.store).joinpath("4.json").write_text('{"version": 1, "tables": {}, "unsure": {}}')
+    return host
 
 
 @pytest.fixture

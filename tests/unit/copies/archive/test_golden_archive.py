@@ -29,7 +29,7 @@ def test_it_is_sound(host: Host) -> None:
     newest = host.archive().newest()
     assert newest is not None
     assert (newest.state.number, newest.state.writer.host, newest.state.writer.how) == (2, "store-host", "first")
-    assert [one.name for one in newest.segments] == [
+    assert [segment.name for segment in newest.segments] == [
         "000-0000001-00000000004.binlog",
         "000-0000002-00000000004.binlog",
         "000-0000003-00000000004.binlog",

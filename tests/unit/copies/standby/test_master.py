@@ -104,7 +104,7 @@ def test_a_silent_standby_is_disconnected(stack: ExitStack, tmp_path: Path) -> N
     fake = FakeStandby(stack, master)
     fake.report(seq=0)
     until(lambda: bool(master.standbys()) and master.standbys()[0].connected, "a standby")
-    until(lambda: not any(one.connected for one in master.standbys()), "its end", QUICK.dead_s + 3)
+    until(lambda: not any(standby.connected for standby in master.standbys()), "its end", QUICK.dead_s + 3)
 
 
 def test_a_port_in_use_is_an_error_that_names_it(stack: ExitStack, tmp_path: Path) -> None:

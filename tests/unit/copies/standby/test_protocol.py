@@ -41,13 +41,13 @@ SECRET = b"a secret of more than 16 bytes"
 def test_a_frame_split_at_any_byte_is_parsed() -> None:
     data = frame_bytes(Kind.DATA, bytes(8) + b"events") + frame_bytes(Kind.HEARTBEAT, bytes(16))
     for cut in range(len(data)):
-        found = FrameParser("peer")
-        found.feed(data[:cut])
+        parser = FrameParser("peer")
+        parser.feed(data[:cut])
         got = []
-        while frame := found.next():
+        while frame := parser.next():
             got.append(frame)
-        found.feed(data[cut:])
-        while frame := found.next():
+        parser.feed(data[cut:])
+        while frame := parser.next():
             got.append(frame)
         assert got == [(Kind.DATA, bytes(8) + b"events"), (Kind.HEARTBEAT, bytes(16))]
 
@@ -55,20 +55,20 @@ def test_a_frame_split_at_any_byte_is_parsed() -> None:
 def test_every_flipped_byte_of_a_frame_is_detected() -> None:
     data = frame_bytes(Kind.REPORT, struct.pack("<QQ", 7, 8) + b"name")
     for at in range(len(data)):
-        found = FrameParser("peer")
-        found.feed(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+        parser = FrameParser("peer")
+        parser.feed(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
         if at in (8, 9):  # the length: more is waited for, and what comes next does not fit
-            assert found.next() is None
-            found.feed(data * 500)
+            assert parser.next() is None
+            parser.feed(data * 500)
         with pytest.raises((CorruptStreamError, VersionError)):
-            found.next()
+            parser.next()
 
 
 def test_a_newer_frame_is_refused_and_a_newer_refusal_is_read() -> None:
-    found = FrameParser("10.0.0.7:4100")
-    found.feed(frame_bytes(Kind.HELLO, b"{}", version=2))
+    parser = FrameParser("10.0.0.7:4100")
+    parser.feed(frame_bytes(Kind.HELLO, b"{}", version=2))
     with pytest.raises(VersionError, match=r"10\.0\.0\.7:4100.*version 2.*knows 1.*same Towpath"):
-        found.next()
+        parser.next()
     again = FrameParser("peer")
     again.feed(frame_bytes(Kind.REFUSE, b'{"error":"no"}', version=2))
     assert again.next() == (Kind.REFUSE, b'{"error":"no"}')
@@ -82,23 +82,23 @@ def test_bytes_that_are_not_a_frame_are_refused() -> None:
             "a frame of 16777217 bytes",
         ),
     ):
-        found = FrameParser("peer")
-        found.feed(data)
+        parser = FrameParser("peer")
+        parser.feed(data)
         with pytest.raises(CorruptStreamError, match=what):
-            found.next()
-    found = FrameParser("peer")
+            parser.next()
+    parser = FrameParser("peer")
     head = struct.pack("<4sHHI", b"TPSB", 1, 99, 0)
-    found.feed(head + zlib.crc32(head).to_bytes(4, "little"))
+    parser.feed(head + zlib.crc32(head).to_bytes(4, "little"))
     with pytest.raises(CorruptStreamError, match="unknown kind 99"):
-        found.next()
+        parser.next()
 
 
 def test_frames_of_version_1_are_read() -> None:
     """The golden file has one frame of each kind, as version 1 wrote it."""
-    found = FrameParser("peer")
-    found.feed(GOLDEN.read_bytes())
+    parser = FrameParser("peer")
+    parser.feed(GOLDEN.read_bytes())
     got = []
-    while frame := found.next():
+    while frame := parser.next():
         got.append(frame)
     assert [frame.kind for frame in got] == list(Kind)
     by_kind = dict(got)

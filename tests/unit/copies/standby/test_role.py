@@ -81,8 +81,10 @@ def test_both_sides_write_their_status(stack: ExitStack, tmp_path: Path) -> None
     caught_up(log, master)
 
     def told(path: Path, role: str) -> bool:
-        found = read_status(path)
-        return found is not None and found.role == role and found.term == 1 and any(p.connected for p in found.peers)
+        status = read_status(path)
+        return (
+            status is not None and status.role == role and status.term == 1 and any(p.connected for p in status.peers)
+        )
 
     until(lambda: told(tmp_path / "m", "sync_master"), "the master's status")
     until(lambda: told(tmp_path / "s", "standby"), "the standby's status")

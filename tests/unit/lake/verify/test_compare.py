@@ -21,11 +21,11 @@ def narrow(
     low_seq: int = 100,
 ) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """``changes``: key, checksum, sign, seq."""
-    found = Narrowing(has_key=has_key, low_seq=low_seq)
-    found.add_source(source)
-    found.add_delta(KeyedRow(key, checksum, 1, 0) for key, checksum in delta)
-    found.add_changes(KeyedRow(*change) for change in changes)
-    return [(one.key, one.source, one.delta) for one in found.findings()]
+    narrowing = Narrowing(has_key=has_key, low_seq=low_seq)
+    narrowing.add_source(source)
+    narrowing.add_delta(KeyedRow(key, checksum, 1, 0) for key, checksum in delta)
+    narrowing.add_changes(KeyedRow(*change) for change in changes)
+    return [(finding.key, finding.source, finding.delta) for finding in narrowing.findings()]
 
 
 def test_rows_without_changes() -> None:

@@ -391,7 +391,7 @@ def test_every_statement_of_the_corpus_is_decided() -> None:
                     continue
                 unknown = bool(wanted.unknown or wanted.unknown_new)
                 decided["snapshot" if unknown else "rewritten" if wanted.rewrites else "altered"] += 1
-                decided["looked at"] += bool(wanted.doubts or any(one.is_computed for one in wanted.columns))
+                decided["looked at"] += bool(wanted.doubts or any(column.is_computed for column in wanted.columns))
                 before = after
     assert decided["altered"] > 100
     assert decided["snapshot"] > 10 and decided["looked at"] > 10

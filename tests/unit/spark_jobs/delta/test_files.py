@@ -25,15 +25,15 @@ def state(tmp_path: Path) -> DeltaState:
     path = str(tmp_path / "t")
     for ids in (range(10), range(20, 30), [None, None]):
         write_deltalake(path, pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids)}), mode="append")
-    found = read_state(path, "shop", "shop.t")
-    assert found is not None
-    return found
+    state = read_state(path, "shop", "shop.t")
+    assert state is not None
+    return state
 
 
 def files_of(state: DeltaState) -> TableFiles:
-    found = TableFiles.of(state, "shop.t")
-    assert found is not None
-    return found
+    files = TableFiles.of(state, "shop.t")
+    assert files is not None
+    return files
 
 
 def test_files_that_hold_keys_are_found(state: DeltaState) -> None:

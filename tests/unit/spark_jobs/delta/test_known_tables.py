@@ -50,9 +50,9 @@ def whole(path: Path) -> DeltaState | None:
 
 
 def files_of(state: DeltaState) -> list[object]:
-    found = TableFiles.of(state, NAME)
-    assert found is not None
-    return sorted(found.table.column("path").to_pylist())
+    files = TableFiles.of(state, NAME)
+    assert files is not None
+    return sorted(files.table.column("path").to_pylist())
 
 
 class History:

@@ -77,10 +77,10 @@ def write(path: Path, generation: str | None, application: str, seq: int) -> Non
 def test_position_of_a_table_is_read_without_spark(tmp_path: Path) -> None:
     write(tmp_path / "orders", None, "towpath:shop:shop.orders:0", 77)
     write(tmp_path / "items", "3", "towpath:shop:shop.items:3", 78)
-    found = read_position(str(tmp_path / "orders"), "shop", "shop.orders")
-    assert (found.applied_seq, found.delta_version, found.generation, found.note) == (77, 0, 0, None)
-    found = read_position((tmp_path / "items").as_uri(), "shop", "shop.items")
-    assert (found.applied_seq, found.delta_version, found.generation) == (78, 0, 3)
+    position = read_position(str(tmp_path / "orders"), "shop", "shop.orders")
+    assert (position.applied_seq, position.delta_version, position.generation, position.note) == (77, 0, 0, None)
+    position = read_position((tmp_path / "items").as_uri(), "shop", "shop.items")
+    assert (position.applied_seq, position.delta_version, position.generation) == (78, 0, 3)
     assert read_position(str(tmp_path / "orders"), "other", "shop.orders").applied_seq is None
 
 
@@ -96,10 +96,10 @@ def test_what_is_no_table_is_noted(tmp_path: Path) -> None:
     log = tmp_path / "bad" / "_delta_log"
     log.mkdir(parents=True)
     (log / "00000000000000000000.json").write_text("{nonsense")
-    found = read_position(str(tmp_path / "bad"), "shop", "shop.bad")
-    assert found.applied_seq is None
-    assert found.note is not None
-    assert found.note.startswith("cannot be read: ")
+    position = read_position(str(tmp_path / "bad"), "shop", "shop.bad")
+    assert position.applied_seq is None
+    assert position.note is not None
+    assert position.note.startswith("cannot be read: ")
 
 
 def test_a_table_in_an_object_store_lies_where_spark_writes_it(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_a_table_in_an_object_store_lies_where_spark_writes_it(tmp_path: Path) -
                 key = f"lake/tables/shop/order%20items/{file.relative_to(tmp_path / 'made')}"
                 files.pipe_file(key, file.read_bytes())
         assert files.exists("lake/tables/shop/order%20items/_delta_log/00000000000000000000.json")
-        found = read_position(target, "shop", "shop.order items")
-        assert (found.applied_seq, found.note) == (80, None)
+        position = read_position(target, "shop", "shop.order items")
+        assert (position.applied_seq, position.note) == (80, None)
         state = read_state(target, "shop", "shop.order items")
         assert state is not None
         assert state.applied_seq == 80
@@ -136,8 +136,8 @@ def test_a_table_in_an_object_store_lies_where_spark_writes_it(tmp_path: Path) -
     ],
 )
 def test_a_commit_that_read_fewer_rows_than_it_was_given_has_lost_some(metrics: dict[str, str], lost: bool) -> None:
-    found = LostRows.of({"version": 4, "operationMetrics": metrics}, {"source_rows": 10, "source_upserts": 8})
-    assert found == (LostRows(4, 10, int(metrics.get("numSourceRows", 0))) if lost else None)
+    rows = LostRows.of({"version": 4, "operationMetrics": metrics}, {"source_rows": 10, "source_upserts": 8})
+    assert rows == (LostRows(4, 10, int(metrics.get("numSourceRows", 0))) if lost else None)
     assert LostRows.of({"version": 4, "operationMetrics": metrics}, {}) is None
 
 

@@ -47,8 +47,8 @@ PROPERTIES = {
 
 @pytest.fixture(params=[False, True], ids=["owned", "shared"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> DestinationConfig:
-    found = make_config(tmp_path)
-    return found.model_copy(update={"apply": found.apply.model_copy(update={"shared": request.param})})
+    config = make_config(tmp_path)
+    return config.model_copy(update={"apply": config.apply.model_copy(update={"shared": request.param})})
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ def proved(target: Target, known: Subscription, *, created_here: bool = False, b
 @pytest.fixture
 def known(target: Target) -> Subscription:
     """A subscriber that has acked two batches of the table."""
-    found = Subscription(since_seq=100)
+    subscription = Subscription(since_seq=100)
     make(target)
-    ack(target, found)
+    ack(target, subscription)
     commit(target, 300)
     commit(target, 500)
-    ack(target, found)
-    return found
+    ack(target, subscription)
+    return subscription
 
 
 def test_the_record_of_a_table(target: Target, known: Subscription) -> None:

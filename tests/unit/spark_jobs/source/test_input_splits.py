@@ -79,14 +79,14 @@ def test_splits_make_up_the_whole(tmp_path: Path, size_bytes: int, table: str) -
     large(log)
     many(log)
     ranges = filled(tmp_path, log)
-    whole = [InputSplit(one.path, one.offset, one.length) for one in ranges]
+    whole = [InputSplit(byte_range.path, byte_range.offset, byte_range.length) for byte_range in ranges]
     expected = rows(whole, table)
     assert len(expected) == {"shop.orders": 2 * 60 + 5010, "shop.items": 2 * 20 + 10}[table]
     assert len(set(expected)) == len(expected)
     splits = input_splits(ranges, 0, size_bytes, table)
     assert rows(splits, table) == expected
     assert len(splits) > 20 if size_bytes < 1000 else len(splits) >= 1
-    slices = [one for one in splits if one.part is not None]
+    slices = [split for split in splits if split.part is not None]
     assert bool(slices) == (size_bytes < 10_000)
 
 
@@ -94,7 +94,9 @@ def test_splits_begin_after_the_applied_position(tmp_path: Path) -> None:
     log = BinlogBuilder()
     many(log)
     ranges = filled(tmp_path, log)
-    whole = rows([InputSplit(one.path, one.offset, one.length) for one in ranges], "shop.orders")
+    whole = rows(
+        [InputSplit(byte_range.path, byte_range.offset, byte_range.length) for byte_range in ranges], "shop.orders"
+    )
     applied = whole[30][0]
     assert rows(input_splits(ranges, applied, 700, "shop.orders"), "shop.orders") == [
         row for row in whole if row[0] > applied
@@ -121,5 +123,5 @@ def test_a_copy_outside_of_a_store_has_no_mask(tmp_path: Path) -> None:
     copy.write_bytes(Path(one.path).read_bytes())
     index_path(copy).write_bytes(index_path(Path(one.path)).read_bytes())
     splits = input_splits([one.model_copy(update={"path": str(copy)})], 0, 1 << 20, "shop.items")
-    assert [one.table_mask for one in splits] == [ALL_TABLES]
+    assert [split.table_mask for split in splits] == [ALL_TABLES]
     assert len(rows(splits, "shop.items")) == 20

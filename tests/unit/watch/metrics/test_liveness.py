@@ -47,10 +47,10 @@ class Capture:
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Iterator[Capture]:
-    found = Capture(tmp_path / "store")
-    yield found
-    if found._lock is not None:
-        found.die()
+    capture = Capture(tmp_path / "store")
+    yield capture
+    if capture._lock is not None:
+        capture.die()
 
 
 def test_an_idle_source_is_not_stuck(capture: Capture) -> None:

@@ -81,7 +81,7 @@ def test_a_page_of_a_store(config: DestinationConfig) -> None:
     assert "shop.orders" in detail
     assert "<polyline" in detail
     assert Tags(detail).found.count("script") == 1
-    assert [one.batch for one in row.batches] == [1]
+    assert [batch.batch for batch in row.batches] == [1]
     assert row.batches[0].lag_s == pytest.approx(row.batches[0].acked_s - T0 / 1e6 - 1, abs=1)
 
 
@@ -214,4 +214,4 @@ def test_the_newest_batches_only(config: DestinationConfig) -> None:
     lease = service.get("test", wait_s=0)
     assert lease is not None
     service.ack(lease.batch, lease.token)
-    assert [one.batch for one in newest_batches(config, 1)] == [2]
+    assert [batch.batch for batch in newest_batches(config, 1)] == [2]
