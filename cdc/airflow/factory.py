@@ -78,7 +78,7 @@ def build_dags(
 ) -> dict[str, DAG]:
     """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
-    A destination whose store a server has has no capture DAG here: capture runs beside the server. One whose store is
+    A destination with ``store.kind: server`` has no capture DAG: capture runs beside that server. One whose store is
     in the memory of a server has no DAGs: there are no batches for tables. ``default_args``: arguments for all tasks,
     as a DAG takes them, before those of the configuration. If Airflow needs a single DAG because a task is about to
     run, only that one is built.

@@ -35,7 +35,7 @@ class Column:
     updated: bool
     """Whether the change set it: all values of an insert, of an update those that differ."""
     sql_type: int
-    """One of ``java.sql.Types``."""
+    """The column's type, a number of ``java.sql.Types``."""
     mysql_type: str
     index: int
 

@@ -80,7 +80,7 @@ class Column:
     nullable: bool = True
     unsigned: bool = False
     charset: str | None = None
-    """Of texts, ENUM and SET; ``binary`` for bytes; None for other types."""
+    """The character set of texts, ENUM and SET; ``binary`` for bytes; None for other types."""
     members: tuple[str, ...] = ()
     """ENUM, SET."""
     declared: str | None = None

@@ -42,7 +42,7 @@ class DescribedTable(Protocol):
 
     @property
     def policies(self) -> ValuePolicies:
-        """What the user wants of values that Delta cannot hold."""
+        """The user's setting for values that Delta cannot hold."""
 
 
 def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | None) -> CdcError:

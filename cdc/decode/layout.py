@@ -267,7 +267,7 @@ def _name_table(room: int, ids: int) -> NameTable:
 
 @dataclass(frozen=True)
 class Survey:
-    """What one scan over byte ranges finds out about tables, by ``db.table``."""
+    """The result of one scan over byte ranges for tables, by ``db.table``."""
 
     layouts: dict[str, TableLayout]
     """The layout of each table with a table map in the ranges."""

@@ -91,7 +91,7 @@ class DecodeStats:
     events: int = 0
     rows: int = 0
     bytes: int = 0
-    """Of row events."""
+    """The size of the row events that were read, in bytes."""
     null_dates: dict[str, int] = field(default_factory=dict)
     """The number of zero and impossible dates that became null, by column."""
 

@@ -148,7 +148,7 @@ class Search:
 
 @dataclass(frozen=True)
 class TablePolicies:
-    """What the configuration makes of the columns of a table. ``apply`` None: nothing."""
+    """The policies that the configuration applies to the columns of a table. ``apply`` None: none."""
 
     apply: ApplyConfig | None
     values: ValuePolicies = DEFAULT_POLICIES

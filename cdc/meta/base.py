@@ -21,7 +21,7 @@ class Meta(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the meta is stored, for messages."""
+        """Returns the path or the address of the meta, for messages."""
 
     @abstractmethod
     def read(self) -> State:

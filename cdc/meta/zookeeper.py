@@ -46,7 +46,7 @@ class _Loaded:
     nodes: Nodes
     versions: dict[str, int]
     number: int | None
-    """Of the change that wrote the state; None if there was none."""
+    """The number of the change that wrote the state; None if there was none."""
     foreign: dict[str, frozenset[str]]
     """Names of other clients' nodes below each subscriber's node."""
 

@@ -70,7 +70,7 @@ class PushStats:
 
 
 def _is_lost(error: CdcError) -> bool:
-    """Whether the batch belongs to somebody else now, or its lease has expired: it is taken anew when it can be had."""
+    """Whether another process has taken the batch, or its lease has expired. The pusher then calls ``get`` again."""
     return isinstance(error, TokenError) or type(error) is BatchError
 
 

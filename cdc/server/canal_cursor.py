@@ -68,7 +68,7 @@ class _Batch:
     """The lease in which it begins."""
     mark: Mark
     taken_bytes: int
-    """Of the lease, before the batch."""
+    """Bytes of the lease before the batch."""
     ends: list[_Held] = field(default_factory=list)
     """The leases whose last entry is in it."""
     last: _Held | None = None

@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 
 class CaptureState(StrEnum):
-    """What the capture of an instance is doing."""
+    """The state of an instance's capture process."""
 
     OFF = "off"
     """It is not wanted."""
@@ -68,12 +68,12 @@ class CaptureSupervisor:
         self.log = log
         self.state = CaptureState.OFF
         self.pid: int | None = None
-        """Of the running capture, whoever has started it."""
+        """The process id of the running capture, which another process may have started."""
         self.since = datetime.now(UTC)
         """When it got into this state."""
         self.restarts = 0
         self.exit_code: int | None = None
-        """Of the last capture that has ended by itself."""
+        """The exit code of the last capture that ended by itself."""
         self.error: CdcError | None = None
         """Why it has ended, until it reads the source again."""
         self.retry_at: datetime | None = None

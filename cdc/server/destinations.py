@@ -190,7 +190,7 @@ class Counters:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self.requests: dict[tuple[str, str, str], int] = {}
-        """By destination, operation and outcome."""
+        """Counts of requests by destination, operation and outcome."""
         self.bytes: dict[str, int] = {}
         """Bytes of segments that were sent, by destination."""
 

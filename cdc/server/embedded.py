@@ -79,7 +79,7 @@ class EmbeddedServer:
         self._http_server: uvicorn.Server | None = None
         self._where: Listening | None = None
         self._settings: ServerConfig | None = None
-        """What the destinations of this process agree on."""
+        """Settings that all destinations of this process share."""
         self._canal: CanalListener | None = None
         self._is_accepting = False
         """Whether Canal's clients are let in: once the destinations are open, so that none is told that its destination
@@ -88,7 +88,7 @@ class EmbeddedServer:
         self._thread: _Thread | None = None
         self.live = LiveDestinations()
         self.instances: Instances
-        """There once it has started. Used in its event loop alone."""
+        """The instances; set once the server has started, and used in its event loop alone."""
 
     @property
     def url(self) -> str:

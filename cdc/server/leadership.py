@@ -1,4 +1,4 @@
-"""Which of several servers runs a destination.
+"""The leadership of a destination among several servers: one of them runs it.
 
 An instance asks its :class:`Leadership` before it opens anything of its destination, and gives everything up when the
 leadership is lost. Another implementation, for servers on several machines, is given to
@@ -35,7 +35,7 @@ class Leadership(Protocol):
 
     @property
     def holder(self) -> str | None:
-        """Who has the right, while this process waits for it, for people; None: not known."""
+        """The holder of the leadership while this process waits for it, as text for people; None if it is not known."""
         ...
 
     @property

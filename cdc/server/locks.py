@@ -27,7 +27,7 @@ class _Held:
     name: str
     subscriber: str
     until: float
-    """By the clock of the table."""
+    """The time at which the lock expires, by the clock of the table of locks."""
     release: ExitStack
 
 

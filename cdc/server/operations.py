@@ -65,7 +65,7 @@ class Operation:
 
 
 OPERATIONS: dict[str, Operation] = {}
-"""By name."""
+"""The operations by their names in the protocol."""
 
 
 def _operation(arguments: type[_A]) -> Callable[[Callable[[Call[_A]], Any]], Callable[[Call[_A]], Any]]:

@@ -229,7 +229,7 @@ class AdminPage:
 
 
 class _LoginNeeded(Exception):
-    """Who asks has to log in first."""
+    """Raised when a request comes without a login that the page needs."""
 
 
 def _require_own_page(request: Request) -> None:

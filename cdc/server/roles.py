@@ -1,4 +1,4 @@
-"""Who may see the instances of a server, and who may act on them.
+"""Roles: the right to see the instances of a server, and the right to act on them.
 
 A *viewer* reads, an *operator* acts as well. Each has a token (``server.roles``). A server without such tokens shows
 its instances to programs on its own machine only, and lets nobody act. Routes call :meth:`Roles.require` first.
@@ -27,7 +27,7 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 class Role(IntEnum):
-    """What somebody may do. A higher role may do all that a lower one may."""
+    """The rights of a token. A higher role includes the lower ones."""
 
     NOBODY = 0
     VIEWER = 1

@@ -1,4 +1,4 @@
-"""What an instance can be doing."""
+"""The states of an instance."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def _before_pending(reader: Store, epoch: int, low: LowMark, begin_seq: int) -> 
 
 
 def _has_gtid(entries: Entries, gtid: str) -> npt.NDArray[np.bool_]:
-    """Which entries of MySQL's transactions have this GTID."""
+    """Returns a mask of the entries of MySQL's transactions that have this GTID."""
     source, *tag, number = gtid.split(":")
     is_source = entries["gtid_source"] == np.void(uuid.UUID(source).bytes)
     is_tag = entries["gtid_tag"] == (tag[0].encode() if tag else b"")

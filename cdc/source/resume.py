@@ -234,7 +234,8 @@ class ResumeScan:
         self._suspects: list[str] = []
         self._errant: list[str] = []
         self._pending: dict[str, int] = {}
-        """By source, how many transactions of the store are still to come; for MariaDB the number of the last one."""
+        """For each source of GTIDs the number of stored transactions that are still to come; for MariaDB the number
+        of the last one."""
         self.position: BinlogPosition | None = None
         """The beginning of the first unknown transaction."""
         self.end: BinlogPosition | None = None

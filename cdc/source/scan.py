@@ -44,7 +44,7 @@ _OUTSIDE = _BETWEEN | _FILE_STARTS | _SUMMARIES
 
 @dataclass(frozen=True)
 class FileStart:
-    """What the first events of a binlog file say."""
+    """The contents of the first events of a binlog file."""
 
     created_s: int
     """Unix time at which the server created the file."""

@@ -1,4 +1,4 @@
-"""What the conversions share: their type and errors, and the way between Arrow arrays and kernels.
+"""The parts that the conversions share: their type and errors, and the way between Arrow arrays and kernels.
 
 A conversion is the second step of decoding, for types whose bytes the kernels only copy.
 """

@@ -75,7 +75,7 @@ def _numbers(raw: pa.Array, width: int, order: str, signed: bool = False) -> tup
 
 
 def _zero_dates(zero: npt.NDArray[np.bool_], valid: npt.NDArray[np.bool_], strict: bool) -> npt.NDArray[np.bool_]:
-    """Which values become null. Raises BadValueError for a zero date if it must not become null."""
+    """Returns a mask of the values that become null. Raises BadValueError for a zero date that must not."""
     found = zero & valid
     if strict and found.any():
         raise BadValueError(int(np.flatnonzero(found)[0]), "a zero or impossible date", zero_date=True)

@@ -85,7 +85,7 @@ class RowArrays(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What the first pass counts, and its scratch space."""
+    """The counters of the first pass, and its scratch space."""
 
     totals: Longs
     """(2, columns): bytes that each column of texts needs, for new and for old rows."""
@@ -329,7 +329,7 @@ def locate_rows(
 
 
 class Expansion(NamedTuple):
-    """Where partial updates are rewritten to, and the scratch space of that."""
+    """The buffer into which partial updates are rewritten, and its scratch space."""
 
     spec: Longs
     """(columns, SPEC_SIZE)"""

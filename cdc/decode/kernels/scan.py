@@ -51,7 +51,7 @@ class TransactionBytes(NamedTuple):
 
 
 class ScanState(NamedTuple):
-    """What the scan for one table's events continues from."""
+    """The state from which the scan for one table's events continues."""
 
     numbers: Longs
     """(SCAN_STATE_SIZE,)"""

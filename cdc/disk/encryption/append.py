@@ -109,7 +109,7 @@ class EncryptedFile:
         self.key_id = key_id
         self.size = size
         self._end = end
-        """Where the next frame begins in the file."""
+        """The offset in the file at which the next frame begins."""
         self._frames = Frames(cipher)
 
     def append(self, data: memoryview, boundary: int = 0) -> None:

@@ -70,7 +70,7 @@ class Frame(NamedTuple):
     """A frame as its header describes it."""
 
     at: int
-    """Where it begins in the file."""
+    """The offset in the file at which it begins."""
     length: int
     """Bytes of content; 0: a mark that the content ends at ``start``, whatever the frame before it holds."""
     counter: int
@@ -82,7 +82,7 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where it ends in the file."""
+        """The offset in the file at which it ends."""
         return self.at + OVERHEAD + self.length
 
     @property

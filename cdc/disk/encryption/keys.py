@@ -54,7 +54,7 @@ class KeySources:
 
 _lock = threading.RLock()
 _sources: dict[str, KeySources] = {}
-"""By the folder, or the URI, below which files are encrypted."""
+"""The sources of keys by the folder, or the URI, below which files are encrypted."""
 _current: dict[str, Key] = {}
 _known: dict[str, Key] = {}
 
@@ -135,7 +135,7 @@ def find(key_id: str, place: str) -> Key:
 
 
 def known() -> tuple[Key, ...]:
-    """Returns all keys of this process that can be had, for other processes that read its files."""
+    """Returns all keys that this process can read, for other processes that read its files."""
     with _lock:
         for sources in _sources.values():
             for source in sources.all:

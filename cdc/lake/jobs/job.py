@@ -1,4 +1,4 @@
-"""What all jobs on a table share: the parked table, its locks, and the way back to apply."""
+"""The parts that all jobs on a table share: the parked table, its locks, and its return to apply."""
 
 from __future__ import annotations
 

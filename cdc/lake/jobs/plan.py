@@ -1,4 +1,4 @@
-"""What a snapshot or a replay would do, before anybody starts it: rows, bytes, time, and what is replaced.
+"""The plan of a snapshot or a replay before it starts: rows, bytes, time, and the tables that it replaces.
 
 The numbers of a snapshot are the source's own statistics, which may be wrong by half. Those of a replay come from the
 index of the store. Times follow from earlier work on the same destination where there is some.
@@ -32,7 +32,7 @@ _MEASURED_BATCHES = 50
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What would be done with one table."""
+    """The part of a plan that concerns one table."""
 
     table: str
     rows: int
@@ -45,7 +45,7 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be done."""
+    """The plan of a job on tables."""
 
     tables: tuple[TablePlan, ...]
 

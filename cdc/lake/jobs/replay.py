@@ -54,7 +54,7 @@ class ReplayResult:
     first_seq: int
     last_seq: int
     path: str
-    """Where the table lies."""
+    """The URI of the Delta table."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,7 +62,7 @@ class ReplayResult:
 
 @dataclass(frozen=True)
 class Request:
-    """What a replay is asked for. Points are texts as :func:`cdc.store.reader.points.find_point` takes them."""
+    """The arguments of a replay. Points are texts as :func:`cdc.store.reader.points.find_point` takes them."""
 
     from_: str | None = None
     to: str | None = None
@@ -72,7 +72,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Base:
-    """What a table is built from: a snapshot, or nothing, and every change after ``seq``."""
+    """The beginning of a rebuilt table: a snapshot, or an empty table, and every change after ``seq``."""
 
     seq: int
     snapshot: SnapshotFiles | None

@@ -32,7 +32,7 @@ class ShownRow(NamedTuple):
     key: str
     checksum: int
     values: dict[str, tuple[str, str | None]]
-    """By the column's name in Delta: the piece of the canonical text, and the value as text."""
+    """For each column, by its name in Delta, the piece of the canonical text and the value as text."""
 
 
 def add_sums(first: Mapping[int, BucketSum], second: Mapping[int, BucketSum], sign: int = 1) -> dict[int, BucketSum]:

@@ -78,7 +78,7 @@ class TableReport:
     ledger: LedgerResult = field(default_factory=LedgerResult)
     checksums: ChecksumResult = field(default_factory=ChecksumResult)
     unknown: list[str] = field(default_factory=list)
-    """What could not be told, a sentence each."""
+    """Sentences about what could not be compared."""
 
     @property
     def state(self) -> State:
@@ -115,7 +115,7 @@ class HistoryReport:
     """The check of the store and the cursor against what the source executed."""
 
     kind: Literal["gtid", "position", "none"] = "none"
-    """What the source was compared by."""
+    """The means of the comparison with the source: GTIDs, positions, or none."""
     faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)

@@ -49,7 +49,7 @@ _EXACT_ROWS = 1 << 21
 
 @dataclass(frozen=True)
 class SnapshotPosition:
-    """What is known about the position of a snapshot."""
+    """The position of a snapshot, as far as the server tells it."""
 
     marks: Marks
     """No transaction after ``high`` is in it; those up to ``low`` are, see :mod:`cdc.snapshot.positions`."""

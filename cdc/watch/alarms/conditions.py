@@ -42,7 +42,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the process that runs capture knows, and the store does not say."""
+    """Facts that only the process of capture knows."""
 
     failure: str | None = None
     """The error with which capture has ended."""

@@ -29,7 +29,7 @@ _OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who looks at a page."""
+    """The person who looks at a page."""
 
     is_operator: bool
     has_session: bool

@@ -79,7 +79,7 @@ class Wanted:
     keys: tuple[RowKey, ...] = ()
     """Only changes of these rows, all of the same table; none: of all rows."""
     operations: frozenset[str] | None = None
-    """Of insert, update, delete and ddl; None: all."""
+    """The kinds of changes that are shown: insert, update, delete, ddl; None: all."""
 
     def takes(self, table: str) -> bool:
         return self.tables is None or table in self.tables

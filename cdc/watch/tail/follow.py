@@ -83,8 +83,9 @@ class StoreFollower:
         return grown
 
     def pieces(self, tables: frozenset[str] | None = None, until_seq: int | None = None) -> Iterator[Piece]:
-        """Yields what the store has now after :attr:`seq`, in order; the seq moves behind each piece when the next one
-        is asked for. ``tables``: transactions without one of them may be left out. ``until_seq``: the last one.
+        """Yields the transactions that the store has now after :attr:`seq`, in order. Asking for the next piece moves
+        ``seq`` to the end of the one before. ``tables``: transactions without one of them may be left out.
+        ``until_seq``: the last one.
 
         Raises CutOffError if retention has removed transactions that were not handed out, UsageError if the store
         ends before the last one that was, DamagedError, StorageError, and what the server raises.
