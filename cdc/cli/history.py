@@ -73,7 +73,7 @@ def history(
         found = search(reader, key, tick, UNCHANGED if source_values else TablePolicies.of(config, table))
         unlogged = UnloggedChanges()
         if found.key is not None:
-            unlogged = unlogged_changes(config, reader, table, found.key, lambda _: tick(found))
+            unlogged = unlogged_changes(config, reader, table, found.key, lambda: tick(found))
             add_unlogged(found, key, unlogged, reader.source_file)
     if as_json:
         print_json(found.changes)

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from cdc.binlog.entry import EntryFlag
 from cdc.decode.layout import BEFORE, DELETE, METADATA_FIELDS, UPDATE
-from cdc.decode.transactions import history_of, open_range
+from cdc.decode.transactions import Transactions, history_of, open_range
 from cdc.foreign_keys.actions import CascadedChange, Cascades, Change, Key, Row, Table, Value
 from cdc.foreign_keys.events import TableEvents, row_changes
-from cdc.foreign_keys.rules import EXACT, IncomparableError, column_of, comparison_of, fold, refusal
+from cdc.foreign_keys.rules import IncomparableError, column_of, comparisons_of, fold, refusal
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.batch_builder import may_remove_rows
@@ -48,10 +49,10 @@ def unlogged_changes(
     reader: StoreReader,
     table: str,
     key: Mapping[str, Any],
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[], object] = lambda: None,
 ) -> UnloggedChanges:
-    """Finds what foreign keys changed in the row with this primary key (values by column). ``progress`` is called with
-    the name of each table before a segment is read for it. Raises DamagedError, StorageError, UnsupportedError."""
+    """Finds what foreign keys changed in the row with this primary key (values by column). ``progress`` is called
+    before each segment that is read. Raises DamagedError, StorageError, UnsupportedError."""
     newest = reader.newest_schemas()
     if newest is None or not (newest[1].foreign_keys or {}).get(table):
         return UnloggedChanges()
@@ -68,15 +69,15 @@ def unlogged_changes(
             "ASCII may be equal in the collation of a key"
         )
         return UnloggedChanges(doubts=doubts)
-    mine = search.certain([change for change in changes if identity in search.identities_of(table, change)])
-    if not mine:
+    of_row = search.certain([change for change in changes if identity in search.identities_of(table, change)])
+    if not of_row:
         return UnloggedChanges(doubts=doubts)
     try:
-        rows = search.batch(table, mine)
+        rows = search.batch(table, of_row)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         doubts.append(f"the changes of the row by foreign keys are not shown, because columns of {table} changed types")
         return UnloggedChanges(doubts=doubts)
-    return UnloggedChanges(rows, [change.foreign_key for change in mine], doubts)
+    return UnloggedChanges(rows, [change.foreign_key for change in of_row], doubts)
 
 
 class _Search:
@@ -86,7 +87,7 @@ class _Search:
         reader: StoreReader,
         stored: tuple[int, Schemas],
         table: str,
-        progress: Callable[[str], None],
+        progress: Callable[[], object],
     ) -> None:
         self.doubts: list[str] = []
         self._reader, self._table, self._progress = reader, table, progress
@@ -142,8 +143,6 @@ class _Search:
         return self._places(table, self._schema(table).primary_key)
 
     def _key(self, child: str, key: ForeignKey) -> Key:
-        columns = [column_of(self._schema(child), name) for name in key.columns]
-        comparisons = [(column and comparison_of(column)) or EXACT for column in columns]
         return Key(
             key.name,
             child,
@@ -152,7 +151,7 @@ class _Search:
             self._places(key.parent, key.parent_columns),
             key.on_delete,
             key.on_update,
-            partial(fold, comparisons),
+            partial(fold, comparisons_of(self._schema(child), key.columns)),
         )
 
     # --- the events
@@ -172,13 +171,11 @@ class _Search:
 
     def _read(self, table: str) -> None:
         """Reads the events of the table's rows that are wanted."""
-        numbers, names, is_child = TableNumbers(self._reader.path), self._names[table], table in self._rows
+        names, is_child = self._names[table], table in self._rows
         values = [(key.parent_columns, key, self._values[key]) for key in self.keys if key.parent == table]
-        for segment in list_segments(self._reader.path) if table in numbers.names else ():
-            self._progress(table)
-            transactions = open_range(segment, table_mask=1 << numbers.bit(table)).between(0, None)
-            ranges, history = [transactions] if len(transactions.entries) else [], history_of(segment, table)
-            for changes in row_changes(ranges, table, frozenset(names), history, only_acting=not is_child):
+        for segment, transactions in self._transactions(table):
+            history = history_of(segment, table)
+            for changes in row_changes([transactions], table, frozenset(names), history, only_acting=not is_child):
                 events = TableEvents.of(table, [changes], names)
                 if events.lacks_columns:
                     self._doubt(f"some rows of {table} have other columns than its newest definition")
@@ -186,6 +183,15 @@ class _Search:
                 self._types[table] = events.types
                 own = events.own(values, self._tables[table].identity, self._rows.get(table, ()))
                 self._changes |= {(table, change.seq, change.row): change for change in own}
+
+    def _transactions(self, table: str) -> Iterator[tuple[Path, Transactions]]:
+        """Yields each segment that has transactions of the table, with these."""
+        numbers = TableNumbers(self._reader.path)
+        for segment in list_segments(self._reader.path) if table in numbers.names else ():
+            self._progress()
+            transactions = open_range(segment, table_mask=1 << numbers.bit(table)).between(0, None)
+            if len(transactions.entries):
+                yield segment, transactions
 
     def _grow(self, cascades: Cascades) -> set[str]:
         """Adds the rows and values of the changes to those that are wanted. Returns the tables with more of them."""
@@ -285,9 +291,8 @@ class _Search:
         return shown
 
     def _removals(self) -> Iterator[int]:
-        mask = 1 << TableNumbers(self._reader.path).bit(self._table)
-        for segment in list_segments(self._reader.path):
-            entries = open_range(segment, table_mask=mask).between(0, None).entries
+        for segment, transactions in self._transactions(self._table):
+            entries = transactions.entries
             for entry in entries[(entries["flags"] & int(EntryFlag.DDL)) != 0]:
                 if may_remove_rows(segment, entry):
                     yield int(entry["seq"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,12 @@ def comparison_of(column: ColumnSchema) -> Comparison | None:
     if collation.endswith("_bin"):
         return Comparison(pads, ignores_case=False)
     return Comparison(pads, ignores_case=True) if _SIMPLE_COLLATION.fullmatch(collation) else None
+
+
+def comparisons_of(schema: TableSchema, names: Iterable[str]) -> list[Comparison]:
+    """Returns how the values of columns are compared: as they are, where nothing else is known."""
+    columns = (column_of(schema, name) for name in names)
+    return [(None if column is None else comparison_of(column)) or EXACT for column in columns]
 
 
 def fold(comparisons: Sequence[Comparison], value: tuple[Any, ...]) -> tuple[Any, ...] | None:

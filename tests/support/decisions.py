@@ -26,7 +26,7 @@ AREAS = (
     "Configuration, names and secrets",
     "Tests and benchmarks",
 )
-"""What decisions are about, in the order in which data flow."""
+"""The areas of decisions, in the order of the data."""
 _BEGINNING = "## All decisions\n"
 _HEADER = "| number | decision | date | status |\n|---|---|---|---|\n"
 

@@ -16,7 +16,16 @@ from cdc.base.errors import CdcError
 from cdc.decode.transactions import TableHistory
 from cdc.foreign_keys.actions import Cascades, Key, Row, Table, Value
 from cdc.foreign_keys.events import TableEvents, row_changes
-from cdc.foreign_keys.rules import EXACT, STRANGE, Comparison, IncomparableError, column_of, comparison_of, fold
+from cdc.foreign_keys.rules import (
+    EXACT,
+    STRANGE,
+    Comparison,
+    IncomparableError,
+    column_of,
+    comparison_of,
+    comparisons_of,
+    fold,
+)
 from spark_jobs.apply.foreign_keys.changes import CascadedRows, ChildTable
 from spark_jobs.apply.foreign_keys.reach import not_followed, transactions_of
 from spark_jobs.delta.present_rows import LakeVersion
@@ -122,8 +131,8 @@ class CascadeSearch:
         while True:
             changes = {(change.table, change.seq, change.row): change for change in acting}
             for name in children:
-                wanted = [(key.columns, key, looked_up[key]) for key in keys if key.child == name]
-                own = events[name].own(wanted, tables[name].identity)
+                conditions = [(key.columns, key, looked_up[key]) for key in keys if key.child == name]
+                own = events[name].own(conditions, tables[name].identity)
                 changes |= {(name, change.seq, change.row): change for change in own}
             cascades.run(changes.values(), rows, {name: one.ordinals for name, one in events.items()}, looked_up)
             if not self.is_exact and cascades.repeated is not None:
@@ -161,8 +170,7 @@ class CascadeSearch:
         return list(dict.fromkeys(name for key in keys for name in key.parent_columns))
 
     def _key(self, children: Mapping[str, ChildTable], child: str, key: ForeignKey) -> Key:
-        columns = [column_of(children[child].schema, name) for name in key.columns]
-        folds = [(comparison_of(column) if column is not None else None) or EXACT for column in columns]
+        folds = comparisons_of(children[child].schema, key.columns)
         if key.parent in children:
             parent_columns = tuple(children[key.parent].place(name) for name in key.parent_columns)
         else:
