@@ -14,10 +14,7 @@ from cdc.base.log import hide_password
 from cdc.base.validation import suggestion
 
 _ONE_START = "contradicts the key beside it; keep one of file, gtid and time"
-_BY_PERIOD = (
-    "is not a key: kind: mixed, for a store in memory, is stored each second; leave it out "
-    "(programs of your own may use cdc.event_store.periodic_meta.PeriodicMeta)"
-)
+_BY_PERIOD = "is not a key: kind: mixed, for a store in memory, is stored each second; leave it out"
 _WITHOUT_EFFECT = {
     "source.start.gtid": _ONE_START,
     "source.start.time": _ONE_START,

@@ -5,8 +5,8 @@ promises that a change is made whole or not at all, that only one writer changes
 change survives SIGKILL.
 
 :class:`~cdc.meta.base.Meta` is the contract, :class:`~cdc.meta.file.FileMeta` keeps it in a file of a local disk,
-:class:`~cdc.meta.zookeeper.ZooKeeperMeta` in ZooKeeper. Programs of one process may also use the metas of
-:mod:`cdc.event_store`, in memory or stored periodically. ``cdc.testing.meta_contract`` is the suite of tests for each
+:class:`~cdc.meta.zookeeper.ZooKeeperMeta` in ZooKeeper. Programs of one process may also use the meta in memory of
+:mod:`cdc.event_store`. ``cdc.testing.meta_contract`` is the suite of tests for each
 implementation, including your own. :class:`~cdc.meta.mixed.MixedMeta` is what ``cdc server`` makes of a meta in memory.
 """
 

@@ -1,7 +1,7 @@
 """The contract of every meta: a state that is read as a snapshot and changed as a whole.
 
-An implementation provides :meth:`Meta.read` and :meth:`Meta.change`. The operations of Canal's meta manager use only
-these two, so that they follow the same rules in every implementation.
+An implementation provides :meth:`Meta.read` and :meth:`Meta.change`. Everything else uses only these two, and the rules
+of :class:`~cdc.meta.state.Subscription`, so that they are the same in every implementation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from cdc.base.errors import IdentityError
-from cdc.meta.state import Outstanding, SourceIdentity, State, Subscription, check_name
+from cdc.meta.state import SourceIdentity, State, Subscription, check_name
 
 
 class Meta(ABC):
@@ -90,49 +90,9 @@ class Meta(ABC):
             found.filter = table_filter
             return found
 
-    def unsubscribe(self, name: str) -> None:
-        """Removes a subscriber with its cursor and batches. Raises UsageError if there is no such subscriber."""
-        with self.change() as state:
-            state.subscription(name)
-            del state.subscriptions[name]
-
     def subscriptions(self) -> dict[str, Subscription]:
         """Returns all subscriptions by name."""
         return self.read().subscriptions
-
-    # batches ----------------------------------------------------------------------------------------------------
-
-    def add_batch(self, name: str, entry: Outstanding) -> None:
-        """Records a batch as outstanding, behind the existing ones. Raises BatchError if its id or range is not new."""
-        with self.change() as state:
-            state.subscription(name).add(entry)
-
-    def batch(self, name: str, batch: int) -> Outstanding | None:
-        """Returns an outstanding batch by its id; None if there is none."""
-        return self.read().subscription(name).find(batch)
-
-    def remove_batch(self, name: str, batch: int) -> Outstanding:
-        """Removes the first outstanding batch. Raises BatchOrderError, naming both, if it is another one."""
-        with self.change() as state:
-            return state.subscription(name).remove(batch)
-
-    def first_batch(self, name: str) -> Outstanding | None:
-        """Returns the oldest outstanding batch."""
-        return next(iter(self.batches(name)), None)
-
-    def latest_batch(self, name: str) -> Outstanding | None:
-        """Returns the newest outstanding batch."""
-        return next(reversed(self.batches(name)), None)
-
-    def batches(self, name: str) -> list[Outstanding]:
-        """Returns all outstanding batches in order."""
-        return self.read().subscription(name).outstanding
-
-    def clear_batches(self, name: str) -> list[Outstanding]:
-        """Removes all outstanding batches and returns them; the cursor stays."""
-        with self.change() as state:
-            found = state.subscription(name)
-            return found.remove_from(found.outstanding[0].batch) if found.outstanding else []
 
     # cursor -----------------------------------------------------------------------------------------------------
 
@@ -149,7 +109,7 @@ class Meta(ABC):
 class DurableMeta(Meta):
     """A meta that stores each change at once, and that several processes may share.
 
-    One process may hold it and keep it in memory: see :class:`~cdc.event_store.periodic_meta.PeriodicMeta`.
+    One process may hold it and keep it in memory: see :class:`~cdc.meta.mixed.MixedMeta`.
     """
 
     @abstractmethod

@@ -16,11 +16,10 @@ from cdc.base.validation import first_fault
 
 FORMAT = "towpath-meta"
 VERSION = 5
-"""Version 2 added ``since_seq``, ``gaps``, ``tables`` and ``mark`` of a subscription; version 3 added ``parked``,
-version 4 ``address``, ``began`` and ``former`` of the source, version 5 ``columns`` of a parked table. Older versions
-are read: what they lack is unknown, no table is parked, there was no failover, and parked tables are read whole."""
-NODES_VERSION = 6
-"""Version of the nodes in ZooKeeper. Version 5 moved those of Canal's client ids, so the file is one version behind."""
+NODES_VERSION = VERSION + 1
+"""Version of the nodes in ZooKeeper."""
+_READ_BEFORE = 1
+"""How many versions before the newest one are read. They lack ``columns`` of a parked table, which is read whole."""
 
 
 def wrap(body: Any, version: int = VERSION, **further: Any) -> dict[str, Any]:
@@ -29,8 +28,8 @@ def wrap(body: Any, version: int = VERSION, **further: Any) -> dict[str, Any]:
 
 
 def unwrap(data: bytes, place: str, remedy: str, what: str = "file", newest: int = VERSION) -> dict[str, Any]:
-    """Parses and checks a document of a version up to ``newest``; returns it with its ``body``. Raises DamagedError and
-    VersionError."""
+    """Parses and checks a document of the version ``newest``, or of the one before it; returns it with its ``body``.
+    Raises DamagedError and VersionError."""
     document = read_object(data, place, remedy)
     if document.get("format") != FORMAT:
         raise DamagedError(f"is not a meta {what}: its format is not {FORMAT}", place=place, remedy=remedy)
@@ -42,6 +41,12 @@ def unwrap(data: bytes, place: str, remedy: str, what: str = "file", newest: int
             f"has format version {version}; this Towpath knows {newest}",
             place=place,
             remedy="Update Towpath on this machine.",
+        )
+    if version < newest - _READ_BEFORE:
+        raise VersionError(
+            f"has format version {version}; this Towpath reads versions from {newest - _READ_BEFORE} on",
+            place=place,
+            remedy=remedy,
         )
     said, found = document.get("checksum"), checksum(document.get("body"))
     if said != found:

@@ -2,8 +2,7 @@
 
 ``cdc server`` uses it for a store in its memory (``meta.kind: mixed``): the meta is a file in the machine's shared
 memory, which the server and its capture change, and the server alone copies it each second to a file on a disk or to
-ZooKeeper. :class:`~cdc.event_store.periodic_meta.PeriodicMeta` is for programs of one process. Decision 0118 says what
-a crash may lose.
+ZooKeeper. Decision 0118 says what a crash may lose.
 """
 
 from __future__ import annotations

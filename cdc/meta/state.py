@@ -238,7 +238,7 @@ class Subscription(_Part):
     finished: list[Finished] = []
     since_seq: int | None = Field(default=None, ge=0)
     """Where the subscriber began, exclusive: it got every later transaction except those in its :attr:`gaps`. None: not
-    known, because format version 1 did not have it."""
+    known."""
     gaps: list[Gap] = []
     """Accepted gaps, in the order of acceptance."""
     tables: dict[str, RecordText] = {}

@@ -99,14 +99,13 @@ def _subscription(
 
 
 _IN_OURS = ("next_batch", "finished", "since_seq", "gaps", "mark")
-_LATER = ("since_seq", "gaps", "tables", "mark", "parked")
+_OPTIONAL = ("since_seq", "gaps", "tables", "mark", "parked")
 
 
 def _body(known: Subscription) -> dict[str, Any]:
-    """Returns the content that the checksum covers. Empty keys that older versions did not have are left out, so that
-    the checksums in their nodes stay right."""
+    """Returns the content that the checksum covers. Keys that may be absent are left out when they are empty."""
     body = known.model_dump(mode="json")
-    return {key: value for key, value in body.items() if key not in _LATER or value not in (None, [], {})}
+    return {key: value for key, value in body.items() if key not in _OPTIONAL or value not in (None, [], {})}
 
 
 def _buckets(nodes: tuple[str, ...], tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -65,6 +65,37 @@ def entry(batch: int, after: int, last: int) -> Outstanding:
     )
 
 
+def add_batch(meta: Meta, name: str, batch: Outstanding) -> None:
+    """Records a batch as outstanding, behind the existing ones."""
+    with meta.change() as state:
+        state.subscription(name).add(batch)
+
+
+def remove_batch(meta: Meta, name: str, batch: int) -> Outstanding:
+    """Removes the first outstanding batch."""
+    with meta.change() as state:
+        return state.subscription(name).remove(batch)
+
+
+def clear_batches(meta: Meta, name: str) -> list[Outstanding]:
+    """Removes all outstanding batches and returns them."""
+    with meta.change() as state:
+        known = state.subscription(name)
+        return known.remove_from(known.outstanding[0].batch) if known.outstanding else []
+
+
+def batches(meta: Meta, name: str) -> list[Outstanding]:
+    """Returns all outstanding batches in order."""
+    return meta.read().subscription(name).outstanding
+
+
+def unsubscribe(meta: Meta, name: str) -> None:
+    """Removes a subscriber with its cursor and batches."""
+    with meta.change() as state:
+        state.subscription(name)
+        del state.subscriptions[name]
+
+
 class MetaContract:
     """The rules for every meta."""
 
@@ -103,7 +134,7 @@ class MetaContract:
 
     def test_subscribe_again_replaces_the_filter_and_keeps_cursor_and_batches(self, meta: Meta) -> None:
         meta.update_cursor("apply", 7)
-        meta.add_batch("apply", entry(1, 7, 9))
+        add_batch(meta, "apply", entry(1, 7, 9))
         meta.subscribe("apply", "other")
         known = meta.subscriptions()["apply"]
         assert (known.filter, known.acked_seq, known.outstanding) == ("other", 7, [entry(1, 7, 9)])
@@ -125,14 +156,14 @@ class MetaContract:
         meta.subscribe("audit")
         for name in ("apply", "audit"):
             meta.update_cursor(name, 7)
-            meta.add_batch(name, entry(1, 7, 9))
+            add_batch(meta, name, entry(1, 7, 9))
         audit = meta.subscriptions()["audit"]
-        meta.unsubscribe("apply")
+        unsubscribe(meta, "apply")
         assert meta.subscriptions() == {"audit": audit}
         with pytest.raises(UsageError, match=r"there is no subscriber 'apply'\. Subscribers: audit"):
-            meta.unsubscribe("apply")
+            unsubscribe(meta, "apply")
         meta.subscribe("apply")
-        assert (meta.cursor("apply"), meta.batches("apply")) == (0, [])
+        assert (meta.cursor("apply"), batches(meta, "apply")) == (0, [])
 
     @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 65, "ä"])
     def test_invalid_names_are_refused(self, meta: Meta, name: str) -> None:
@@ -143,37 +174,36 @@ class MetaContract:
     # batches and cursor -----------------------------------------------------------------------------------------
 
     def test_batch_ids_grow_and_a_given_id_raises_the_counter(self, meta: Meta) -> None:
-        meta.add_batch("apply", entry(1, 0, 5))
-        meta.add_batch("apply", entry(4, 5, 9))
+        add_batch(meta, "apply", entry(1, 0, 5))
+        add_batch(meta, "apply", entry(4, 5, 9))
         assert meta.subscriptions()["apply"].next_batch == 5
         with pytest.raises(BatchError, match="batch 4 is not newer than the outstanding batch 4"):
-            meta.add_batch("apply", entry(4, 9, 10))
+            add_batch(meta, "apply", entry(4, 9, 10))
         with pytest.raises(BatchError, match="begins after 8, before 9"):
-            meta.add_batch("apply", entry(5, 8, 10))
-        assert [e.batch for e in meta.batches("apply")] == [1, 4]
+            add_batch(meta, "apply", entry(5, 8, 10))
+        assert [e.batch for e in batches(meta, "apply")] == [1, 4]
 
     def test_first_latest_by_id_and_all(self, meta: Meta) -> None:
-        assert (meta.first_batch("apply"), meta.latest_batch("apply"), meta.batches("apply")) == (None, None, [])
+        assert batches(meta, "apply") == []
         entries = [entry(1, 0, 5), entry(2, 5, 9), entry(10, 9, 12)]
         for each in entries:
-            meta.add_batch("apply", each)
-        assert meta.first_batch("apply") == entries[0]
-        assert meta.latest_batch("apply") == entries[2]
-        assert meta.batch("apply", 2) == entries[1]
-        assert meta.batch("apply", 3) is None
-        assert meta.batches("apply") == entries
+            add_batch(meta, "apply", each)
+        known = meta.read().subscription("apply")
+        assert known.find(2) == entries[1]
+        assert known.find(3) is None
+        assert batches(meta, "apply") == entries
 
     def test_removing_another_than_the_first_names_both_and_changes_nothing(self, meta: Meta) -> None:
-        meta.add_batch("apply", entry(11, 0, 5))
-        meta.add_batch("apply", entry(12, 5, 9))
+        add_batch(meta, "apply", entry(11, 0, 5))
+        add_batch(meta, "apply", entry(12, 5, 9))
         before = meta.read()
         with pytest.raises(BatchOrderError, match=r"batch 12 .*batch 11"):
-            meta.remove_batch("apply", 12)
+            remove_batch(meta, "apply", 12)
         with pytest.raises(BatchError, match=r"batch 13 is not outstanding. Outstanding: 11, 12"):
-            meta.remove_batch("apply", 13)
+            remove_batch(meta, "apply", 13)
         assert meta.read() == before
-        assert meta.remove_batch("apply", 11) == entry(11, 0, 5)
-        assert meta.remove_batch("apply", 12) == entry(12, 5, 9)
+        assert remove_batch(meta, "apply", 11) == entry(11, 0, 5)
+        assert remove_batch(meta, "apply", 12) == entry(12, 5, 9)
 
     def test_where_a_get_starts(self, meta: Meta) -> None:
         def start() -> int:
@@ -182,14 +212,14 @@ class MetaContract:
         assert start() == 0  # begins at the store's first transaction
         meta.update_cursor("apply", 5)
         assert start() == 5
-        meta.add_batch("apply", entry(1, 5, 9))
-        meta.add_batch("apply", entry(2, 9, 12))
+        add_batch(meta, "apply", entry(1, 5, 9))
+        add_batch(meta, "apply", entry(2, 9, 12))
         assert start() == 12
-        meta.clear_batches("apply")
+        clear_batches(meta, "apply")
         assert start() == 5
 
     def test_ack_removes_the_batch_and_moves_the_cursor_in_one_change(self, meta: Meta) -> None:
-        meta.add_batch("apply", entry(1, 0, 5))
+        add_batch(meta, "apply", entry(1, 0, 5))
         with meta.change() as state:
             known = state.subscription("apply")
             done = known.remove(1)
@@ -203,22 +233,22 @@ class MetaContract:
     def test_rollback_of_all_keeps_the_cursor_and_ids_go_on_growing(self, meta: Meta) -> None:
         entries = [entry(1, 0, 5), entry(2, 5, 9)]
         for each in entries:
-            meta.add_batch("apply", each)
-        assert meta.clear_batches("apply") == entries
-        assert meta.clear_batches("apply") == []
+            add_batch(meta, "apply", each)
+        assert clear_batches(meta, "apply") == entries
+        assert clear_batches(meta, "apply") == []
         known = meta.subscriptions()["apply"]
         assert (known.acked_seq, known.next_batch) == (0, 3)
         again = entry(known.next_batch, known.start_seq(), 5)
-        meta.add_batch("apply", again)
-        assert meta.batches("apply") == [again]
+        add_batch(meta, "apply", again)
+        assert batches(meta, "apply") == [again]
 
     def test_rollback_of_a_batch_rolls_back_the_later_ones(self, meta: Meta) -> None:
         for each in (entry(1, 0, 5), entry(2, 5, 9), entry(3, 9, 12)):
-            meta.add_batch("apply", each)
+            add_batch(meta, "apply", each)
         with meta.change() as state:
             gone = state.subscription("apply").remove_from(2)
         assert [e.batch for e in gone] == [2, 3]
-        assert meta.batches("apply") == [entry(1, 0, 5)]
+        assert batches(meta, "apply") == [entry(1, 0, 5)]
         assert meta.subscriptions()["apply"].start_seq() == 5
 
     def test_the_last_ended_batches_are_remembered(self, meta: Meta) -> None:
@@ -268,7 +298,7 @@ class MetaContract:
         for state in (kept, mine):
             state.subscription("apply").acked_seq = 9
             state.subscription("apply").outstanding.append(entry(1, 0, 3))
-        assert (meta.cursor("apply"), meta.batches("apply")) == (5, [])
+        assert (meta.cursor("apply"), batches(meta, "apply")) == (5, [])
 
     def test_changes_of_many_threads_are_all_kept(self, meta: Meta) -> None:
         def work() -> None:
@@ -335,7 +365,7 @@ class MetaContract:
         meta.bind_source(IDENTITY)
         meta.subscribe("audit", "")
         for batch, after in enumerate((0, 100, 200, 300), start=1):
-            meta.add_batch("apply", entry(batch, after, after + 100))
+            add_batch(meta, "apply", entry(batch, after, after + 100))
         with meta.change() as state:
             known = state.subscription("apply")
             known.remember(known.remove(1), "acked")
@@ -368,8 +398,8 @@ class SharedMetaContract(MetaContract):
         for seq in range(1, 6):
             meta.update_cursor("apply", seq)
             assert other.cursor("apply") == seq
-            other.add_batch("apply", entry(seq, seq, seq + 1))
-            assert meta.clear_batches("apply") == [entry(seq, seq, seq + 1)]
+            add_batch(other, "apply", entry(seq, seq, seq + 1))
+            assert clear_batches(meta, "apply") == [entry(seq, seq, seq + 1)]
 
     def test_changes_of_many_processes_are_all_kept(self, make_meta: MakeMeta, meta: Meta) -> None:
         workers = [_start(_count, make_meta, 8) for _ in range(3)]
@@ -483,15 +513,15 @@ def _random_change(meta: Meta, choose: random.Random) -> Any:
         known = meta.read().subscription(name)
         batch = known.next_batch + choose.choice([0, 0, 0, 2, -1])
         after = known.start_seq() + choose.choice([0, 0, 5, -3])
-        meta.add_batch(name, entry(max(1, batch), after, after + choose.randrange(1, 1 << 40)))
+        add_batch(meta, name, entry(max(1, batch), after, after + choose.randrange(1, 1 << 40)))
 
     operations: list[Callable[[], Any]] = [
         lambda: meta.subscribe(name, choose.choice([None, "", "a", "b"])),
         lambda: meta.subscribe(name),
-        lambda: meta.unsubscribe(name),
+        lambda: unsubscribe(meta, name),
         lambda: meta.update_cursor(name, choose.randrange(1 << 62)),
-        lambda: meta.clear_batches(name),
-        lambda: meta.remove_batch(name, choose.randrange(1, 6)),
+        lambda: clear_batches(meta, name),
+        lambda: remove_batch(meta, name, choose.randrange(1, 6)),
         lambda: meta.bind_source(IDENTITY),
         *[add] * 6,
     ]

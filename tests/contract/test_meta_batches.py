@@ -11,16 +11,16 @@ from cdc.base.errors import BatchOrderError, LeaseHeldError, TokenError
 from cdc.batches import BatchService
 from cdc.config import DestinationConfig, parse
 from cdc.event_store.memory_meta import MemoryMeta
-from cdc.event_store.periodic_meta import PeriodicMeta
 from cdc.meta import Meta, open_meta
 from cdc.meta.file import FileMeta
+from cdc.meta.mixed import MixedMeta
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.servers import Server
 from tests.contract.meta_support import maker
 from tests.support.unit_batches import IDENTITY, NumberStore, make_config
 
 A, B = "airflow:shop_apply", "cli:host:/conf/shop.yaml"
-KINDS = ("memory", "file", "file-period", "zookeeper", "zookeeper-period")
+KINDS = ("memory", "file", "file-mixed", "zookeeper", "zookeeper-mixed")
 
 
 @pytest.fixture(params=KINDS)
@@ -34,7 +34,10 @@ def meta(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meta]:
             if request.param.startswith("file")
             else maker(request.getfixturevalue("zookeeper"))()
         )
-        found = PeriodicMeta(durable, period_s=0.05) if request.param.endswith("period") else durable
+        found = durable
+        if request.param.endswith("mixed"):
+            found = MixedMeta(FileMeta(tmp_path / "memory", "shop"), durable, period_s=0.05)
+            found.begin()
     with found:
         yield found
 

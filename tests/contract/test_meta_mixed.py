@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cdc.base.errors import LeaseHeldError, StorageError
+from cdc.meta import State
 from cdc.meta.base import DurableMeta
 from cdc.meta.file import FileMeta
 from cdc.meta.mixed import RESERVED_IDS, MixedMeta
-from cdc.testing.meta_contract import IDENTITY, MakeMeta, MetaContract, entry
+from cdc.testing.meta_contract import IDENTITY, MakeMeta, MetaContract, add_batch, entry
+from cdc.testing.servers import Server
 from tests.contract.meta_support import maker
 
 MakeDurable = Callable[[], DurableMeta]
@@ -47,7 +50,7 @@ def test_subscribers_are_stored_at_once_and_cursors_each_period(tmp_path: Path, 
     try:
         meta.bind_source(IDENTITY)
         meta.subscribe("canal-1001", "shop")
-        meta.add_batch("canal-1001", entry(1, 0, 5))
+        add_batch(meta, "canal-1001", entry(1, 0, 5))
         with durable() as other:
             found = other.read().subscription("canal-1001")
             assert (found.filter, found.next_batch) == ("shop", 1 + RESERVED_IDS)
@@ -61,11 +64,12 @@ def test_subscribers_are_stored_at_once_and_cursors_each_period(tmp_path: Path, 
         meta.close()
 
 
+@pytest.mark.rule("canal-meta-19")
 def test_what_a_kill_loses_comes_again_under_new_ids(tmp_path: Path, durable: MakeDurable) -> None:
     killed = begun(tmp_path, durable)
     killed.subscribe("canal-1001")
     killed.update_cursor("canal-1001", 5)
-    killed.add_batch("canal-1001", entry(7, 5, 9))
+    add_batch(killed, "canal-1001", entry(7, 5, 9))
     killed._durable.close()  # as its death would release it, without a last write
     again = begun(tmp_path, durable)
     try:
@@ -87,6 +91,86 @@ def test_a_change_by_the_capture_is_stored_too(tmp_path: Path, durable: MakeDura
                 time.sleep(0.02)
     finally:
         meta.close()
+
+
+class Counting(FileMeta):
+    """Counts its changes, and refuses them while a test says so."""
+
+    changes = 0
+    full = False
+
+    @contextmanager
+    def change(self) -> Iterator[State]:
+        if self.full:
+            raise StorageError("No space left on device", place=self.place)
+        self.changes += 1
+        with super().change() as state:
+            yield state
+
+
+@pytest.mark.rule("canal-meta-19")
+def test_several_changes_are_one_write_and_no_change_is_none(tmp_path: Path) -> None:
+    file = Counting(tmp_path / "disk", "shop")
+    with begun(tmp_path, lambda: file, period_s=0.1) as meta:
+        meta.subscribe("apply")
+        before, began = file.changes, time.monotonic()
+        for seq in range(1, 301):
+            meta.update_cursor("apply", seq)
+        wait_until(lambda: FileMeta(tmp_path / "disk", "shop").cursor("apply") == 300)
+        assert 1 <= file.changes - before <= (time.monotonic() - began) / 0.1 + 2
+        before = file.changes
+        time.sleep(0.35)
+        assert file.changes == before
+
+
+def test_a_full_disk_is_tried_again_and_changes_that_must_be_stored_are_refused(tmp_path: Path) -> None:
+    file = Counting(tmp_path / "disk", "shop")
+    with begun(tmp_path, lambda: file, period_s=0.02) as meta:
+        meta.subscribe("apply")
+        file.full = True
+        meta.update_cursor("apply", 5)
+        with pytest.raises(StorageError, match="No space left"):
+            meta.subscribe("audit")
+        time.sleep(0.1)
+        assert (list(meta.subscriptions()), meta.cursor("apply")) == (["apply"], 5)
+        file.full = False
+        wait_until(lambda: FileMeta(tmp_path / "disk", "shop").cursor("apply") == 5)
+
+
+def test_zookeeper_may_stop_and_come_back(tmp_path: Path) -> None:
+    with Server("zookeeper", folder=tmp_path / "zookeeper") as server:
+        make = maker(server)
+        with begun(tmp_path, make, period_s=0.05) as meta:
+            meta.subscribe("apply")
+            server.kill()
+            for seq in range(1, 6):
+                meta.update_cursor("apply", seq)
+            server.restart()
+            with make() as other:
+                wait_until(lambda: other.cursor("apply") == 5)
+            meta.subscribe("audit")
+
+
+@pytest.mark.rule("canal-meta-20")
+def test_the_period_is_a_second_unless_given(tmp_path: Path) -> None:
+    """As in Canal's period-mixed and file-mixed managers."""
+    stored = FileMeta(tmp_path / "disk", "shop")
+    meta = MixedMeta(FileMeta(tmp_path / "memory", "shop"), FileMeta(tmp_path / "disk", "shop"))
+    meta.begin()
+    with meta:
+        meta.subscribe("apply")
+        began = time.monotonic()
+        meta.update_cursor("apply", 5)
+        assert stored.cursor("apply") == 0
+        wait_until(lambda: stored.cursor("apply") == 5)
+        assert time.monotonic() - began < 5
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_one_server_holds_what_is_stored(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from cdc.base.errors import DamagedError, IdentityError, LeaseHeldError, MetaUnavailableError, UsageError, VersionError
 from cdc.meta.zookeeper import ZooKeeperMeta
-from cdc.testing.meta_contract import IDENTITY, entry
+from cdc.testing.meta_contract import IDENTITY, add_batch, batches, entry, unsubscribe
 from cdc.testing.servers import Server
 from tests.contract.meta_support import Proxy, base, client, maker
 
@@ -124,7 +124,7 @@ class Overtaken(ZooKeeperMeta):
     def _get_all(self, client: Any, paths: list[str]) -> dict[str, tuple[bytes, Any]]:
         if len(paths) > 1 and self.other is not None:
             other, self.other = self.other, None
-            other.add_batch("apply", entry(1, 5, 9))
+            add_batch(other, "apply", entry(1, 5, 9))
         return super()._get_all(client, paths)
 
 
@@ -149,7 +149,7 @@ def test_the_holder_is_named(make: Make, meta: ZooKeeperMeta) -> None:
         raise AssertionError("two holders at once")
     ours.send("go on")
     assert ours.poll(60) and ours.recv() == "changed"
-    assert meta.batches("apply") == [entry(1, 111, 222)]
+    assert batches(meta, "apply") == [entry(1, 111, 222)]
 
 
 def test_a_forked_child_makes_a_session_of_its_own(meta: ZooKeeperMeta) -> None:
@@ -256,7 +256,7 @@ def test_a_change_whose_answer_is_lost_is_found_done(zookeeper: Server, make: Ma
 @pytest.mark.rule("canal-meta-16", "canal-meta-17")
 def test_canal_finds_its_tree(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
     meta.update_cursor("apply", 4 << 34 | 1581)
-    meta.add_batch("apply", entry(12, 4 << 34 | 1581, 4 << 34 | 2000))
+    add_batch(meta, "apply", entry(12, 4 << 34 | 1581, 4 << 34 | 2000))
     with client(zookeeper) as zk:
         assert sorted(zk.get_children(base(make))) == ["apply", "towpath"]
         assert sorted(zk.get_children(f"{base(make)}/apply")) == ["cursor", "filter", "mark", "towpath"]
@@ -297,12 +297,12 @@ def test_nodes_of_others_below_a_subscriber_stay(make: Make, meta: ZooKeeperMeta
             meta.subscribe(name)
             meta.update_cursor(name, 5)
             assert zk.exists(f"{base(make)}/{node}/cursor")
-            meta.unsubscribe(name)
+            unsubscribe(meta, name)
             assert zk.get_children(f"{base(make)}/{node}") == ["running"]
             meta.subscribe(name)
             assert meta.cursor(name) == 0
             zk.delete(f"{base(make)}/{node}/running")
-            meta.unsubscribe(name)
+            unsubscribe(meta, name)
             assert zk.exists(f"{base(make)}/{node}") is None
 
 
@@ -312,7 +312,7 @@ def test_a_client_ids_nodes_move_to_canals_path(make: Make, meta: ZooKeeperMeta,
     with client(zookeeper) as zk:
         here, former = f"{base(make)}/1001", f"{base(make)}/canal-1001"
         zk.create(former)
-        for child in ("cursor", "filter", "mark", "towpath"):  # as version 4 had them
+        for child in ("cursor", "filter", "mark", "towpath"):  # as beside a subscriber named 1001
             content = zk.get(f"{here}/{child}")[0].replace(b'"subscriber":"canal-1001",', b"")
             zk.create(f"{former}/{child}", content)
             zk.delete(f"{here}/{child}")
@@ -383,7 +383,7 @@ def test_a_damaged_node_is_named_and_nothing_is_overwritten(
     words: str,
 ) -> None:
     meta.update_cursor("apply", 4 << 34 | 1581)
-    meta.add_batch("apply", entry(12, 4 << 34 | 1581, 4 << 34 | 2000))
+    add_batch(meta, "apply", entry(12, 4 << 34 | 1581, 4 << 34 | 2000))
     with client(zookeeper) as zk:
         bad = damage(zk.get(f"{base(make)}/{path}")[0])
         zk.set(f"{base(make)}/{path}", bad)

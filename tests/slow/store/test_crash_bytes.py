@@ -32,6 +32,7 @@ from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.faults import UnflushedFiles
+from cdc.testing.meta_contract import add_batch
 from cdc.testing.transactions import make_transactions
 
 STRIDE = 1 if os.environ.get("TOWPATH_EVERY_BYTE") else 13
@@ -222,7 +223,8 @@ def test_the_meta_file_cut_and_flipped_at_every_byte(tmp_path: Path) -> None:
     meta = FileMeta(tmp_path / "meta", "shop")
     meta.subscribe("apply", "shop")
     expires = datetime(2026, 11, 21, tzinfo=UTC)
-    meta.add_batch(
+    add_batch(
+        meta,
         "apply",
         Outstanding(batch=1, first_seq=1, last_seq=5, after_seq=0, owner="o", token="t", expires=expires),
     )

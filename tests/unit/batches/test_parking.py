@@ -29,6 +29,7 @@ from cdc.config.store import RetainConfig
 from cdc.config.tables import TablesConfig
 from cdc.meta import Outstanding, ParkedTable, Subscription, UnknownColumns
 from cdc.meta.file import FileMeta
+from cdc.testing.meta_contract import add_batch
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 LATER = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
@@ -129,8 +130,8 @@ def test_a_table_of_the_lake_that_is_left_out_waits_for_a_snapshot() -> None:
 def test_a_table_comes_back_at_the_end_of_the_last_outstanding_batch(meta: FileMeta) -> None:
     park(meta, "apply", T, record())
     meta.update_cursor("apply", 10)
-    meta.add_batch("apply", outstanding(1, 10, 20))
-    meta.add_batch("apply", outstanding(2, 20, 30))
+    add_batch(meta, "apply", outstanding(1, 10, 20))
+    add_batch(meta, "apply", outstanding(2, 20, 30))
     for reached in (0, 9, 10, 20, 29):
         assert unpark(meta, "apply", TableResult(table=T, applied_seq=reached), reached) == 30
         assert T in parked(meta)

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from cdc.base.errors import (
-    BatchError,
-    BatchOrderError,
     ConfigError,
     DamagedError,
     IdentityError,
@@ -22,8 +20,9 @@ from cdc.base.errors import (
     UsageError,
     VersionError,
 )
-from cdc.meta import Gap, Outstanding, ParkedTable, SourceIdentity, State, TableRecord, UnknownColumns
+from cdc.meta import Gap, Outstanding, ParkedTable, SourceIdentity, State, UnknownColumns
 from cdc.meta.file import FileMeta, checksum, parse, render
+from cdc.testing.meta_contract import add_batch
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 EXPIRES = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -48,7 +47,7 @@ def test_reading_creates_nothing(tmp_path: Path) -> None:
 
 
 def test_a_change_is_seen_by_another_process(meta: FileMeta) -> None:
-    meta.add_batch("apply", entry(1, 0, 5))
+    add_batch(meta, "apply", entry(1, 0, 5))
     meta.update_cursor("apply", 0)
     other = FileMeta(meta.path, "shop").read()
     assert other.destination == "shop"
@@ -65,7 +64,7 @@ def test_the_same_content_is_parsed_once(meta: FileMeta, monkeypatch: pytest.Mon
         return parse(data, place)
 
     monkeypatch.setattr("cdc.meta.file.parse", counted)
-    meta.add_batch("apply", entry(1, 0, 5))
+    add_batch(meta, "apply", entry(1, 0, 5))
     parsed.clear()
     assert [meta.read().subscription("apply").next_batch for _ in range(5)] == [2] * 5
     assert len(parsed) == 1
@@ -101,33 +100,6 @@ def test_subscribing_again_replaces_the_filter_and_keeps_the_cursor(meta: FileMe
     meta.subscribe("apply", "other")
     assert meta.cursor("apply") == 7
     assert meta.subscriptions()["apply"].filter == "other"
-    meta.unsubscribe("apply")
-    assert meta.subscriptions() == {}
-    with pytest.raises(UsageError, match="no subscriber"):
-        meta.unsubscribe("apply")
-
-
-def test_canals_rules_for_batches(meta: FileMeta) -> None:
-    assert meta.first_batch("apply") is None
-    assert meta.latest_batch("apply") is None
-    meta.add_batch("apply", entry(1, 0, 5))
-    meta.add_batch("apply", entry(4, 5, 9))  # a given id raises the counter
-    assert meta.subscriptions()["apply"].next_batch == 5
-    assert meta.first_batch("apply") == entry(1, 0, 5)
-    assert meta.latest_batch("apply") == entry(4, 5, 9)
-    assert meta.batch("apply", 4) == entry(4, 5, 9)
-    assert meta.batch("apply", 2) is None
-    with pytest.raises(BatchError, match="batch 4 is not newer"):
-        meta.add_batch("apply", entry(4, 9, 10))
-    with pytest.raises(BatchError, match="begins after 8, before 9"):
-        meta.add_batch("apply", entry(5, 8, 10))
-    with pytest.raises(BatchOrderError, match="batch 4 cannot be removed: batch 1 is due first"):
-        meta.remove_batch("apply", 4)
-    assert meta.remove_batch("apply", 1) == entry(1, 0, 5)
-    assert meta.clear_batches("apply") == [entry(4, 5, 9)]
-    assert meta.clear_batches("apply") == []
-    assert meta.cursor("apply") == 0
-    assert meta.subscriptions()["apply"].next_batch == 5
 
 
 def test_source_is_bound_once(meta: FileMeta) -> None:
@@ -189,7 +161,7 @@ def test_a_holder_that_does_not_finish_is_named(meta: FileMeta) -> None:
 
 
 def test_each_flipped_or_missing_byte_is_found_and_nothing_is_overwritten(meta: FileMeta) -> None:
-    meta.add_batch("apply", entry(1, 0, 5))
+    add_batch(meta, "apply", entry(1, 0, 5))
     good = meta.file.read_bytes()
     state = meta.read()
     damaged = 0
@@ -252,37 +224,12 @@ def test_version_4_is_read(tmp_path: Path) -> None:
     assert all(one.columns is None for one in meta.read().subscriptions["apply"].parked.values())
 
 
-def test_version_3_is_read(tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / "meta-v3.json", tmp_path / "meta.json")
-    meta = FileMeta(tmp_path, "shop")
-    known = meta.read().subscriptions["apply"]
-    assert {name: (one.due, one.keep_seq) for name, one in known.parked.items()} == {
-        "shop.items": ("snapshot", None),
-        "shop.orders": ("retry", 206158431791),
-    }
-    source = meta.read().source
-    assert source is not None and (source.began, source.former, source.address) == (None, (), None)
-
-
-def test_version_2_is_read(tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / "meta-v2.json", tmp_path / "meta.json")
-    meta = FileMeta(tmp_path, "shop")
-    known = meta.read().subscriptions["apply"]
-    assert (known.since_seq, len(known.gaps), known.gaps[1].table) == (171798691844, 2, "shop.orders")
-    assert known.table("shop.orders") == TableRecord(0, 17, 206158431791, "4ebdf555-4bdd-4ff7-b4aa-f7d0204d24b3")
-    assert known.parked == {}
-    assert parse(render(meta.read()), "again") == meta.read()
-
-
-def test_version_1_is_read(tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / "meta-v1.json", tmp_path / "meta.json")
-    state = FileMeta(tmp_path, "shop").read()
-    assert state.source is not None
-    assert state.source.server_uuid == "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002"
-    known = state.subscriptions["apply"]
-    assert (known.acked_seq, known.next_batch, known.finished[0].outcome) == (206158431791, 3, "acked")
-    assert known.outstanding[0].owner == "airflow:shop_apply"
-    assert parse(render(state), "again") == state
+def test_a_version_that_no_release_has_written_is_refused(tmp_path: Path) -> None:
+    document = json.loads((GOLDEN / "meta-v4.json").read_bytes()) | {"version": 3}
+    (tmp_path / "meta.json").write_text(json.dumps(document))
+    with pytest.raises(VersionError, match="format version 3; this Towpath reads versions from 4 on") as caught:
+        FileMeta(tmp_path, "shop").read()
+    assert "Restore the file from a copy" in str(caught.value)
 
 
 def test_a_failed_write_leaves_the_old_file(meta: FileMeta, monkeypatch: pytest.MonkeyPatch) -> None:
