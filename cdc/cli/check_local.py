@@ -104,7 +104,7 @@ def _keys(config: DestinationConfig) -> list[Finding]:
         if file is not None and file.stat().st_mode & 0o007:
             remedy = f"chmod 600 {file}"
             return [warning("store", f"everybody on this machine may read the key of the store in {file}", remedy)]
-    if encryption.has_key:
+    if encryption.key.is_given:
         return [ok("store", f"new files of the store are encrypted with the key {ids[0]}")]
     return [ok("store", "new files of the store are not encrypted; old ones are, and their keys are there")]
 

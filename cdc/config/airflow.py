@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import string
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from cdc.config.schedules import ScheduleText, TimeZoneName
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
@@ -174,28 +175,16 @@ class AirflowConfig(Section):
     default_args: TaskDefaultsConfig = TaskDefaultsConfig()
     links: LinksConfig = LinksConfig()
 
-    @model_validator(mode="after")
-    def _start_by_data(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.start == "data" and self.until == "interval_end":
-            raise ValueError(
+            yield (
                 "start: data and until: interval_end contradict each other: a run that changes start has no data "
                 "interval; remove one of them"
             )
         if self.start != "data" and "start_pause" in self.model_fields_set:
-            raise ValueError("start_pause has no effect without start: data; remove it, or add start: data")
-        return self
-
-    @model_validator(mode="after")
-    def _zone_of_a_cron_expression(self) -> Self:
+            yield "start_pause has no effect without start: data; remove it, or add start: data"
         cron = any(isinstance(getattr(self, key), str) for key in _SCHEDULES)
         if self.timezone != "UTC" and not cron and self.interval != "day":
-            raise ValueError(
-                f"timezone has no effect without a cron expression in {', '.join(_SCHEDULES)}, or interval: day"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _wait_for_intervals(self) -> Self:
+            yield f"timezone has no effect without a cron expression in {', '.join(_SCHEDULES)}, or interval: day"
         if self.interval == "none" and "interval_wait" in self.model_fields_set:
-            raise ValueError("interval_wait has no effect without interval; remove it, or add interval: hour")
-        return self
+            yield "interval_wait has no effect without interval; remove it, or add interval: hour"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from cdc.base.addresses import is_loopback
-from cdc.config.values import Doc, DurationS, FilledPath, FilledText, Section, WaitS, Whole, require_http
+from cdc.config.secret_source import Secret
+from cdc.config.values import Doc, DurationS, FilePath, FilledText, FolderPath, Section, WaitS, Whole, require_http
 
 AlarmKind = Literal[
     "capture_failed",
@@ -41,11 +42,13 @@ class WebhookConfig(Section):
     secret_env: Annotated[str | None, Doc(example="ALARM_SECRET")] = None
     """Environment variable with the secret that signs each document, as standardwebhooks.com says. Without it and
     `secret_file`, documents are not signed."""
-    secret_file: Annotated[Path | None, Doc(instead_of="secret_env")] = None
+    secret_file: Annotated[FilePath | None, Doc(instead_of="secret_env")] = None
     """File whose first line is that secret. A relative path is taken from the folder of this file."""
-    ca_file: Path | None = None
+    ca_file: FilePath | None = None
     """File with the certificates (PEM) of the CAs that the server's certificate is checked with; null means those of
     the system. A relative path is taken from the folder of this file."""
+
+    secret: ClassVar = Secret("alarms.webhook", "the secret of the webhook")
 
     @field_validator("url")
     @classmethod
@@ -59,16 +62,12 @@ class WebhookConfig(Section):
             )
         return url
 
-    @model_validator(mode="after")
-    def _keys(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         given = sorted(self.model_fields_set - {"url"})
         if self.url is None and given:
-            raise ValueError(f"{given[0]} has no effect without url; remove it, or add url: URL")
-        if self.secret_env is not None and self.secret_file is not None:
-            raise ValueError("secret_env and secret_file contradict each other; keep one of them")
+            yield f"{given[0]} has no effect without url; remove it, or add url: URL"
         if self.ca_file is not None and not (self.url or "").startswith("https:"):
-            raise ValueError("ca_file has no effect with an url of http; remove it, or use https")
-        return self
+            yield "ca_file has no effect with an url of http; remove it, or use https"
 
 
 class MailConfig(Section):
@@ -89,7 +88,7 @@ class MailConfig(Section):
         ),
     ] = "starttls"
     """How the connection is encrypted."""
-    ca_file: Path | None = None
+    ca_file: FilePath | None = None
     """File with the certificates (PEM) of the CAs that the server's certificate is checked with; null means those of
     the system. A relative path is taken from the folder of this file."""
     sender: Annotated[FilledText | None, Doc(example="towpath@example.com")] = None
@@ -100,8 +99,10 @@ class MailConfig(Section):
     """User for a server that asks for one."""
     password_env: str | None = None
     """Environment variable that holds the password of `user`."""
-    password_file: Annotated[Path | None, Doc(instead_of="password_env")] = None
+    password_file: Annotated[FilePath | None, Doc(instead_of="password_env")] = None
     """File whose first line is the password of `user`. A relative path is taken from the folder of this file."""
+
+    password: ClassVar = Secret("alarms.mail", "the password of {0.user!r}")
 
     @property
     def port_or_default(self) -> int:
@@ -116,28 +117,23 @@ class MailConfig(Section):
                 raise ValueError(f"{address!r} is not an address of mail; write name@example.com")
         return value
 
-    @model_validator(mode="after")
-    def _keys(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         given = sorted(self.model_fields_set - {"host"})
         if self.host is None:
             if given:
-                raise ValueError(f"{given[0]} has no effect without host; remove it, or add host: NAME")
-            return self
+                yield f"{given[0]} has no effect without host; remove it, or add host: NAME"
+            return
         if self.sender is None or not self.to:
-            raise ValueError("host needs sender and to; add sender: ADDRESS and to: [ADDRESS]")
-        if self.password_env is not None and self.password_file is not None:
-            raise ValueError("password_env and password_file contradict each other; keep one of them")
-        has_password = self.password_env is not None or self.password_file is not None
-        if has_password != (self.user is not None):
-            raise ValueError("user and its password belong together; give both, or neither")
-        if self.tls == "none" and has_password and not is_loopback(self.host):
-            raise ValueError(
+            yield "host needs sender and to; add sender: ADDRESS and to: [ADDRESS]"
+        if self.password.is_given != (self.user is not None):
+            yield "user and its password belong together; give both, or neither"
+        if self.tls == "none" and self.password.is_given and not is_loopback(self.host):
+            yield (
                 f"tls: none and user contradict each other: the password would cross the network to {self.host} in "
                 "clear; use starttls or tls"
             )
         if self.tls == "none" and self.ca_file is not None:
-            raise ValueError("ca_file has no effect with tls: none; remove it, or use starttls or tls")
-        return self
+            yield "ca_file has no effect with tls: none; remove it, or use starttls or tls"
 
 
 class AlarmsConfig(Section):
@@ -160,7 +156,7 @@ class AlarmsConfig(Section):
     """Alarms that are not raised, by their names, such as `table_parked`."""
     timeout_s: DurationS = 10.0
     """How long one try to send an alarm may take. Tries that fail are repeated, with longer and longer pauses."""
-    path: FilledPath | None = None
+    path: FolderPath | None = None
     """File with the alarms that were raised; null means `PATH.alarms.json` beside the store in `PATH`."""
 
     @field_validator("ignore")
@@ -177,8 +173,6 @@ class AlarmsConfig(Section):
         given = {"webhook": self.webhook.url, "mail": self.mail.host, "command": self.command}
         return tuple(name for name, value in given.items() if value)
 
-    @model_validator(mode="after")
-    def _has_handler(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.model_fields_set and not self.handlers:
-            raise ValueError("nobody is told; add webhook: {url: URL}, mail: {host: NAME, …} or command: [PROGRAM]")
-        return self
+            yield "nobody is told; add webhook: {url: URL}, mail: {host: NAME, …} or command: [PROGRAM]"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from cdc.config.catalog import CatalogConfig
 from cdc.config.columns import POLICIES, Columns, Types, ZeroDates
 from cdc.config.delta import Properties
-from cdc.config.values import Doc, FilledText, Section, Whole
+from cdc.config.secret_source import Secret
+from cdc.config.values import Doc, FilePath, FilledText, Section, Whole, below
 
 MODES = {
     "upsert": "a mirror of the source's table, equal to SELECT",
@@ -49,15 +51,11 @@ class SmallBatches(Section):
     max_rows: Annotated[Whole | None, Doc(only_with="engine: deltalake", example=10000)] = Field(default=None, gt=0)
     """Limit of a table's changes in a batch for delta-rs."""
 
-    @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.engine == "deltalake" and self.max_rows is None:
-            raise ValueError(
-                "engine deltalake needs max_rows: the most changes of a table that are merged without Spark"
-            )
+            yield "engine deltalake needs max_rows: the most changes of a table that are merged without Spark"
         if self.engine == "spark" and self.max_rows is not None:
-            raise ValueError("max_rows has no effect with engine spark; write engine: deltalake, or remove it")
-        return self
+            yield "max_rows has no effect with engine spark; write engine: deltalake, or remove it"
 
 
 class ApplyConfig(Section):
@@ -197,12 +195,19 @@ class ApplyConfig(Section):
     """Policies by the name of a column, like `{password: drop}`, for every table that has such a column."""
     hash_key_env: str | None = None
     """Environment variable that holds the key of the policy `hash`."""
-    hash_key_file: Annotated[Path | None, Doc(example="shop.hash_key", instead_of="hash_key_env")] = None
+    hash_key_file: Annotated[FilePath | None, Doc(example="shop.hash_key", instead_of="hash_key_env")] = None
     """File whose first line is the key of the policy `hash`. A relative path is taken from the folder of this
     file."""
 
-    @model_validator(mode="after")
-    def _one_key(self) -> Self:
-        if self.hash_key_env is not None and self.hash_key_file is not None:
-            raise ValueError("hash_key_env and hash_key_file contradict each other; keep one of them")
-        return self
+    hash_key: ClassVar = Secret("apply", "the key of hash")
+
+    @field_validator("target")
+    @classmethod
+    def _target(cls, target: str, info: ValidationInfo) -> str:
+        return target if info.context is None else lake_uri(info.context, target)
+
+
+def lake_uri(file: Path, uri: str) -> str:
+    """Returns the folder or URI of Delta tables that a configuration file names: a relative folder is taken from the
+    folder above that of the file."""
+    return uri if "://" in uri else str(below(file.parent.parent, Path(uri)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Self
+from collections.abc import Iterator
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
 from cdc.config.values import Doc, DurationS, FilledText, Section
 
@@ -38,9 +39,7 @@ class ArchiveConfig(Section):
             raise ValueError("must not hold a key or a password; use s3.access_key_id and its secret")
         return url.rstrip("/")
 
-    @model_validator(mode="after")
-    def _keys_of_an_archive(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         given = sorted(self.model_fields_set - {"url"})
         if self.url is None and given:
-            raise ValueError(f"{given[0]} has no effect without url; add url, or remove it")
-        return self
+            yield f"{given[0]} has no effect without url; add url, or remove it"

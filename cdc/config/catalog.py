@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Self
+from collections.abc import Iterator
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from cdc.config.values import Doc, Section
 
@@ -59,17 +60,15 @@ class CatalogConfig(Section):
                 raise ValueError(f"{name!r} of {table} is not a name; use letters, digits and underscores")
         return names
 
-    @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         given = self.model_fields_set - {"name"}
         if self.name is None and given:
-            raise ValueError(f"{', '.join(sorted(given))} has no effect without name; write name: {SESSION_CATALOG}")
+            yield f"{', '.join(sorted(given))} has no effect without name; write name: {SESSION_CATALOG}"
         if self.managed and self.name != SESSION_CATALOG:
-            raise ValueError(
+            yield (
                 f"managed is possible in {SESSION_CATALOG} only: other catalogs choose the folders of their tables "
                 "themselves; remove it"
             )
-        return self
 
     def name_of(self, table: str) -> tuple[str, str]:
         """Returns database and name in the catalog of the source table ``db.table``."""

@@ -18,10 +18,8 @@ from cdc.base.errors import ConfigError
 from cdc.config.destination import DestinationConfig, check_sections
 from cdc.config.lake import Lake
 from cdc.config.messages import explain
-from cdc.config.meta import MetaConfig
 from cdc.config.s3 import is_s3
 from cdc.config.secrets import encryption_keys
-from cdc.config.store import StoreConfig
 from cdc.disk import object_stores
 from cdc.disk.encryption import keys
 
@@ -112,12 +110,10 @@ def parse(text: str, file: Path) -> DestinationConfig:
     file = as_named(file)
     data = read_yaml(text, file)
     try:
-        config = DestinationConfig.model_validate(data)
+        config = DestinationConfig.model_validate(data, context=file)
     except ValidationError as error:
         raise explain(error, file, DestinationConfig) from None
-    given = frozenset(config.model_fields_set)
-    config = _with_absolute_paths(config, file)
-    check_sections(config, file, given)
+    check_sections(config, file)
     config._name, config._file = file.stem, file
     if is_s3(config.apply.target):
         lake = Lake(config.apply.target, config.s3)
@@ -132,92 +128,6 @@ def parse(text: str, file: Path) -> DestinationConfig:
         if config.store.stage is not None:
             keys.register(f"{config.store.stage.rstrip('/')}/{config.name}", sources)
     return config
-
-
-def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationConfig:
-    base, beside = file.parent.parent, file.parent
-    standby, encryption, alarms = config.store.standby, config.store.encryption, config.alarms
-
-    def of_file(path: Path | None) -> Path | None:
-        return None if path is None else _below(beside, path)
-
-    changed = {
-        "source": {
-            "password_file": of_file(config.source.password_file),
-            **{
-                key: of_file(getattr(config.source, key))
-                for key in ("ssl_ca", "ssl_cert", "ssl_key", "socket", "schemas")
-            },
-        },
-        "store": {
-            **_folder(base, config.store),
-            "token_file": of_file(config.store.token_file),
-            "ca_file": of_file(config.store.ca_file),
-            "encryption": encryption.model_copy(
-                update={
-                    "key_file": of_file(encryption.key_file),
-                    "old_keys": tuple(
-                        one.model_copy(update={"file": of_file(one.file)}) for one in encryption.old_keys
-                    ),
-                }
-            ),
-            "standby": standby.model_copy(update={"secret_file": of_file(standby.secret_file)}),
-        },
-        "meta": _folder(base, config.meta),
-        "server": {
-            "certificate": of_file(config.server.certificate),
-            "key": of_file(config.server.key),
-            "canal": config.server.canal.model_copy(
-                update={"password_file": of_file(config.server.canal.password_file)}
-            ),
-            "tokens": {
-                name: one.model_copy(update={"file": of_file(one.file)}) for name, one in config.server.tokens.items()
-            },
-            "roles": config.server.roles.model_copy(
-                update={
-                    role: one.model_copy(update={"file": of_file(one.file)})
-                    for role in ("viewer", "operator")
-                    if (one := getattr(config.server.roles, role)) is not None
-                }
-            ),
-        },
-        "mq": {
-            "security": config.mq.security.model_copy(
-                update={
-                    key: of_file(getattr(config.mq.security, key))
-                    for key in ("password_file", "ca_file", "certificate", "key")
-                }
-            )
-        },
-        "s3": {"secret_access_key_file": of_file(config.s3.secret_access_key_file)},
-        "spark": {},
-        "metrics": {"push_password_file": of_file(config.metrics.push_password_file)},
-        "alarms": {
-            "webhook": alarms.webhook.model_copy(
-                update={key: of_file(getattr(alarms.webhook, key)) for key in ("secret_file", "ca_file")}
-            ),
-            "mail": alarms.mail.model_copy(
-                update={key: of_file(getattr(alarms.mail, key)) for key in ("password_file", "ca_file")}
-            ),
-            "path": None if alarms.path is None else _below(base, alarms.path),
-        },
-        "apply": {
-            "target": lake_uri(file, config.apply.target),
-            "hash_key_file": of_file(config.apply.hash_key_file),
-        },
-    }
-    return config.model_copy(
-        update={
-            name: getattr(config, name).model_copy(update=values)
-            for name, values in changed.items()
-            if name not in ("meta", "server", "alarms", "mq")
-            or name in config.model_fields_set  # as the checks of the whole read it
-        }
-    )
-
-
-def _folder(base: Path, section: StoreConfig | MetaConfig) -> dict[str, Path]:
-    return {} if section.__dict__["path"] is None else {"path": _below(base, section.path)}
 
 
 # --- YAML
@@ -297,17 +207,6 @@ def as_named(path: Path) -> Path:
             remedy="Name it without `..`.",
         )
     return named
-
-
-def lake_uri(file: Path, uri: str) -> str:
-    """Returns a folder or URI of Delta tables as ``apply.target`` is taken: a relative folder begins above that of the
-    file."""
-    return uri if "://" in uri else str(_below(file.parent.parent, Path(uri)))
-
-
-def _below(folder: Path, path: Path) -> Path:
-    """Takes a relative path from ``folder``, which is absolute."""
-    return path if path.is_absolute() else Path(os.path.normpath(folder / path))
 
 
 def _working_folder() -> Path:

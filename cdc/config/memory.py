@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.base.errors import ConfigError
+from cdc.config.values import Contradiction
 
 if TYPE_CHECKING:
     from cdc.config.destination import DestinationConfig
@@ -31,60 +31,53 @@ _OF_TABLES = ("apply", "airflow", "batch", "mq", "s3", "snapshot", "spark")
 """Sections of destinations that fill tables or send messages, in batches that must outlast the server."""
 
 
-def check_memory(config: DestinationConfig, file: Path, given: AbstractSet[str]) -> None:
-    """Checks what a store in memory allows, and that a meta in memory has one. ``given``: the sections that the file
-    has. Raises ConfigError."""
+def memory_contradictions(config: DestinationConfig) -> Iterator[Contradiction]:
+    """Yields what a store in memory does not allow. A meta in memory needs such a store."""
     if config.store.kind != "memory":
         if config.meta.kind in ("memory", "mixed"):
-            raise ConfigError(
+            yield Contradiction(
                 f"meta.kind: {config.meta.kind} needs store.kind: memory: other stores are used by several processes, "
                 "and outlast each of them",
-                place=str(file),
-                remedy="Set meta.kind: file or zookeeper.",
+                "Set meta.kind: file or zookeeper.",
             )
         return
     for name in _OF_TABLES:
-        if name in given:
-            raise ConfigError(
+        if name in config.model_fields_set:
+            yield Contradiction(
                 f"{name} has no effect with store.kind: memory, which keeps no batches for tables or for Kafka",
-                place=str(file),
-                remedy=f"Remove {name}, or set store.kind: file.",
+                f"Remove {name}, or set store.kind: file.",
             )
-    overridden = {key for one in config.tables.overrides.values() for key in one.model_fields_set} - {"members"}
-    for wrong, what, remedy in (
-        (
-            not config.server.canal.enabled,
+    if not config.server.canal.enabled:
+        yield Contradiction(
             "store.kind: memory needs server.canal.enabled: true: clients of Canal are its only readers",
             "Add server: {canal: {enabled: true}, capture: always}, or set store.kind: file.",
-        ),
-        (
-            config.server.capture == "none",
+        )
+    if config.server.capture == "none":
+        yield Contradiction(
             "store.kind: memory needs server.capture: always or subscribed: no other capture has its memory",
             "Set server.capture.",
-        ),
-        (
-            bool(config.server.tokens),
+        )
+    if config.server.tokens:
+        yield Contradiction(
             "server.tokens and store.kind: memory contradict each other: batches over HTTP need a store on a disk",
             "Remove server.tokens, or set store.kind: file.",
-        ),
-        (
-            bool(config.source.standbys),
+        )
+    if config.source.standbys:
+        yield Contradiction(
             "source.standbys and store.kind: memory contradict each other: a failover goes on from what the store has",
             "Remove source.standbys, or set store.kind: file.",
-        ),
-        (
-            config.source.start == "snapshot",
+        )
+    if config.source.start == "snapshot":
+        yield Contradiction(
             "source.start: snapshot and store.kind: memory contradict each other: a snapshot fills tables",
             "Set source.start: now, earliest, or a position.",
-        ),
-        (
-            bool(overridden),
-            f"tables.overrides: {', '.join(sorted(overridden))} has no effect with store.kind: memory",
+        )
+    overridden = {key for override in config.tables.overrides.values() for key in override.model_fields_set}
+    if overridden - {"members"}:
+        yield Contradiction(
+            f"tables.overrides: {', '.join(sorted(overridden - {'members'}))} has no effect with store.kind: memory",
             "Remove it: no tables are filled. The key members is possible.",
-        ),
-    ):
-        if wrong:
-            raise ConfigError(what, place=str(file), remedy=remedy)
+        )
 
 
 def in_memory(config: DestinationConfig) -> DestinationConfig:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
 from cdc.config.values import Doc, FilledText, Folder, SectionWithFolder, no_folder
 from cdc.disk.permissions import Permissions
@@ -89,18 +90,16 @@ class MetaConfig(SectionWithFolder):
             raise ValueError("must be the path of a node, like /otter/canal")
         return root
 
-    @model_validator(mode="after")
-    def _zookeeper_keys(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.kind == "zookeeper" and self.hosts is None:
-            raise ValueError("kind zookeeper needs hosts; add hosts: h1:2181,h2:2181")
+            yield "kind zookeeper needs hosts; add hosts: h1:2181,h2:2181"
         if self.kind in ("file", "memory"):
             for key in ("hosts", "root"):
                 if key in self.model_fields_set:
-                    raise ValueError(f"{key} belongs to kind: zookeeper; remove it, or change kind")
+                    yield f"{key} belongs to kind: zookeeper; remove it, or change kind"
         if self.kind == "mixed" and self.hosts is None and "root" in self.model_fields_set:
-            raise ValueError("root has no effect without hosts; remove it, or add hosts")
+            yield "root has no effect without hosts; remove it, or add hosts"
         if self.kind == "memory":
             for key in ("path", "permissions"):
                 if key in self.model_fields_set:
-                    raise ValueError(f"{key} has no effect with kind: memory, which keeps nothing; remove it")
-        return self
+                    yield f"{key} has no effect with kind: memory, which keeps nothing; remove it"

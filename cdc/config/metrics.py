@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Self
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from cdc.config.values import Doc, DurationS, FilledText, Section, Whole, require_http
+from cdc.config.secret_source import Secret
+from cdc.config.values import Doc, DurationS, FilePath, FilledText, Section, Whole, require_http
 
 
 class MetricsConfig(Section):
@@ -30,8 +31,10 @@ class MetricsConfig(Section):
     """User for a Pushgateway that asks for one."""
     push_password_env: str | None = None
     """Environment variable that holds the password of `push_user`."""
-    push_password_file: Annotated[Path | None, Doc(instead_of="push_password_env")] = None
+    push_password_file: Annotated[FilePath | None, Doc(instead_of="push_password_env")] = None
     """File whose first line is the password of `push_user`. A relative path is taken from the folder of this file."""
+
+    push_password: ClassVar = Secret("metrics", "the password of {0.push_user!r}")
 
     @field_validator("push")
     @classmethod
@@ -46,14 +49,9 @@ class MetricsConfig(Section):
         )
         return push
 
-    @model_validator(mode="after")
-    def _push_keys(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         given = [name for name in type(self).model_fields if name.startswith("push_") and name in self.model_fields_set]
         if self.push is None and given:
-            raise ValueError(f"{given[0]} has no effect without push; remove it, or add push: URL")
-        if self.push_password_env is not None and self.push_password_file is not None:
-            raise ValueError("push_password_env and push_password_file contradict each other; keep one of them")
-        has_password = self.push_password_env is not None or self.push_password_file is not None
-        if has_password != (self.push_user is not None):
-            raise ValueError("push_user and its password belong together; give both, or neither")
-        return self
+            yield f"{given[0]} has no effect without push; remove it, or add push: URL"
+        if self.push_password.is_given != (self.push_user is not None):
+            yield "push_user and its password belong together; give both, or neither"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cdc.base.patterns import PatternError, TablePattern
-from cdc.config.values import AddressText, Doc, DurationS, FilledText, Section, Whole
+from cdc.config.secret_source import Secret
+from cdc.config.values import AddressText, Doc, DurationS, FilePath, FilledText, Section, Whole
 
 _OWN_PROPERTIES = frozenset(
     {
@@ -71,39 +72,38 @@ class MqSecurityConfig(Section):
     """User of the login."""
     password_env: FilledText | None = None
     """Environment variable that holds the user's password."""
-    password_file: Annotated[Path | None, Doc(instead_of="password_env")] = None
+    password_file: Annotated[FilePath | None, Doc(instead_of="password_env")] = None
     """File whose first line is the user's password. A relative path is taken from the folder of this file."""
-    ca_file: Path | None = None
+    ca_file: FilePath | None = None
     """File with the certificates of the CA that has signed the brokers' certificates (PEM); null: those of the machine.
     A relative path is taken from the folder of this file."""
-    certificate: Path | None = None
+    certificate: FilePath | None = None
     """File with this client's certificate (PEM), if the brokers ask for one. A relative path is taken from the folder
     of this file."""
-    key: Path | None = None
+    key: FilePath | None = None
     """File with the private key of `certificate` (PEM, without a password). A relative path is taken from the folder of
     this file."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
+    password: ClassVar = Secret("mq.security", "the password for Kafka")
+
+    def _contradictions(self) -> Iterator[str]:
         login = self.protocol.startswith("sasl")
-        if self.password_env is not None and self.password_file is not None:
-            raise ValueError("password_env and password_file are both given; give one of them")
-        password = self.password_env is not None or self.password_file is not None
-        parts = {"mechanism": self.mechanism is not None, "user": self.user is not None, "password_env": password}
+        parts = {
+            "mechanism": self.mechanism is not None,
+            "user": self.user is not None,
+            "password_env": self.password.is_given,
+        }
         for name, given in parts.items():
             if login != given:
-                raise ValueError(
+                yield (
                     f"protocol {self.protocol} needs {name}"
                     if login
                     else f"{name} has no effect with protocol {self.protocol}; use sasl_ssl"
                 )
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together; give both, or neither")
+            yield "certificate and key belong together; give both, or neither"
         if not self.protocol.endswith("ssl") and (self.ca_file is not None or self.certificate is not None):
-            raise ValueError(
-                f"ca_file and certificate have no effect with protocol {self.protocol}; use sasl_ssl or ssl"
-            )
-        return self
+            yield f"ca_file and certificate have no effect with protocol {self.protocol}; use sasl_ssl or ssl"
 
 
 class MqConfig(Section):
@@ -187,35 +187,33 @@ class MqConfig(Section):
     properties: Annotated[dict[str, str | int | float | bool], Doc(example={"linger.ms": 20})] = Field(default={})
     """Further properties of librdkafka. Those that other keys set, and secrets, are refused."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if not self.servers:
             given = sorted(self.model_fields_set - {"servers"})
             if given:
-                raise ValueError(f"{given[0]} has no effect without servers; add servers: [HOST:PORT]")
-            return self
+                yield f"{given[0]} has no effect without servers; add servers: [HOST:PORT]"
+            return
         if self.topic is None:
-            raise ValueError("topic is missing: it is for what dynamic_topics does not match")
+            yield "topic is missing: it is for what dynamic_topics does not match"
         if self.partition_hash is not None and self.partitions is None:
-            raise ValueError("partition_hash needs partitions, the number over which it spreads")
+            yield "partition_hash needs partitions, the number over which it spreads"
         if self.partition_hash is None and self.partitions is not None:
-            raise ValueError("partitions has no effect without partition_hash")
+            yield "partitions has no effect without partition_hash"
         if self.partition_hash is not None and "partition" in self.model_fields_set:
-            raise ValueError("partition has no effect with partition_hash; remove one of them")
+            yield "partition has no effect with partition_hash; remove one of them"
         of_debezium = {"tombstones", "decimals"} & self.model_fields_set
         of_canal = {"ddl", "time_zone"} & self.model_fields_set
         if self.format == "debezium-json" and of_canal:
-            raise ValueError(f"{min(of_canal)} has no effect with format debezium-json")
+            yield f"{min(of_canal)} has no effect with format debezium-json"
         if self.format != "debezium-json" and of_debezium:
-            raise ValueError(f"{min(of_debezium)} has no effect with format {self.format}")
+            yield f"{min(of_debezium)} has no effect with format {self.format}"
         if self.transactional_id is not None and not self.transactions:
-            raise ValueError("transactional_id has no effect with transactions: false")
+            yield "transactional_id has no effect with transactions: false"
         for name in self.properties:
             if name in _OWN_PROPERTIES or _OF_SECURITY.fullmatch(name):
-                raise ValueError(f"properties: {name} is set by other keys of mq; remove it")
+                yield f"properties: {name} is set by other keys of mq; remove it"
         if self.filter is not None:
             try:
                 TablePattern(self.filter)
             except PatternError as error:
-                raise ValueError(f"filter {error}") from None
-        return self
+                yield f"filter {error}"

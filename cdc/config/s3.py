@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
-from cdc.config.values import Doc, FilledText, Section, require_http
+from cdc.config.secret_source import Secret
+from cdc.config.values import Doc, FilePath, FilledText, Section, require_http
 
 LogStore = Literal["conditional_put", "single_driver"]
 
@@ -26,7 +27,7 @@ class S3Config(Section):
     """Id of the access key."""
     secret_access_key_env: str | None = None
     """Environment variable that holds the secret of `access_key_id`."""
-    secret_access_key_file: Annotated[Path | None, Doc(instead_of="secret_access_key_env")] = None
+    secret_access_key_file: Annotated[FilePath | None, Doc(instead_of="secret_access_key_env")] = None
     """File whose first line is the secret of `access_key_id`. A relative path is taken from the folder of this file."""
     session_token_env: str | None = None
     """Environment variable that holds the session token of a temporary access key."""
@@ -43,6 +44,9 @@ class S3Config(Section):
     ] = "conditional_put"
     """Guard of the tables' logs against two drivers that commit at once."""
 
+    secret_access_key: ClassVar = Secret("s3", "the secret of the access key {0.access_key_id}")
+    session_token: ClassVar = Secret("s3", "the session token of the access key {0.access_key_id}")
+
     @field_validator("endpoint")
     @classmethod
     def _endpoint(cls, endpoint: str | None) -> str | None:
@@ -55,16 +59,11 @@ class S3Config(Section):
         )
         return endpoint.rstrip("/")
 
-    @model_validator(mode="after")
-    def _keys(self) -> Self:
-        if self.secret_access_key_env is not None and self.secret_access_key_file is not None:
-            raise ValueError("secret_access_key_env and secret_access_key_file contradict each other; keep one of them")
-        has_secret = self.secret_access_key_env is not None or self.secret_access_key_file is not None
-        if has_secret != (self.access_key_id is not None):
-            raise ValueError("access_key_id and its secret belong together; give both, or neither")
+    def _contradictions(self) -> Iterator[str]:
+        if self.secret_access_key.is_given != (self.access_key_id is not None):
+            yield "access_key_id and its secret belong together; give both, or neither"
         if self.session_token_env is not None and self.access_key_id is None:
-            raise ValueError("session_token_env has no effect without access_key_id; remove it, or give the key")
-        return self
+            yield "session_token_env has no effect without access_key_id; remove it, or give the key"
 
     @property
     def has_path_style(self) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from cdc.base.addresses import is_loopback
 from cdc.config.ha import HaConfig
-from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
+from cdc.config.secret_source import Secret
+from cdc.config.values import Doc, DurationS, FilePath, FilledText, Section, Whole
 
 _SUBSCRIBER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
@@ -20,14 +21,10 @@ class TokenConfig(Section):
 
     env: FilledText | None = None
     """Environment variable that holds the token."""
-    file: Path | None = None
+    file: FilePath | None = None
     """File whose first line is the token."""
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.env is None) == (self.file is None):
-            raise ValueError("needs either env or file")
-        return self
+    token: ClassVar = Secret("", "the token", prefix="", required=True)
 
 
 class CanalConfig(Section):
@@ -44,7 +41,7 @@ class CanalConfig(Section):
     """Name with which clients log in if there is a password; without one any name is taken."""
     password_env: FilledText | None = None
     """Environment variable that holds the clients' password. Without it and `password_file`, clients need none."""
-    password_file: Path | None = None
+    password_file: FilePath | None = None
     """File whose first line is the clients' password. A relative path is taken from the folder of this file."""
     tls: bool = False
     """Whether clients connect by TLS, with `server.certificate`. Canal's own clients cannot."""
@@ -60,16 +57,14 @@ class CanalConfig(Section):
     idle_s: DurationS = 3600.0
     """After this time without a packet a client is disconnected. A client that logs in may ask for less."""
 
-    @model_validator(mode="after")
-    def _open_to_others(self) -> Self:
-        if self.password_env is not None and self.password_file is not None:
-            raise ValueError("password_env and password_file are both given; give one of them")
-        if self.password_env is None and self.password_file is None and not is_loopback(self.host):
-            raise ValueError(
+    password: ClassVar = Secret("server.canal", "the password of Canal's clients")
+
+    def _contradictions(self) -> Iterator[str]:
+        if not self.password.is_given and not is_loopback(self.host):
+            yield (
                 f"host {self.host} needs a password, because the protocol hands out all rows; add password_env or "
                 "password_file, or use host: 127.0.0.1"
             )
-        return self
 
 
 class RolesConfig(Section):
@@ -91,10 +86,10 @@ class ServerConfig(Section):
     """Port of the server. `cdc server --http` takes precedence."""
     host: FilledText = "127.0.0.1"
     """Address of this machine at which it listens. Another one than a loopback address needs `certificate`."""
-    certificate: Annotated[Path | None, Doc(example="server.pem")] = None
+    certificate: Annotated[FilePath | None, Doc(example="server.pem")] = None
     """File with the server's certificate (PEM), and those between it and the CA. A relative path is taken from the
     folder of this file."""
-    key: Annotated[Path | None, Doc(example="server.key")] = None
+    key: Annotated[FilePath | None, Doc(example="server.key")] = None
     """File with the certificate's private key (PEM). A relative path is taken from the folder of this file."""
     tokens: Annotated[dict[str, TokenConfig], Doc(example={"apply": {"env": "SHOP_APPLY_TOKEN"}})] = Field(default={})
     """The token of each subscriber, `{env: VARIABLE}` or `{file: PATH}`, of at least 16 characters; `apply` fills the
@@ -125,14 +120,13 @@ class ServerConfig(Section):
                 raise ValueError(f"{name!r} cannot be the name of a subscriber")
         return tokens
 
-    @model_validator(mode="after")
-    def _tls(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together; give both, or neither")
+            yield "certificate and key belong together; give both, or neither"
         if self.certificate is None and self.canal.tls:
-            raise ValueError("canal.tls needs certificate and key")
+            yield "canal.tls needs certificate and key"
         if self.certificate is None and not is_loopback(self.host):
-            raise ValueError(
+            yield (
                 f"host {self.host} needs certificate and key: tokens must not cross the network in clear; add both, or "
                 "use host: 127.0.0.1"
             )
@@ -142,8 +136,7 @@ class ServerConfig(Section):
                 ("canal.host", self.canal.host, self.canal.enabled),
             ):
                 if used and is_loopback(host):
-                    raise ValueError(
+                    yield (
                         f"ha.address {self.ha.address} and {key} {host} contradict each other: nobody else reaches it "
                         f"there; set {key} to the address of this machine"
                     )
-        return self

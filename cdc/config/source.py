@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AwareDatetime, Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
 
 from cdc.base.errors import DamagedError
 from cdc.binlog.gtids import GtidSet, MariadbPosition
-from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
+from cdc.config.secret_source import Secret
+from cdc.config.values import Command, Doc, DurationS, FilePath, FilledText, Section, Whole
 
 
 class StartPosition(Section):
@@ -85,10 +87,10 @@ Start = Annotated[
 
 
 SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
-_PASSWORD_KEYS = ("password_env", "password_file", "password_command", "connection")
 _OF_A_SERVER = (
-    *_PASSWORD_KEYS, "standbys", "standby_after_s", "server_id", "heartbeat_s", "connect_timeout_s",
-    "compression", "purge_alarm_ratio", "socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key",
+    "password_env", "password_file", "password_command", "connection",
+    "standbys", "standby_after_s", "server_id", "heartbeat_s", "connect_timeout_s", "compression",
+    "purge_alarm_ratio", "socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key",
 )  # fmt: skip
 """Keys that have no effect with a folder of binlog files."""
 
@@ -109,13 +111,13 @@ class SourceConfig(Section):
     `binlog:///FOLDER`: a folder of binlog files, which may grow."""
     password_env: Annotated[str | None, Doc(example="SHOP_DB_PASSWORD")] = None
     """Environment variable that holds the password."""
-    password_file: Annotated[Path | None, Doc(example="shop.password", instead_of="password_env")] = None
+    password_file: Annotated[FilePath | None, Doc(example="shop.password", instead_of="password_env")] = None
     """File whose first line is the password, read at each connect. A relative path is taken from the folder of this
     file."""
     password_command: Annotated[
-        tuple[FilledText, ...] | None,
+        Command | None,
         Doc(example=["vault", "read", "-field=password", "database/creds/cdc"], instead_of="password_env"),
-    ] = Field(default=None, min_length=1)
+    ] = None
     """Command whose first line of output is the password: the program and its arguments. It runs at each connect,
     without a shell, and has 30 seconds."""
     connection: Annotated[str | None, Doc(example="shop_db", instead_of="password_env")] = None
@@ -128,7 +130,7 @@ class SourceConfig(Section):
     server_id: Annotated[Whole, Doc(example=52017)] = Field(ge=1, le=2**32 - 1)
     """Server id of capture. It must differ from those of the source and of all its replicas. A folder of binlog files
     needs none."""
-    schemas: Path | None = None
+    schemas: FilePath | None = None
     """For a folder of binlog files: a file `schemas/SEQ.json` of a store that describes the tables at the position
     where capture begins. It is needed if the binlog names no columns (binlog_row_metadata is not FULL), and for
     MariaDB's UUID, INET4, INET6 and VECTOR. A relative path is taken from the folder of this file."""
@@ -171,7 +173,7 @@ class SourceConfig(Section):
     purge_alarm_ratio: float = Field(default=0.25, ge=0, lt=1)
     """Capture warns, and `cdc check` fails, when less than this share of the server's retention (its time, or MariaDB's
     size) is left before it purges binlog files that capture has not read. 0 switches it off."""
-    socket: Path | None = None
+    socket: FilePath | None = None
     """Socket file of a server on this machine. The host in `url` is `localhost` then, without a port."""
     ssl_mode: Annotated[
         SslMode | None,
@@ -187,14 +189,16 @@ class SourceConfig(Section):
     ] = None
     """Whether the connection uses TLS, by the names of MySQL's clients. Without it, `verify_identity` holds if `ssl_ca`
     is given, `required` if only `ssl_cert` is, and otherwise `preferred`."""
-    ssl_ca: Path | None = None
+    ssl_ca: FilePath | None = None
     """PEM file of the certificate authority by which the server's certificate is verified. A relative path is taken
     from the folder of this file."""
-    ssl_cert: Path | None = None
+    ssl_cert: FilePath | None = None
     """PEM file of capture's own certificate, for an account that requires one. A relative path is taken from the folder
     of this file."""
-    ssl_key: Path | None = None
+    ssl_key: FilePath | None = None
     """PEM file of the private key of `ssl_cert`, without a password."""
+
+    password: ClassVar = Secret("source", "the password of {0.user!r}", instead=("connection",))
 
     _server_uuid: str | None = PrivateAttr(default=None)
 
@@ -236,68 +240,51 @@ class SourceConfig(Section):
             raise ValueError("must end with the port; choose databases and tables with tables.include")
         return url
 
-    @model_validator(mode="after")
-    def _has_user(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.folder is None and self.connection is None:
             for server in self.servers():
                 if not server.user:
-                    raise ValueError(f"{server.url!r} has no user; write it like mysql://user@host:3306")
-        return self
+                    yield f"{server.url!r} has no user; write it like mysql://user@host:3306"
+        if self.schemas is not None and self.folder is None:
+            yield "schemas has no effect with a server, which describes its tables; remove it"
+        yield from self._tls_contradictions()
+        yield from self._socket_contradictions()
+        yield from self._start_contradictions()
+        yield from self._standbys_contradictions()
 
-    @model_validator(mode="after")
-    def _one_password(self) -> Self:
-        given = [key for key in _PASSWORD_KEYS if getattr(self, key) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _tls_fits(self) -> Self:
+    def _tls_contradictions(self) -> Iterator[str]:
         if (self.ssl_cert is None) != (self.ssl_key is None):
             given, missing = ("ssl_key", "ssl_cert") if self.ssl_cert is None else ("ssl_cert", "ssl_key")
-            raise ValueError(f"{given} needs {missing} beside it")
+            yield f"{given} needs {missing} beside it"
         if self.ssl_ca is not None and self.tls in ("disabled", "preferred", "required"):
-            raise ValueError(
-                f"ssl_ca has no effect with ssl_mode: {self.tls}; remove it, or use verify_ca or verify_identity"
-            )
+            yield f"ssl_ca has no effect with ssl_mode: {self.tls}; remove it, or use verify_ca or verify_identity"
         if self.ssl_cert is not None and self.tls in ("disabled", "preferred"):
-            raise ValueError(f"ssl_cert needs a connection with TLS, and ssl_mode is {self.tls}; use required")
-        return self
+            yield f"ssl_cert needs a connection with TLS, and ssl_mode is {self.tls}; use required"
 
-    @model_validator(mode="after")
-    def _socket_fits(self) -> Self:
+    def _socket_contradictions(self) -> Iterator[str]:
         if self.socket is None:
-            return self
+            return
         if self.standbys:
-            raise ValueError("socket and standbys contradict each other: standbys are reached by the network")
+            yield "socket and standbys contradict each other: standbys are reached by the network"
         if self.host != "localhost" or urlsplit(self.url).port is not None:
-            raise ValueError(
+            yield (
                 f"socket has a server of this machine, so the host in url has no effect; write {self.flavor}://"
                 "USER@localhost"
             )
         given = [key for key in ("ssl_mode", "ssl_ca", "ssl_cert") if getattr(self, key) is not None]
         if given and self.ssl_mode != "disabled":
-            raise ValueError(f"{given[0]} has no effect beside socket, which leaves no machine; remove it")
-        return self
+            yield f"{given[0]} has no effect beside socket, which leaves no machine; remove it"
 
-    @model_validator(mode="after")
-    def _schemas_fit(self) -> Self:
-        if self.schemas is not None and self.folder is None:
-            raise ValueError("schemas has no effect with a server, which describes its tables; remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _start_fits(self) -> Self:
+    def _start_contradictions(self) -> Iterator[str]:
         if isinstance(self.start, StartGtid) and self.folder is not None:
             start = self.start
             if not any(_parses(kind, start.gtid) for kind in (GtidSet, MariadbPosition)):
-                raise ValueError(f"start.gtid: {start.gtid!r} is no GTID set of MySQL and no GTID position of MariaDB")
+                yield f"start.gtid: {start.gtid!r} is no GTID set of MySQL and no GTID position of MariaDB"
         elif isinstance(self.start, StartGtid):
             try:
                 _ = self.start.mariadb if self.flavor == "mariadb" else self.start.mysql
             except DamagedError as error:
-                raise ValueError(f"start.gtid: {error.message}") from None
-        return self
+                yield f"start.gtid: {error.message}"
 
     @field_validator("standbys")
     @classmethod
@@ -309,16 +296,14 @@ class SourceConfig(Section):
                 cls._url(standby)
         return standbys
 
-    @model_validator(mode="after")
-    def _standbys_fit(self) -> Self:
+    def _standbys_contradictions(self) -> Iterator[str]:
         for server in self.servers()[1:]:
             if server.flavor != self.flavor:
-                raise ValueError(f"standbys: {server.url} and url name different products; standbys are replicas of it")
+                yield f"standbys: {server.url} and url name different products; standbys are replicas of it"
         addresses = [server.address for server in self.servers()]
         for number, address in enumerate(addresses):
             if address in addresses[:number]:
-                raise ValueError(f"standbys: {address} is given twice, or is the address in url")
-        return self
+                yield f"standbys: {address} is given twice, or is the address in url"
 
     def servers(self) -> list[SourceConfig]:
         """Returns the source at each of its servers: that of `url`, then the standbys."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from cdc.config.lake import Lake
 from cdc.config.values import Doc, Section
@@ -96,12 +97,10 @@ class SparkConfig(Section):
             raise ValueError("is not a Spark Connect server; write sc://host:15002")
         return remote
 
-    @model_validator(mode="after")
-    def _ship_by_submit(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.ship != "nothing" and (self.remote is not None or re.fullmatch(r"local(\[.+\])?", self.master)):
             where = f"remote {self.remote_address}" if self.remote is not None else f"master {self.master}"
-            raise ValueError(f"ship: {self.ship} has no effect with {where}: nothing is submitted; remove it")
-        return self
+            yield f"ship: {self.ship} has no effect with {where}: nothing is submitted; remove it"
 
     @property
     def remote_address(self) -> str:

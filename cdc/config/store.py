@@ -8,17 +8,21 @@ machine's ``cdc server``, with ``kind: memory`` in the memory of ``cdc server`` 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from cdc.base.addresses import is_loopback
 from cdc.config.archive import ArchiveConfig
+from cdc.config.secret_source import Secret
 from cdc.config.values import (
     AddressText,
+    Command,
     Doc,
     DurationS,
+    FilePath,
     FilledText,
     Folder,
     Section,
@@ -81,22 +85,20 @@ class RetainConfig(Section):
             raise ValueError("is not an hour of the day; write it like '04', several as '04;16'")
         return tuple(hours)
 
-    @model_validator(mode="after")
-    def _limits_agree(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.unacked_for is None:
-            return self
+            return
         if self.acked_for is None or self.acked_for > self.unacked_for:
             kept = "null" if self.acked_for is None else f"{self.acked_for:g} s"
-            raise ValueError(
+            yield (
                 f"acked_for ({kept}) keeps acked segments longer than unacked_for ({self.unacked_for:g} s) keeps "
                 "unacked ones; make acked_for the smaller one"
             )
         if self.lost_after >= self.unacked_for:
-            raise ValueError(
+            yield (
                 f"lost_after ({self.lost_after:g} s) must be less than unacked_for ({self.unacked_for:g} s), so that "
                 "the alarm comes before a subscriber is cut off"
             )
-        return self
 
 
 class DiskConfig(Section):
@@ -109,14 +111,12 @@ class DiskConfig(Section):
     stop_ratio: float = Field(default=0.90, gt=0, le=1)
     """Used share from which nothing more is written: capture waits."""
 
-    @model_validator(mode="after")
-    def _ascending(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if not self.warn_ratio <= self.clean_ratio <= self.stop_ratio:
-            raise ValueError(
+            yield (
                 f"warn_ratio {self.warn_ratio:g}, clean_ratio {self.clean_ratio:g} and stop_ratio {self.stop_ratio:g} "
                 "must not fall: first the warning, then the cleaning, then the end of writing"
             )
-        return self
 
 
 class StandbyConfig(Section):
@@ -143,18 +143,16 @@ class StandbyConfig(Section):
     """Longest time that capture with `role: sync_master` waits, when it ends, until the standby has everything."""
     secret_env: str | None = None
     """Environment variable that holds the secret of both machines, of at least 16 bytes."""
-    secret_file: Annotated[Path | None, Doc(instead_of="secret_env")] = None
+    secret_file: Annotated[FilePath | None, Doc(instead_of="secret_env")] = None
     """File that holds the secret of both machines. A relative path is taken from the folder of this file."""
 
-    @model_validator(mode="after")
-    def _keys_of_the_role(self) -> Self:
+    secret: ClassVar = Secret("store.standby", "the secret of master and standby")
+
+    def _contradictions(self) -> Iterator[str]:
         if self.role in ("sync_master", "async_master") and self.listen is None:
-            raise ValueError(f"role {self.role} needs listen; add listen: host:port, an address of this machine")
+            yield f"role {self.role} needs listen; add listen: host:port, an address of this machine"
         if self.role == "standby" and self.master is None:
-            raise ValueError("role standby needs master; add master: host:port, the master's listen")
-        if self.secret_env is not None and self.secret_file is not None:
-            raise ValueError("secret_env and secret_file contradict each other; keep one of them")
-        return self
+            yield "role standby needs master; add master: host:port, the master's listen"
 
 
 class OldKeyConfig(Section):
@@ -162,15 +160,12 @@ class OldKeyConfig(Section):
 
     env: FilledText | None = None
     """Environment variable that holds the key."""
-    file: Annotated[Path | None, Doc(instead_of="env")] = None
+    file: Annotated[FilePath | None, Doc(instead_of="env")] = None
     """File whose first line is the key. A relative path is taken from the folder of this file."""
-    command: Annotated[tuple[FilledText, ...] | None, Doc(instead_of="env or file")] = None
+    command: Annotated[Command | None, Doc(instead_of="env or file")] = None
     """Program and arguments that print the key as their first line."""
 
-    @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        _require_one(env=self.env, file=self.file, command=self.command)
-        return self
+    key: ClassVar = Secret("", "the key of the store", prefix="", required=True)
 
 
 class EncryptionConfig(Section):
@@ -179,10 +174,10 @@ class EncryptionConfig(Section):
     key_env: Annotated[FilledText | None, Doc(example="SHOP_STORE_KEY")] = None
     """Environment variable that holds the key for new files: 64 hexadecimal digits, as `openssl rand -hex 32` prints
     them."""
-    key_file: Annotated[Path | None, Doc(instead_of="key_env", example="store.key")] = None
+    key_file: Annotated[FilePath | None, Doc(instead_of="key_env", example="store.key")] = None
     """File whose first line is that key. A relative path is taken from the folder of this file."""
     key_command: Annotated[
-        tuple[FilledText, ...] | None,
+        Command | None,
         Doc(instead_of="key_env or key_file", example=["vault", "kv", "get", "-field=key", "secret/shop"]),
     ] = None
     """Program and arguments that print that key as their first line, within 30 s. It is run without a shell."""
@@ -190,26 +185,7 @@ class EncryptionConfig(Section):
     """Former keys, `{env: VARIABLE}`, `{file: PATH}` or `{command: [PROGRAM, …]}`: files that were encrypted with them
     stay readable. Without a key here, they are all that is known, and new files are not encrypted."""
 
-    @property
-    def has_key(self) -> bool:
-        """Whether new files are encrypted."""
-        return self.key_env is not None or self.key_file is not None or self.key_command is not None
-
-    @model_validator(mode="after")
-    def _at_most_one_place(self) -> Self:
-        if self.has_key:
-            _require_one(key_env=self.key_env, key_file=self.key_file, key_command=self.key_command)
-        return self
-
-
-def _require_one(**places: object) -> None:
-    given = [name for name, value in places.items() if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
-    if not given:
-        raise ValueError(f"needs one of {', '.join(places)}")
-    if any(value == () for value in places.values()):
-        raise ValueError(f"{given[0]} is empty; name a program")
+    key: ClassVar = Secret("store.encryption", "the key of the store")
 
 
 class StoreConfig(SectionWithFolder):
@@ -234,9 +210,9 @@ class StoreConfig(SectionWithFolder):
     `http://` is possible for a server on this machine only."""
     token_env: Annotated[FilledText | None, Doc(example="SHOP_APPLY_TOKEN", only_with="kind: server")] = None
     """Environment variable that holds the token that the server knows."""
-    token_file: Annotated[Path | None, Doc(only_with="kind: server", instead_of="token_env")] = None
+    token_file: Annotated[FilePath | None, Doc(only_with="kind: server", instead_of="token_env")] = None
     """File whose first line is the token. A relative path is taken from the folder of this file."""
-    ca_file: Annotated[Path | None, Doc(example="ca.pem", only_with="kind: server")] = None
+    ca_file: Annotated[FilePath | None, Doc(example="ca.pem", only_with="kind: server")] = None
     """File with the certificates (PEM) by which the server's own is verified; null means those of the system. A
     relative path is taken from the folder of this file."""
     retry_for_s: Annotated[DurationS, Doc(only_with="kind: server")] = 60.0
@@ -300,6 +276,8 @@ class StoreConfig(SectionWithFolder):
     archive: ArchiveConfig = ArchiveConfig()
     standby: StandbyConfig = StandbyConfig()
 
+    token: ClassVar = Secret("store", "the token that the server knows")
+
     @property
     def place(self) -> str:
         """The folder of the store, or the address of the server that has it, for messages."""
@@ -354,61 +332,50 @@ class StoreConfig(SectionWithFolder):
             raise ValueError("names the same server twice")
         return ",".join(urls)
 
-    @model_validator(mode="after")
-    def _keys_of_the_kind(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
+        yield from self._keys_of_the_kind()
+        given = [key for key in _ASYNC_KEYS if key in self.model_fields_set]
+        if self.flush == "sync" and given:
+            yield f"{given[0]} has no effect with flush: sync; remove it, or write flush: async"
+        if self.flush_thorough_interval_s < self.flush_interval_s:
+            yield (
+                f"flush_thorough_interval_s {self.flush_thorough_interval_s:g} is below flush_interval_s"
+                f" {self.flush_interval_s:g}; make it the larger of the two, since everything is flushed then"
+            )
+        if self.archive.url is None and "wait_for_archive" in self.retain.model_fields_set:
+            yield "retain.wait_for_archive has no effect without archive; add archive: URI, or remove it"
+        if self.standby.role == "sync_master" and self.flush == "async":
+            yield (
+                "flush: async and standby.role: sync_master contradict each other: a standby gets only what is on the "
+                "disk, so every put would wait for a flush; use flush: sync, or async_master"
+            )
+
+    def _keys_of_the_kind(self) -> Iterator[str]:
         given = self.model_fields_set
         if self.kind == "memory":
             for key in type(self).model_fields:
                 if key in given and key != "kind" and key not in _MEMORY_KEYS:
-                    raise ValueError(f"{key} has no effect with kind: memory, which keeps nothing; remove it")
+                    yield f"{key} has no effect with kind: memory, which keeps nothing; remove it"
             if self.batch_mode == "itemsize" and "buffer_unit_bytes" in given:
-                raise ValueError("buffer_unit_bytes has no effect with batch_mode: itemsize; remove it")
-            return self
+                yield "buffer_unit_bytes has no effect with batch_mode: itemsize; remove it"
+            return
         for key in _MEMORY_KEYS:
             if key in given:
-                raise ValueError(f"{key} belongs to kind: memory; remove it, or change kind")
+                yield f"{key} belongs to kind: memory; remove it, or change kind"
         if self.kind == "file":
             if self.__dict__["path"] is None:
-                raise ValueError("path is missing; add it, or read a server's store with kind: server")
+                yield "path is missing; add it, or read a server's store with kind: server"
             for key in _SERVER_KEYS:
                 if key in given:
-                    raise ValueError(f"{key} belongs to kind: server; remove it, or change kind")
-            return self
+                    yield f"{key} belongs to kind: server; remove it, or change kind"
+            return
         if self.url is None:
-            raise ValueError("kind server needs url; add url: https://HOST:PORT")
-        if (self.token_env is None) == (self.token_file is None):
-            raise ValueError("kind server needs either token_env or token_file")
+            yield "kind server needs url; add url: https://HOST:PORT"
+        if not self.token.is_given:
+            yield "kind server needs token_env or token_file"
         for key in type(self).model_fields:
             if key in given and key not in _KEYS_OF_BOTH:
-                raise ValueError(f"{key} is set where the server runs; remove it here")
-        return self
-
-    @model_validator(mode="after")
-    def _flush_keys(self) -> Self:
-        given = [key for key in _ASYNC_KEYS if key in self.model_fields_set]
-        if self.flush == "sync" and given:
-            raise ValueError(f"{given[0]} has no effect with flush: sync; remove it, or write flush: async")
-        if self.flush_thorough_interval_s < self.flush_interval_s:
-            raise ValueError(
-                f"flush_thorough_interval_s {self.flush_thorough_interval_s:g} is below flush_interval_s"
-                f" {self.flush_interval_s:g}; make it the larger of the two, since everything is flushed then"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _archive_keys(self) -> Self:
-        if self.archive.url is None and "wait_for_archive" in self.retain.model_fields_set:
-            raise ValueError("retain.wait_for_archive has no effect without archive; add archive: URI, or remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _sync_master_flushes_at_once(self) -> Self:
-        if self.standby.role == "sync_master" and self.flush == "async":
-            raise ValueError(
-                "flush: async and standby.role: sync_master contradict each other: a standby gets only what is on the "
-                "disk, so every put would wait for a flush; use flush: sync, or async_master"
-            )
-        return self
+                yield f"{key} is set where the server runs; remove it here"
 
     @field_validator("stage")
     @classmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from cdc.base.patterns import PatternError, TablePattern, is_list, lower_name
 from cdc.config.apply import (
@@ -69,13 +70,11 @@ class ApplyOverrides(Section):
     """Members of ENUM and SET columns, by the name of the column, where the binlog does not hold them and the server
     shows some of their characters as question marks."""
 
-    @model_validator(mode="after")
-    def _keys_fit_the_mode(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         if self.keys == ():
-            raise ValueError("keys must name at least one column")
+            yield "keys must name at least one column"
         if self.mode == "append" and self.keys is not None:
-            raise ValueError("keys and mode append contradict each other; append needs no keys, so remove one of them")
-        return self
+            yield "keys and mode append contradict each other; append needs no keys, so remove one of them"
 
 
 class TablesConfig(Section):
@@ -119,20 +118,18 @@ class TablesConfig(Section):
                 )
         return patterns
 
-    @model_validator(mode="after")
-    def _overrides_name_tables(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
         for name in self.overrides:
             if name != self.name(name):
-                raise ValueError(
+                yield (
                     f"overrides: {name!r} is {self.name(name)!r} with lower_case_table_names "
                     f"{self.lower_case_table_names}; write it so"
                 )
             db, dot, table = name.partition(".")
             if not (db and dot and table):
-                raise ValueError(f"overrides: {name!r} is not the name of a table; write it as db.table")
+                yield f"overrides: {name!r} is not the name of a table; write it as db.table"
             if not self.includes_name(name):
-                raise ValueError(f"overrides: {name!r} is not among the tables that include and exclude choose")
-        return self
+                yield f"overrides: {name!r} is not among the tables that include and exclude choose"
 
     # One by one, since expressions with flags like (?i) cannot be joined.
     @cached_property

@@ -5,17 +5,28 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, cast
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from cdc.base.addresses import parse_address
 from cdc.base.errors import ConfigError
+from cdc.config.secret_source import Secret
 
 _DURATION = r"(\d+(?:\.\d+)?)\s*(s|m|h|d)"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -33,6 +44,13 @@ class Doc:
     """The setting that gives this key its effect; with another one the key is refused."""
     instead_of: str = ""
     """The key of the same section that this key replaces. Only one of them may be given."""
+
+
+class Contradiction(NamedTuple):
+    """A rule between sections that a configuration breaks."""
+
+    problem: str
+    remedy: str = ""
 
 
 def require_http(url: str, *, otherwise: str, with_secrets: str, path: bool = False) -> SplitResult:
@@ -71,6 +89,20 @@ def _not_empty(value: Any) -> Any:
     return value
 
 
+def below(folder: Path, path: Path) -> Path:
+    """Takes a relative path from ``folder``, which is absolute."""
+    return path if path.is_absolute() else Path(os.path.normpath(folder / path))
+
+
+# The context of a validation is the configuration file, as an absolute path; without one paths stay as they are.
+def _beside(path: Path, info: ValidationInfo) -> Path:
+    return path if info.context is None else below(info.context.parent, path)
+
+
+def _above(path: Path, info: ValidationInfo) -> Path:
+    return path if info.context is None else below(info.context.parent.parent, path)
+
+
 def _address(value: str) -> str:
     try:
         parse_address(value)
@@ -99,8 +131,13 @@ WaitS = Annotated[
 ]
 """A duration that may be zero, in seconds."""
 Whole = Annotated[int, BeforeValidator(no_boolean)]
-FilledPath = Annotated[Path, BeforeValidator(_not_empty)]
 FilledText = Annotated[str, BeforeValidator(_not_empty)]
+FilePath = Annotated[Path, BeforeValidator(_not_empty), AfterValidator(_beside)]
+"""A file. A relative path is taken from the folder of the configuration file."""
+FolderPath = Annotated[Path, BeforeValidator(_not_empty), AfterValidator(_above)]
+"""A folder or file of data. A relative path is taken from the folder above that of the configuration file."""
+Command = Annotated[tuple[FilledText, ...], Field(min_length=1)]
+"""A program and its arguments."""
 AddressText = Annotated[str, BeforeValidator(_not_empty), AfterValidator(_address)]
 """A network address: ``host:port`` or ``[::1]:port``."""
 
@@ -115,6 +152,20 @@ class Section(BaseModel):
     # Built when the whole file is checked: the schema of each section alone is not needed.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
+    def _contradictions(self) -> Iterator[str]:
+        """Yields a message for each rule between keys that the section breaks. Sections override it. The first message
+        becomes the error, so a rule may rely on those before it."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for attribute in vars(type(self)).values():
+            if isinstance(attribute, Secret):
+                attribute.check(self)
+        for contradiction in self._contradictions():
+            raise ValueError(contradiction)
+        return self
+
 
 class SectionWithFolder(Section):
     """A section with the folder ``path``, which is missing where a server keeps it. Reading it then is an error, so
@@ -123,10 +174,10 @@ class SectionWithFolder(Section):
     if not TYPE_CHECKING:  # type checkers would take every name for an attribute
 
         def __getattribute__(self, name: str) -> Any:
-            found = super().__getattribute__(name)
-            if name == "path" and found is None:
+            value = super().__getattribute__(name)
+            if name == "path" and value is None:
                 raise no_disk(super().__getattribute__("kind"))
-            return found
+            return value
 
 
 def no_disk(kind: str) -> ConfigError:
@@ -146,7 +197,7 @@ def no_disk(kind: str) -> ConfigError:
 if TYPE_CHECKING:
     Folder = Path
 else:
-    Folder = FilledPath | None
+    Folder = FolderPath | None
 """The ``path`` of a :class:`SectionWithFolder`: whoever gets a value gets a path."""
 
 

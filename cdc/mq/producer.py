@@ -54,8 +54,6 @@ def require_client() -> Any:
 
 def client_settings(config: DestinationConfig) -> dict[str, Any]:
     """Returns librdkafka's properties that any client of the configured brokers has. Raises ConfigError."""
-    from cdc.config.secrets import mq_password
-
     mq, security = config.mq, config.mq.security
     client_settings: dict[str, Any] = {
         **mq.properties,
@@ -66,7 +64,7 @@ def client_settings(config: DestinationConfig) -> dict[str, Any]:
     if security.mechanism is not None:
         client_settings["sasl.mechanism"] = security.mechanism
         client_settings["sasl.username"] = security.user
-        client_settings["sasl.password"] = mq_password(security)
+        client_settings["sasl.password"] = security.password.text()
     for name, path in (
         ("ssl.ca.location", security.ca_file),
         ("ssl.certificate.location", security.certificate),

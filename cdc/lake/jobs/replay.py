@@ -21,9 +21,8 @@ from cdc.base.errors import CdcError, CutOffError, UsageError
 from cdc.base.log import get_logger
 from cdc.binlog.positions import format_seq
 from cdc.client import open_meta, open_table_batches
-from cdc.config.apply import MODES
+from cdc.config.apply import MODES, lake_uri
 from cdc.config.catalog import CatalogConfig
-from cdc.config.loading import lake_uri
 from cdc.lake.jobs.catch_up import bring_level
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.meta import ParkedTable, Subscription

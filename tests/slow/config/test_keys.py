@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from cdc.config import ApplyConfig, ApplyOverrides, DestinationConfig
+from cdc.config.secret_source import Secret
 
 ROOT = Path(__file__).resolve().parents[3]
 VALIDATORS = ("field_validator", "model_validator")
@@ -77,7 +78,8 @@ def unread(model: type[BaseModel], found: Sequence[Read], package: Path) -> set[
     """The keys that nothing outside ``package`` reads, neither directly nor through a property or method of a section.
 
     Reads by validators and other functions of the package do not count, since checking a key gives it no effect. The
-    module ``secrets`` counts as outside: it is where the keys that name a secret have their effect.
+    module ``secrets`` counts as outside: it is where the keys that name a secret have their effect, which are read
+    through the attribute that declares the secret.
     """
     inside = {read for read in found if read.file.is_relative_to(package) and read.file.name != "secrets.py"}
     reached = {read.what for read in found if read not in inside}
@@ -87,8 +89,18 @@ def unread(model: type[BaseModel], found: Sequence[Read], package: Path) -> set[
         if through <= reached:
             break
         reached |= through
-    wanted = {f"{section.__module__}.{section.__qualname__}.{name}" for section, name in keys(model)}
-    return wanted - reached
+    reached |= {
+        f"{_name(section)}.{key}"
+        for section in {section for section, _ in keys(model)}
+        for attribute, secret in vars(section).items()
+        if isinstance(secret, Secret) and f"{_name(section)}.{attribute}" in reached
+        for key in secret.keys(section)
+    }
+    return {f"{_name(section)}.{key}" for section, key in keys(model)} - reached
+
+
+def _name(section: type[BaseModel]) -> str:
+    return f"{section.__module__}.{section.__qualname__}"
 
 
 def _members(package: Path) -> dict[tuple[Path, int], str]:

@@ -587,7 +587,7 @@ def test_messages_name_classes_that_exist() -> None:
     found = set[str]()
     for module in sorted((ROOT / "cdc" / "config").glob("*.py")):
         found |= set(re.findall(r"may (?:use|set it in) (cdc(?:\.\w+)+)", " ".join(module.read_text().split())))
-    assert len(found) == 2
+    assert found
     for name in found:
         module_name, _, word = name.rpartition(".")
         assert hasattr(importlib.import_module(module_name), word), name

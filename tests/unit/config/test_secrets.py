@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.base.errors import ConfigError, SourceUnavailableError
-from cdc.config import ApplyConfig, SourceConfig, StandbyConfig, secrets
+from cdc.config import ApplyConfig, SourceConfig, StandbyConfig, secret_source
 from cdc.config.secrets import Credentials, hash_key, look_up_connections_with, source_credentials, standby_secret
 
 URL = "mysql://cdc@db.example:3306"
@@ -62,7 +62,7 @@ def test_the_password_that_a_command_prints(tmp_path: Path, monkeypatch: pytest.
     assert source_credentials(by_command) == Credentials("cdc", "Sesam öffne dich")
     file.write_text("rotated\n")
     assert source_credentials(by_command).password == "rotated", "it runs each time"
-    for content, words in ((b"", "cat prints no password"), (b"\nx", "cat prints no password"), (b"a\xff", "UTF-8")):
+    for content, words in ((b"", "cat does not print"), (b"\nx", "cat does not print"), (b"a\xff", "UTF-8")):
         file.write_bytes(content)
         assert words in fails(lambda: source_credentials(by_command))
     missing = source(password_command=["towpath-no-such-program"])
@@ -71,11 +71,11 @@ def test_the_password_that_a_command_prints(tmp_path: Path, monkeypatch: pytest.
     )
     # These may succeed later: the vault is down.
     failing = source(password_command=["sh", "-c", "echo Sesam; exit 3"])
-    with pytest.raises(SourceUnavailableError, match="sh ended with code 3 and no password") as caught:
+    with pytest.raises(SourceUnavailableError, match="sh ended with code 3 and did not print the password") as caught:
         source_credentials(failing)
     assert "Sesam" not in str(caught.value)
-    monkeypatch.setattr(secrets, "_COMMAND_S", 0.2)
-    with pytest.raises(SourceUnavailableError, match=r"sleep has not printed the password within 0\.2 s"):
+    monkeypatch.setattr(secret_source, "_COMMAND_S", 0.2)
+    with pytest.raises(SourceUnavailableError, match=r"sleep has not printed the password of 'cdc' within 0\.2 s"):
         source_credentials(source(password_command=["sleep", "60"]))
 
 

@@ -391,7 +391,7 @@ def test_rows_that_are_written_to_a_file_are_for_their_user(tmp_path: Path, umas
     ("given", "told"),
     [
         ({"key_env": "A", "key_file": "b"}, "key_env and key_file contradict each other"),
-        ({"key_command": []}, "key_command is empty"),
+        ({"key_command": []}, "key_command: must not be empty"),
         ({"old_keys": [{}]}, "needs one of env, file, command"),
         ({"old_keys": [{"env": "A", "file": "b"}]}, "env and file contradict each other"),
     ],
@@ -406,7 +406,7 @@ def test_contradictions_are_refused(tmp_path: Path, given: dict[str, Any], told:
     [
         ({"key_env": "NO_SUCH_KEY"}, "store.encryption.key_env: the environment variable NO_SUCH_KEY is not set"),
         ({"key_file": "missing"}, "store.encryption.key_file: .*/conf/missing cannot be read"),
-        ({"key_command": ["false"]}, "store.encryption.key_command: false ended with code 1 and no key"),
+        ({"key_command": ["false"]}, "store.encryption.key_command: false ended with code 1 and did not print the key"),
         ({"key_command": ["echo", "abc"]}, "store.encryption.key_command: the key is not 64 hexadecimal digits"),
         ({"old_keys": [{"command": ["echo", "00"]}]}, r"store.encryption.old_keys.0.command: the key is not 64 hex"),
     ],

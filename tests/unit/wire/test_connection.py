@@ -340,8 +340,11 @@ def test_the_store_of_a_client_tells_what_the_readers_does(there: ServedDestinat
     ("store", "message"),
     [
         ("{kind: server, token_env: T}", "kind server needs url"),
-        ("{kind: server, url: 'https://h:1'}", "needs either token_env or token_file"),
-        ("{kind: server, url: 'https://h:1', token_env: T, token_file: t}", "needs either token_env or token_file"),
+        ("{kind: server, url: 'https://h:1'}", "needs token_env or token_file"),
+        (
+            "{kind: server, url: 'https://h:1', token_env: T, token_file: t}",
+            "token_env and token_file contradict each other",
+        ),
         ("{kind: server, url: 'https://h:1', token_env: T, path: x}", "path is set where the server runs"),
         ("{kind: server, url: 'https://h:1', token_env: T, flush: async}", "flush is set where the server runs"),
         ("{kind: server, url: 'http://h:1', token_env: T}", "in clear"),
@@ -381,7 +384,7 @@ def test_what_belongs_to_the_server_is_refused_at_a_client(tmp_path: Path, secti
     [
         ("{host: 0.0.0.0, tokens: {a: {env: T}}}", "needs certificate and key"),
         ("{certificate: c.pem}", "certificate and key belong together"),
-        ("{tokens: {a: {}}}", "needs either env or file"),
+        ("{tokens: {a: {}}}", "needs one of env, file"),
         ("{tokens: {../a: {env: T}}}", "cannot be the name of a subscriber"),
     ],
 )
