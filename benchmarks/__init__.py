@@ -4,6 +4,6 @@
 :mod:`~benchmarks.cold`, :mod:`~benchmarks.capture`, :mod:`~benchmarks.snapshot` and :mod:`~benchmarks.verify` measure
 with :mod:`~benchmarks.accounting`; :mod:`~benchmarks.results` keeps it as JSON, and :mod:`~benchmarks.page` makes a page
 of the documentation from that. :mod:`~benchmarks.peers` has the other programs (``make bench-peers``). The remaining
-modules look at single parts in more detail, by ``python -m benchmarks.NAME``. Nothing in ``cdc`` and ``spark_jobs``
+modules look at single parts in more detail, by ``python -m benchmarks.NAME``. Nothing in ``cdc``
 imports this package.
 """

@@ -141,7 +141,7 @@ def _by_deltalake(work: Prepared, options: Options) -> Measurement:
 
 
 def _on_connect(work: Prepared, options: Options) -> Measurement:
-    from spark_jobs.runtime.connect_server import folder_of
+    from cdc.lake.runtime.connect_server import folder_of
 
     port = free_port()
     spans: list[Span] = []

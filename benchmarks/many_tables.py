@@ -25,9 +25,9 @@ from benchmarks.ways import merged
 from benchmarks.workload import capture, destination
 
 _STEPS = {
-    "spark_jobs.delta.tables": ("read_state",),
-    "spark_jobs.apply.merge": ("make_plan", "planned_frame"),
-    "spark_jobs.apply.commit": ("Commit.execute",),
+    "cdc.lake.delta.tables": ("read_state",),
+    "cdc.lake.apply.merge": ("make_plan", "planned_frame"),
+    "cdc.lake.apply.commit": ("Commit.execute",),
 }
 """The functions whose seconds are shown, by module."""
 

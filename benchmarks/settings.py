@@ -24,7 +24,7 @@ from benchmarks.workload import LARGE_SERVER, capture, create_table, destination
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from spark_jobs.apply.commit import Commit, MergeStats
+    from cdc.lake.apply.commit import Commit, MergeStats
 
 SETTINGS: dict[str, dict[str, str]] = {
     "none": {},
@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 @contextmanager
 def during_statements(settings: Mapping[str, str]) -> Iterator[None]:
     """Lets the statements of merges in the block run with these settings."""
-    from spark_jobs.apply import commit
+    from cdc.lake.apply import commit
 
     execute = commit.Commit.execute
 
@@ -60,7 +60,7 @@ def during_statements(settings: Mapping[str, str]) -> Iterator[None]:
 
 def jobs(config: DestinationConfig) -> int:
     """Returns the number of jobs that Spark has run so far."""
-    from spark_jobs.runtime.session import acquire
+    from cdc.lake.runtime.session import acquire
 
     store = acquire(config.spark).spark.sparkContext._jsc.sc().statusStore()
     return int(store.jobsList(None).head().jobId()) + 1

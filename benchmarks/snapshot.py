@@ -39,8 +39,8 @@ from cdc import snapshot
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
+from cdc.lake.runtime.jars import PACKAGE
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
-from spark_jobs.runtime.jars import PACKAGE
 from tests.support.snapshots import identity, write_config
 
 
@@ -59,7 +59,7 @@ def fill(server: Server, rows: int) -> None:
 
 def read_by_jdbc(config: DestinationConfig, server: Server, parallel: int, folder: Path) -> None:
     """Reads the table with Spark's JDBC source into Parquet files."""
-    from spark_jobs.runtime.session import acquire
+    from cdc.lake.runtime.session import acquire
 
     spark = acquire(config.spark).spark
     driver, more = JDBC[server.kind.name]

@@ -66,7 +66,7 @@ def scan_source(config: DestinationConfig, table: str) -> None:
 
 def scan_lake(config: DestinationConfig, table: str) -> None:
     """Reads every column of the Delta table once."""
-    from spark_jobs.runtime.session import acquire
+    from cdc.lake.runtime.session import acquire
 
     rows = acquire(config.spark).spark.read.format("delta").load(table_path(config.apply.target, "bench", table))
     rows.write.format("noop").mode("overwrite").save()

@@ -86,7 +86,7 @@ def last_file(server: Server) -> tuple[str, int]:
 def _parquet_to_delta(config: DestinationConfig, name: str, watch: Stopwatch) -> None:
     """Writes the table's rows as Parquet, and measures how Spark makes another Delta table from these files."""
     from cdc.base.targets import table_path
-    from spark_jobs.runtime.session import acquire
+    from cdc.lake.runtime.session import acquire
 
     spark = acquire(config.spark).spark
     folder = Path(config.store.path).parent / "own"

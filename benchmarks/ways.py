@@ -26,9 +26,9 @@ from benchmarks.workload import TRANSACTION_ROWS, capture, create_table, destina
 if TYPE_CHECKING:
     from benchmarks.accounting import Tree
     from cdc.config import DestinationConfig
-    from spark_jobs.runtime.session import TableSession
-    from spark_jobs.source.input_splits import InputSplit
-    from spark_jobs.source.split_reader import SplitReader
+    from cdc.lake.rows.input_splits import InputSplit
+    from cdc.lake.rows.split_reader import SplitReader
+    from cdc.lake.runtime.session import TableSession
 
 
 ROWS = f"INSERT INTO bench.orders SELECT {values('seq')} FROM bench.seq_1_to_{TRANSACTION_ROWS}"
@@ -37,8 +37,8 @@ ROWS = f"INSERT INTO bench.orders SELECT {values('seq')} FROM bench.seq_1_to_{TR
 @contextmanager
 def by_window(ranges: Sequence[Any]) -> Iterator[None]:
     """Lets merges inside the block read the data source and reduce by a window."""
-    from spark_jobs.apply import merge
-    from spark_jobs.source.data_source import register
+    from cdc.lake.apply import merge
+    from cdc.lake.rows.data_source import register
 
     def frame(session: TableSession, reader: SplitReader, _splits: Sequence[InputSplit]) -> Any:
         options = {

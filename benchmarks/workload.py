@@ -97,7 +97,7 @@ def apply(config: DestinationConfig) -> None:
     """Brings what the store has into Delta, in the warm session of this process. Its JVM compiles well, as it does in a
     process that has merged for a while, however small the first batches are."""
     from cdc.lake import pipeline
-    from spark_jobs.runtime.session import acquire
+    from cdc.lake.runtime.session import acquire
 
     acquire(config.spark)
     while (lease := pipeline.fetch(config, "cli:bench", wait_s=0)) is not None:
@@ -107,7 +107,7 @@ def apply(config: DestinationConfig) -> None:
 def count(config: DestinationConfig, name: str) -> int:
     """Returns the rows of a Delta table, counted by Spark."""
     from cdc.base.targets import table_path
-    from spark_jobs.runtime.session import acquire
+    from cdc.lake.runtime.session import acquire
 
     spark = acquire(config.spark).spark
     return int(spark.read.format("delta").load(table_path(config.apply.target, "bench", name)).count())

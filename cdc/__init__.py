@@ -54,7 +54,7 @@ def read_as_of(
     Raises TargetError if neither Delta's history nor the store reaches the point, UsageError for a point that the store
     does not have, ConfigError.
     """
-    found: dict[str, Any] = import_module("spark_jobs.as_of").read_as_of(
+    found: dict[str, Any] = import_module("cdc.lake.as_of").read_as_of(
         spark, destination, seq=seq, time=time, gtid=gtid, tables=tables
     )
     return found
@@ -74,7 +74,7 @@ def create_views_as_of(
 
     A view is called ``{prefix}{db}_{table}`` and lives as long as the session. See :func:`read_as_of`.
     """
-    found: dict[str, str] = import_module("spark_jobs.as_of").create_views_as_of(
+    found: dict[str, str] = import_module("cdc.lake.as_of").create_views_as_of(
         spark, destination, prefix=prefix, seq=seq, time=time, gtid=gtid, tables=tables
     )
     return found
@@ -90,6 +90,6 @@ def read_changes(spark: Any, destination: Any, table: str, *, after_seq: int, la
     Raises CutOffError if retention has removed these changes, UsageError if the store does not have them yet or is
     read through ``store.stage``, DamagedError, ConfigError.
     """
-    return import_module("spark_jobs.store_changes").read_table_changes(
+    return import_module("cdc.lake.store_changes").read_table_changes(
         spark, destination, table, after_seq=after_seq, last_seq=last_seq
     )

@@ -47,7 +47,7 @@ fi
 .venv/bin/python -m pip install -q --no-deps --no-build-isolation -e .
 # uv leaves compiling to the first import, and where PYTHONDONTWRITEBYTECODE is set no import keeps the result: then
 # each start of cdc compiles the source of a thousand modules, which takes longer than all else it does.
-for package in $(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/{numba,llvmlite,numpy,pyarrow,pydantic,pydantic_core,annotated_types,typing_inspection,typer,shellingham,annotated_doc,rich,markdown_it,linkify_it,uc_micro,mdurl,attr,structlog,pymysql,zstandard,yaml,cryptography,httpx,httpcore,anyio,h11,certifi,idna,py4j,arro3,pyspark,delta,deltalake,pandas,dateutil,pytz,pytest,_pytest,hypothesis,pygments,*.py} cdc spark_jobs; do
+for package in $(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/{numba,llvmlite,numpy,pyarrow,pydantic,pydantic_core,annotated_types,typing_inspection,typer,shellingham,annotated_doc,rich,markdown_it,linkify_it,uc_micro,mdurl,attr,structlog,pymysql,zstandard,yaml,cryptography,httpx,httpcore,anyio,h11,certifi,idna,py4j,arro3,pyspark,delta,deltalake,pandas,dateutil,pytz,pytest,_pytest,hypothesis,pygments,*.py} cdc; do
   [ ! -e "$package" ] || .venv/bin/python -m compileall -q "$package" >/dev/null || true # a template may be no Python
 done
 printf '%s\n' "$stamp" > .venv/.installed

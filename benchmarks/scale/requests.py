@@ -20,9 +20,9 @@ from benchmarks.scale.workload import INSERT, PASSWORD_ENV, Template, merge_all,
 from cdc.base.targets import LOG_FOLDER
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
+from cdc.lake.delta import proof
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from cdc.watch.status import collect
-from spark_jobs.delta import proof
 from tests.support.s3 import KEY, SECRET, S3Server, serve
 
 _CONFIGURATION = """\
@@ -112,7 +112,7 @@ def measure(tables: int) -> list[Requests]:
         tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
         Server("mysql9") as server,
         serve("lake") as s3,
-        mock.patch("spark_jobs.delta.mirrors.cache_dir", return_value=Path(folder) / "cache"),
+        mock.patch("cdc.lake.delta.mirrors.cache_dir", return_value=Path(folder) / "cache"),
     ):
         bench = Bench(Path(folder), server, s3, tables)
         config = bench.make_tables()

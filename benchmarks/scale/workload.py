@@ -24,10 +24,10 @@ from cdc.capture import Capture
 from cdc.client import open_meta
 from cdc.config import DestinationConfig, load
 from cdc.lake import pipeline
+from cdc.lake.runtime.session import discard
 from cdc.meta.state import TableRecord
 from cdc.store.formats.state import read_beginning, read_capture_state
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
-from spark_jobs.runtime.session import discard
 
 PASSWORD_ENV = "BENCH_PASSWORD"
 CDC = (sys.executable, "-m", "cdc")

@@ -1,5 +1,5 @@
 """Names of Delta tables: the path of a table's files, the application id of its applied position, and the properties
-that Towpath sets. :mod:`spark_jobs.delta.log` reads the tables."""
+that Towpath sets. :mod:`cdc.lake.delta.log` reads the tables."""
 
 from __future__ import annotations
 

@@ -252,8 +252,8 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
     read.
     """
     from cdc.base.targets import split_table, table_path
+    from cdc.lake.delta.log import read_state
     from cdc.meta import TableRecord
-    from spark_jobs.delta.log import read_state
 
     if not config.tables.includes(*split_table(table)):
         raise UsageError(

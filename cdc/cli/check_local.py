@@ -275,14 +275,14 @@ def _catalog(config: DestinationConfig) -> list[Finding]:
     name = config.apply.catalog.name
     if name is None:
         return []
-    from spark_jobs.runtime.session import acquire, in_process
+    from cdc.lake.runtime.session import acquire, in_process
 
     if config.spark.remote is None and not in_process(config.spark):
         text = f"{name} cannot be asked from here: Spark is submitted to {config.spark.master}"
         return [warning("catalog", text, "The first batch will show whether it answers.")]
     from cdc.client import open_meta
-    from spark_jobs.delta.catalog import difference, require_catalog
-    from spark_jobs.delta.tables import target_of
+    from cdc.lake.delta.catalog import difference, require_catalog
+    from cdc.lake.delta.tables import target_of
 
     findings: list[Finding] = []
     try:

@@ -11,7 +11,7 @@ from cdc.base.units import human_bytes
 from cdc.cli.common import Json, destination_and_tables, err, names_argument, print_json, tables
 
 if TYPE_CHECKING:
-    from spark_jobs.catch_up import CatchUp
+    from cdc.lake.jobs.catch_up import CatchUp
 
 _POINT = "a seq, a time (2026-11-21T10:00:00Z) or a GTID set"
 

@@ -12,7 +12,7 @@ import typer
 from cdc.cli.common import Destination, Json, err, load, out, print_json
 
 if TYPE_CHECKING:
-    from spark_jobs.runtime.connect_server import Server
+    from cdc.lake.runtime.connect_server import Server
 
 Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on localhost.")]
 _DEFAULT_PORT = 15002
@@ -43,7 +43,7 @@ def start(
 
     It listens on localhost, asks for a token that only this user can read, and has merged rows when this returns.
     """
-    from spark_jobs.runtime import connect_server
+    from cdc.lake.runtime import connect_server
 
     config = load(ctx, dest)
     with err().status("Spark") as shown:
@@ -58,7 +58,7 @@ def start(
 def _follow(server: Server) -> None:
     """Waits for the server's end. Raises RetryableError if it was not ended by a signal to this process."""
     from cdc.base.errors import RetryableError
-    from spark_jobs.runtime import connect_server
+    from cdc.lake.runtime import connect_server
 
     ended = False
 
@@ -89,7 +89,7 @@ def _reap(pid: int) -> None:
 
 def status(port: Port = _DEFAULT_PORT, as_json: Json = False) -> None:
     """Show whether the server runs. The exit code is 1 if it does not, or if it runs another Towpath than this one."""
-    from spark_jobs.runtime import connect_server
+    from cdc.lake.runtime import connect_server
 
     server = connect_server.find(port)
     running = server is not None and server.is_alive()
@@ -118,7 +118,7 @@ def status(port: Port = _DEFAULT_PORT, as_json: Json = False) -> None:
 
 def stop(port: Port = _DEFAULT_PORT) -> None:
     """Stop the server. It writes an archive of its classes, which makes the next start faster."""
-    from spark_jobs.runtime import connect_server
+    from cdc.lake.runtime import connect_server
 
     server = connect_server.stop(port)
     out().print(f"No server runs on port {port}." if server is None else f"{server.url} has ended.")

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.lake.apply.prepare import PreparedBatch
+    from cdc.lake.delta.maintenance import Maintained
+    from cdc.lake.jobs.catch_up import CatchUp
     from cdc.lake.jobs.plan import Plan
     from cdc.lake.jobs.replay import ReplayResult
     from cdc.lake.jobs.snapshot import SnapshotResult
+    from cdc.lake.runtime.submit import SubmittedDriver
     from cdc.lake.verify.report import Report
     from cdc.snapshot.progress import ProgressCallback
-    from spark_jobs.apply.prepare import PreparedBatch
-    from spark_jobs.catch_up import CatchUp
-    from spark_jobs.maintenance import Maintained
-    from spark_jobs.runtime.submit import SubmittedDriver
 
 _submitted: SubmittedDriver | None = None
 
@@ -141,23 +141,23 @@ def stop() -> None:
     merge fails. Safe in signal handlers."""
     pid = None if _submitted is None else _submitted.pid()
     pids = [] if pid is None else [pid]
-    if "spark_jobs.runtime.driver" in sys.modules:
-        from spark_jobs.runtime import driver
+    if "cdc.lake.runtime.driver" in sys.modules:
+        from cdc.lake.runtime import driver
 
         pid = driver.pid()
         pids += [pid] if pid is not None else []
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    if "spark_jobs.runtime.session" in sys.modules:
-        from spark_jobs.runtime import session as sessions
+    if "cdc.lake.runtime.session" in sys.modules:
+        from cdc.lake.runtime import session as sessions
 
         sessions.interrupt()
 
 
 def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    from spark_jobs.apply_batch import merge_tables
-    from spark_jobs.runtime import session
-    from spark_jobs.runtime.failures import explain
+    from cdc.lake.apply.batch import merge_tables
+    from cdc.lake.runtime import session
+    from cdc.lake.runtime.failures import explain
 
     manifest, batch = lease.manifest, _prepared(config, lease)
     warm: list[session.WarmSession] = []
@@ -189,7 +189,7 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 def _prepared(config: DestinationConfig, lease: Lease) -> PreparedBatch:
     from cdc.batches.parking import TableGate
     from cdc.client import open_batches
-    from spark_jobs.apply.prepare import prepare
+    from cdc.lake.apply.prepare import prepare
 
     service, manifest = open_batches(config), lease.manifest
 
@@ -205,7 +205,7 @@ def session(config: DestinationConfig) -> Iterator[None]:
     """Keeps a driver under spark-submit for all merges of the block. It is started when the first merge needs it. A
     session in this process, or on a Connect server, stays warm anyway."""
     global _submitted
-    from spark_jobs.runtime.submit import SubmittedDriver
+    from cdc.lake.runtime.submit import SubmittedDriver
 
     assert _submitted is None, "one session at a time"
     driver = _submitted = SubmittedDriver(config)
@@ -227,10 +227,10 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
 
 def _is_submitted(config: DestinationConfig) -> bool:
-    """Whether jobs run in a driver under spark-submit."""
-    from spark_jobs.runtime.session import in_process
+    """Whether jobs run in a driver that this process starts by spark-submit."""
+    from cdc.lake.runtime.session import in_process, is_submitted
 
-    return config.spark.remote is None and not in_process(config.spark)
+    return config.spark.remote is None and not in_process(config.spark) and not is_submitted()
 
 
 def _run_submitted(
@@ -241,9 +241,9 @@ def _run_submitted(
     done: str,
     progress: Callable[[Any], object] = lambda _: None,
 ) -> Any:
-    """Runs a job of :mod:`spark_jobs.serve` in a driver under spark-submit: that of :func:`session`, else one for this
+    """Runs a job of :mod:`cdc.lake.serve` in a driver under spark-submit: that of :func:`session`, else one for this
     job alone. ``done``: what the job does, as a clause in the past. Raises MergeFailedError if the driver ended."""
-    from spark_jobs.runtime.submit import DriverEndedError
+    from cdc.lake.runtime.submit import DriverEndedError
 
     if _submitted is None:
         with session(config):
@@ -284,8 +284,8 @@ def verify(
     if _is_submitted(config):
         arguments = {"tables": list(tables or ()), "limit": limit, "wait_s": wait_s}
         return report_of(_run_submitted(config, "verify", arguments, config.name, "the tables were compared", progress))
-    from spark_jobs.runtime.session import acquire
-    from spark_jobs.verify import SparkLake
+    from cdc.lake.runtime.session import acquire
+    from cdc.lake.verify.lake import SparkLake
 
     def lake() -> SparkLake:
         return SparkLake(config, acquire(config.spark).tables)
@@ -341,9 +341,9 @@ def replay(
     progress: Callable[[CatchUp], None] = lambda _: None,
 ) -> list[ReplayResult]:
     """Builds tables again from the store; see :func:`cdc.lake.jobs.replay.replay`."""
+    from cdc.lake.jobs.catch_up import CatchUp
     from cdc.lake.jobs.replay import ReplayResult, Request
     from cdc.lake.jobs.replay import replay as run
-    from spark_jobs.catch_up import CatchUp
 
     request = Request(from_, to, into, mode)
     if _is_submitted(config):
@@ -361,13 +361,13 @@ def replay(
 
 
 def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
-    """Tries the tables again that were parked because of an error; see :func:`cdc.lake.jobs.catch_up.retry_parked`.
+    """Tries the tables again that were parked because of an error; see :func:`cdc.lake.jobs.parked.retry_parked`.
     ``lease``: the batch that waits meanwhile; it is renewed as in :func:`merge`."""
     from cdc.batches.lease import renewed
     from cdc.client import open_batches
-    from cdc.lake.jobs import catch_up
+    from cdc.lake.jobs import parked
 
-    if not catch_up.waiting_tables(config):
+    if not parked.waiting_tables(config):
         return []
     if lease is None:
         return _retry_parked(config)
@@ -376,20 +376,20 @@ def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[
 
 
 def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
-    """See :func:`cdc.lake.jobs.catch_up.require_none_left_out`."""
-    from cdc.lake.jobs import catch_up
+    """See :func:`cdc.lake.jobs.parked.require_none_left_out`."""
+    from cdc.lake.jobs import parked
 
-    catch_up.require_none_left_out(config, say)
+    parked.require_none_left_out(config, say)
 
 
 def _retry_parked(config: DestinationConfig) -> list[CatchUp]:
-    from cdc.lake.jobs import catch_up
-    from spark_jobs.catch_up import CatchUp
+    from cdc.lake.jobs import parked
+    from cdc.lake.jobs.catch_up import CatchUp
 
     if _is_submitted(config):
         found = _run_submitted(config, "retry_parked", {}, config.name, "the parked tables were tried again")
         return [CatchUp(**one) for one in found]
-    return catch_up.retry_parked(config)
+    return parked.retry_parked(config)
 
 
 def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
@@ -447,7 +447,7 @@ def maintain_tables(
 
     if not _is_submitted(config):
         return run(config, tables, vacuum=vacuum, progress=progress)
-    from spark_jobs.maintenance import Maintained
+    from cdc.lake.delta.maintenance import Maintained
 
     found = _run_submitted(
         config,

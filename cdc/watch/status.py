@@ -282,7 +282,7 @@ def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, An
     """Returns the tables, and the members of each shared one."""
     from cdc.base.targets import split_table, table_path
     from cdc.client import captured_tables
-    from spark_jobs.delta.log import TablePosition, read_position
+    from cdc.lake.delta.log import TablePosition, read_position
 
     def look(name: str) -> tuple[str, TablePosition]:
         path = table_path(config.apply.target, *split_table(name))

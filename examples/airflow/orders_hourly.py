@@ -30,7 +30,7 @@ with DAG(
         """Counts what happened in the hour, and the rows at its end. Clearing the task reads the same hour again."""
         import cdc
         from cdc.config import as_config
-        from spark_jobs.runtime import session
+        from cdc.lake.runtime import session
 
         interval = TableInterval.of(context, ORDERS)
         config = as_config("shop")

@@ -44,8 +44,8 @@ def fetch_all(update: Callable[[str], None]) -> None:
     java = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (java and (Path(java) / "bin" / "java").exists()):
         raise SetupError("Spark needs Java 17 or 21. Install it, on Debian: apt-get install openjdk-17-jre-headless")
+    from cdc.lake.runtime.jars import delta_jars
     from cdc.testing.servers import find_kind
-    from spark_jobs.runtime.jars import delta_jars
 
     update("Delta's jars for Spark, 87 MB")
     delta_jars()

@@ -12,9 +12,9 @@ from cdc.airflow import build_dags
 from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.jobs import load
+from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs import load
-from spark_jobs.runtime import session
 from tests.integration.test_snapshot import Started
 from tests.support.capturing import capturing
 

@@ -11,9 +11,9 @@ import pytest
 from cdc.airflow import build_dags
 from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
+from cdc.lake.apply import commit
+from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs.apply import commit
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 States = dict[str, str | None]

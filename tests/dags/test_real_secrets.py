@@ -15,8 +15,8 @@ import pytest
 
 from cdc.airflow import build_dags
 from cdc.config import load
+from cdc.lake.runtime import session
 from cdc.testing.servers import HOST, Server
-from spark_jobs.runtime import session
 from tests.integration.test_secrets import GATEWAY, HASH, SOURCE, SPARK, destination, found_in, leaks
 
 States = dict[str, str | None]

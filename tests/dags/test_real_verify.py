@@ -11,9 +11,9 @@ from airflow.sdk import BaseOperator
 
 from cdc.airflow import build_dags
 from cdc.airflow.base import DestinationOperator
+from cdc.lake.delta.sql import quote
+from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs.delta.sql import quote
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 States = dict[str, str | None]

@@ -26,11 +26,11 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
+from cdc.lake.delta import files
+from cdc.lake.rows import changes
+from cdc.lake.runtime import session
 from cdc.store.reader.batch_builder import Limits
-from spark_jobs.apply import commit
-from spark_jobs.delta import files
-from spark_jobs.runtime import session
-from spark_jobs.source import changes
 from tests.support.compare import ordered
 from tests.support.pause import pause
 

@@ -18,10 +18,10 @@ import pytest
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
+from cdc.lake.runtime import session
 from cdc.store.formats.state import is_locked, lock_holder
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs.runtime import session
 from tests.fault.support import DELTA_RS, RestartedCommand, configure, require_exactly_once, wait_for
 from tests.support.load import Load
 from tests.support.real_airflow import OVER, RealAirflow, kill

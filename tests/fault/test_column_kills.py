@@ -34,8 +34,8 @@ from pathlib import Path
 from cdc.batches import parking
 from cdc.cli.main import main
 from cdc.snapshot import reader
-from spark_jobs.apply import commit
-from spark_jobs.apply.schema import evolve
+from cdc.lake.apply import commit
+from cdc.lake.apply.schema import evolve
 from tests.support.pause import pause
 
 moment, path, chunks = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])

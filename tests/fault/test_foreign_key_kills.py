@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.lake.apply.batch import MAX_PARALLEL
 from cdc.testing.servers import Server
-from spark_jobs.apply_batch import MAX_PARALLEL
 from tests.fault.held import Driver, release, statements
 from tests.fault.support import wait_for
 from tests.integration.test_foreign_keys_followed import KEYS, made, require_equal

@@ -28,10 +28,10 @@ from deltalake import DeltaTable
 from cdc.batches.service import BatchService
 from cdc.cli import main as cli
 from cdc.config import DestinationConfig, load
+from cdc.lake.delta import files
+from cdc.lake.rows import changes
+from cdc.lake.runtime import connect_server, session
 from cdc.testing.servers import Server, free_port
-from spark_jobs.delta import files
-from spark_jobs.runtime import connect_server, session
-from spark_jobs.source import changes
 from tests.fault.held import Driver, Whom, release, statements
 from tests.fault.support import wait_for, with_delta_rs
 from tests.support.apply import OWNER, Loop

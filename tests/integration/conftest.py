@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD
-from spark_jobs.runtime import session
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,13 @@ from pyspark.sql import types as t
 
 from cdc.base.errors import RetryableError
 from cdc.config import SparkConfig
+from cdc.lake.delta import adoption
+from cdc.lake.delta.adoption import Adoption, ParquetFile, Replacement, begin
+from cdc.lake.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION
+from cdc.lake.delta.tables import sql_properties
+from cdc.lake.rows.column_types import from_arrow
+from cdc.lake.runtime import session
 from cdc.snapshot.files import ChunkWriter
-from spark_jobs.delta import adoption
-from spark_jobs.delta.adoption import Adoption, ParquetFile, Replacement, begin
-from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION
-from spark_jobs.delta.tables import sql_properties
-from spark_jobs.runtime import session
-from spark_jobs.source.column_types import from_arrow
 from tests.support.apply import LOCAL_CONF
 
 SCHEMA = pa.schema(

@@ -28,10 +28,10 @@ from cdc.base.targets import application_id
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
+from cdc.lake.runtime import driver, session
 from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
-from spark_jobs.runtime import driver, session
 from tests.support.apply import COMPILED, COMPILED_CONF, OWNER, Loop
 from tests.support.orphans import merge_overtaken
 

@@ -16,9 +16,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from cdc.lake import pipeline
+from cdc.lake.runtime import session
+from cdc.lake.runtime.jars import delta_jars, spark_home
 from cdc.testing.servers import Server, free_port
-from spark_jobs.runtime import session
-from spark_jobs.runtime.jars import delta_jars, spark_home
 from tests.support.apply import Loop
 
 OF_A_TEAM = {

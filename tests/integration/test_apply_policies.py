@@ -16,10 +16,10 @@ from cdc.base.errors import ConfigError, TargetError, UnsupportedError
 from cdc.batches.subscribers import accept_tables
 from cdc.config import load
 from cdc.lake import pipeline
+from cdc.lake.apply import merge
+from cdc.lake.runtime import session
 from cdc.meta import open_meta
 from cdc.testing.servers import Server
-from spark_jobs.apply import merge
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

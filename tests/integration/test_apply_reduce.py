@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config import SparkConfig
 from cdc.decode.layout import DELETE, INSERT, UPDATE
-from spark_jobs.apply.rows import latest, with_moved_rows
-from spark_jobs.apply.statements import key_ranges
-from spark_jobs.runtime import session
+from cdc.lake.apply.rows import latest, with_moved_rows
+from cdc.lake.apply.statements import key_ranges
+from cdc.lake.runtime import session
 from tests.support.apply import COMPILED_CONF
 
 OWN = "_op TINYINT, _seq BIGINT, _row BIGINT, _commit_time TIMESTAMP, _gtid STRING"

@@ -27,13 +27,13 @@ from cdc.copies.archive.states import Archive
 from cdc.copies.archive.verify import verify
 from cdc.copies.archive.writer import Archiver
 from cdc.lake import pipeline
+from cdc.lake.runtime import session
 from cdc.store.formats.archive_record import read_record
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import remove_until
 from cdc.testing.servers import Server
 from cdc.watch.status import collect
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.s3 import KEY, S3Server, serve
 

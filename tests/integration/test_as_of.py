@@ -15,8 +15,8 @@ import cdc
 from cdc.base.errors import TargetError, UsageError
 from cdc.batches.table_batches import TableBatches
 from cdc.config import load
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 MODES = ("upsert", "soft_delete", "scd2", "append")

@@ -17,11 +17,11 @@ from cdc.batches.service import BatchService
 from cdc.cli import check_local
 from cdc.config import DestinationConfig, load
 from cdc.lake import pipeline
+from cdc.lake.delta import catalog
+from cdc.lake.delta.catalog import Entry, Name, find_entry
+from cdc.lake.runtime import connect_server, session
 from cdc.meta import open_meta
 from cdc.testing.servers import Server, free_port
-from spark_jobs.delta import catalog
-from spark_jobs.delta.catalog import Entry, Name, find_entry
-from spark_jobs.runtime import connect_server, session
 from tests.support.apply import LOCAL_CONF, Loop
 
 Database = Callable[[Server], str]
@@ -30,7 +30,7 @@ READ = """
 import json, sys
 from pathlib import Path
 from cdc.config import load
-from spark_jobs.runtime.session import acquire, discard
+from cdc.lake.runtime.session import acquire, discard
 spark = acquire(load(Path(sys.argv[1])).spark).spark
 print(json.dumps([[list(row) for row in spark.sql(one).collect()] for one in sys.argv[2:]]))
 discard()

@@ -11,9 +11,9 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.apply.schema import evolve
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.apply.schema import evolve
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.compare import ordered
 

@@ -16,16 +16,16 @@ from pyspark.sql import types as t
 from cdc.config import SparkConfig
 from cdc.decode.layout import METADATA_FIELDS, range_layouts
 from cdc.decode.transactions import ALL_TABLES
+from cdc.lake.rows import changes, null_dates
+from cdc.lake.rows.column_types import from_arrow_schema
+from cdc.lake.rows.columns import SourceColumns, TablePolicies, columns_of_layout
+from cdc.lake.rows.data_source import register
+from cdc.lake.rows.input_splits import input_splits
+from cdc.lake.rows.split_reader import SplitReader
+from cdc.lake.runtime import session
+from cdc.lake.runtime.session import TableSession
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
-from spark_jobs.runtime import session
-from spark_jobs.runtime.session import TableSession
-from spark_jobs.source import changes, null_dates
-from spark_jobs.source.column_types import from_arrow_schema
-from spark_jobs.source.columns import SourceColumns, TablePolicies, columns_of_layout
-from spark_jobs.source.data_source import register
-from spark_jobs.source.input_splits import input_splits
-from spark_jobs.source.split_reader import SplitReader
 from tests.support.apply import LOCAL_CONF
 from tests.support.unit_decode import GOLDEN, TYPED_TABLES, schemas_of, typed
 

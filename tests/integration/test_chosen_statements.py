@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from cdc.lake.apply import commit, merge
+from cdc.lake.rows import changes
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit, merge
-from spark_jobs.source import changes
 from tests.support.apply import Loop
 from tests.support.orphans import merge_overtaken
 

@@ -12,13 +12,13 @@ import pytest
 
 from cdc.config import SparkConfig
 from cdc.disk.cache import cache_dir
-from spark_jobs.runtime import driver, session
+from cdc.lake.runtime import driver, session
 from tests.support.apply import LOCAL_CONF
 
 _DRIVER = """
 from pathlib import Path
 from cdc.config import SparkConfig
-from spark_jobs.runtime import driver, session
+from cdc.lake.runtime import driver, session
 warm = session.acquire(SparkConfig(master="local[1]", conf={conf}), 1)
 warm.spark.range(1).write.format("delta").save({table!r})
 print(warm.spark.read.format("delta").load({table!r}).count(), {classes!r} in Path(f"/proc/{{driver.pid()}}/maps").read_text())

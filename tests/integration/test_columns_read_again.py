@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.jobs import load
 from cdc.lake.jobs.snapshot import SnapshotResult
 from cdc.meta import ParkedTable
 from cdc.testing.servers import Server
-from spark_jobs import load
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
 

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.lake import pipeline
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

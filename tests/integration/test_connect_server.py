@@ -19,12 +19,12 @@ from cdc.base.errors import ConfigError, RetryableError
 from cdc.cli import main as cli
 from cdc.config import SparkConfig
 from cdc.disk.cache import cache_dir
+from cdc.lake.apply import commit
+from cdc.lake.delta.row_replacement import Replaced, replace_rows
+from cdc.lake.runtime import class_archive, connect_server, session
+from cdc.lake.runtime.driver_jvm import JvmError
 from cdc.testing.servers import Server as Database
 from cdc.testing.servers import free_port
-from spark_jobs.apply import commit
-from spark_jobs.delta.row_replacement import Replaced, replace_rows
-from spark_jobs.runtime import class_archive, connect_server, session
-from spark_jobs.runtime.driver_jvm import JvmError
 from tests.fault.support import wait_for
 from tests.support.apply import COMPILED_CONF, Loop
 

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from cdc.base.errors import TargetError
 from cdc.lake import pipeline
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

@@ -19,12 +19,12 @@ from cdc.binlog.sql.conversions import Converted
 from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.config import ApplyConfig, SparkConfig
 from cdc.lake import pipeline
+from cdc.lake.apply.schema.values import Conversion, conversion, doubtful
+from cdc.lake.delta.sql import text_literal
+from cdc.lake.delta.tables import ddl_type
+from cdc.lake.rows.columns import TablePolicies, columns_of_schema
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.apply.schema.values import Conversion, conversion, doubtful
-from spark_jobs.delta.sql import text_literal
-from spark_jobs.delta.tables import ddl_type
-from spark_jobs.runtime import session
-from spark_jobs.source.columns import TablePolicies, columns_of_schema
 from tests.support.apply import LOCAL_CONF, Loop
 from tests.support.capturing import capturing
 from tests.support.ddl_conversions import LENIENT, STRICT, Claim, Conversions, Outcome

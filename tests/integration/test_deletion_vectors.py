@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.base.targets import PLAIN_READER, VECTORS_READER
+from cdc.lake.delta import files
+from cdc.lake.delta.log import read_position
+from cdc.lake.rows import changes
 from cdc.testing.servers import Server
-from spark_jobs.delta import files
-from spark_jobs.delta.log import read_position
-from spark_jobs.source import changes
 from tests.support.apply import Loop
 from tests.support.orphans import merge_overtaken
 

@@ -14,9 +14,9 @@ from cdc.config import DestinationConfig, load
 from cdc.disk.encryption import keys
 from cdc.disk.encryption.read import header_of
 from cdc.lake import pipeline
+from cdc.lake.rows import changes
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import Server
-from spark_jobs.source import changes
 from tests.support.apply import OWNER, Loop
 from tests.support.encryption import FIRST, SECOND
 from tests.support.server import client_config, make_certificates, server_process, with_tokens

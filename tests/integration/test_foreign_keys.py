@@ -11,10 +11,10 @@ import pytest
 from cdc.base.errors import NeedsSnapshotError
 from cdc.batches.service import BatchService
 from cdc.binlog.sql.schemas import Schemas
+from cdc.lake.apply.prepare import PreparedBatch, prepare
 from cdc.lake.pipeline import snapshot
 from cdc.source.preflight import check_source
 from cdc.testing.servers import Server
-from spark_jobs.apply.prepare import PreparedBatch, prepare
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

@@ -12,9 +12,9 @@ from cdc import read_as_of
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
 from cdc.lake.pipeline import snapshot
+from cdc.lake.runtime import session
 from cdc.source.preflight import check_source
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
 from tests.support.foreign_keys import MODES, RandomRows, present_rows, selected_rows

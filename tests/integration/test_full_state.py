@@ -12,15 +12,15 @@ import pytest
 
 from cdc.binlog.sql.statements import Statement
 from cdc.config import ApplyConfig, SparkConfig
-from spark_jobs.apply.commit import Commit, MergeStats
-from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
-from spark_jobs.apply.merge import Keys
-from spark_jobs.apply.schema.content import truncate_statement
-from spark_jobs.apply.schema.statements import DdlStatement
-from spark_jobs.delta.sql import setting_value
-from spark_jobs.delta.tables import Target, delta_schema
-from spark_jobs.runtime import session
-from spark_jobs.source.columns import TablePolicies
+from cdc.lake.apply.commit import Commit, MergeStats
+from cdc.lake.apply.full_state import insert_snapshot, merge_full_state
+from cdc.lake.apply.merge import Keys
+from cdc.lake.apply.schema.content import truncate_statement
+from cdc.lake.apply.schema.statements import DdlStatement
+from cdc.lake.delta.sql import setting_value
+from cdc.lake.delta.tables import Target, delta_schema
+from cdc.lake.rows.columns import TablePolicies
+from cdc.lake.runtime import session
 from tests.support.apply import LOCAL_CONF
 
 COLUMNS = "`a key` INT, v DOUBLE, w STRING"

@@ -15,17 +15,17 @@ from cdc.batches.service import BatchService
 from cdc.cli.batch import table_record
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
-from cdc.lake.jobs.catch_up import retry_parked
+from cdc.lake.apply import commit
+from cdc.lake.as_of import read_as_of
+from cdc.lake.delta import log
+from cdc.lake.delta.known_tables import KnownTables
+from cdc.lake.delta.tables import target_of
+from cdc.lake.jobs import load
+from cdc.lake.jobs.parked import retry_parked
+from cdc.lake.runtime.session import acquire
 from cdc.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
 from cdc.watch.status import collect
-from spark_jobs import load
-from spark_jobs.apply import commit
-from spark_jobs.as_of import read_as_of
-from spark_jobs.delta import log
-from spark_jobs.delta.known_tables import KnownTables
-from spark_jobs.delta.tables import target_of
-from spark_jobs.runtime.session import acquire
 from tests.support.apply import Loop
 from tests.support.groups import MODES, TABLES, Database, Member, fill, members, require_own_and_proved
 from tests.support.orphans import merge_overtaken

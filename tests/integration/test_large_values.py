@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from cdc.lake.apply.large_values import LARGE_BYTES
+from cdc.lake.delta.tables import LARGE_PROPERTY
 from cdc.testing.servers import Server
-from spark_jobs.apply.large_values import LARGE_BYTES
-from spark_jobs.delta.tables import LARGE_PROPERTY
 from tests.support.apply import Loop
 
 LARGE = LARGE_BYTES + 1

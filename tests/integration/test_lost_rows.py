@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from cdc.base.errors import TargetError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.apply import commit, merge
+from cdc.lake.rows import changes, key_plan
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit, merge
-from spark_jobs.source import changes, key_plan
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

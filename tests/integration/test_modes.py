@@ -13,8 +13,8 @@ import pytest
 from cdc.base.errors import BatchError, TokenError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
 from tests.support.apply import Loop
 from tests.support.histories import Histories, History, tables
 

@@ -18,10 +18,10 @@ from cdc.base.targets import table_path
 from cdc.cli import check_local
 from cdc.client import open_batches
 from cdc.lake import pipeline
+from cdc.lake.delta import proof
+from cdc.lake.runtime import connect_server, session
 from cdc.testing.servers import Server, free_port
 from cdc.watch import status
-from spark_jobs.delta import proof
-from spark_jobs.runtime import connect_server, session
 from tests.support import java_classes
 from tests.support.apply import LOCAL_CONF, Loop
 from tests.support.s3 import KEY, S3Server, serve
@@ -33,7 +33,7 @@ SECRET = "a-secret-of-the-object-store"
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of logs are kept for this test alone; jars are shared."""
-    monkeypatch.setattr("spark_jobs.delta.mirrors.cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr("cdc.lake.delta.mirrors.cache_dir", lambda: tmp_path / "cache")
     monkeypatch.setattr(proof, "_looked_at", {})
     monkeypatch.setenv("TOWPATH_TEST_S3", SECRET)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
@@ -143,7 +143,7 @@ def test_a_commit_of_another_driver_is_not_replaced(
 def test_a_store_that_replaces_commits_is_refused(
     mysql9: Server, tmp_path: Path, database: Database, s3: S3Server
 ) -> None:
-    from spark_jobs.runtime.guard import prove_guard
+    from cdc.lake.runtime.guard import prove_guard
 
     loop = made(tmp_path, mysql9, database(mysql9), s3)
     spark = spark_of(loop)

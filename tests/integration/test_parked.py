@@ -13,13 +13,13 @@ from cdc.batches.retention import holders
 from cdc.batches.service import BatchService
 from cdc.config.store import RetainConfig
 from cdc.config.tables import ApplyOverrides
-from cdc.lake.jobs.catch_up import left_out, retry_parked
+from cdc.lake.apply import commit
+from cdc.lake.apply.schema import evolve
+from cdc.lake.jobs.parked import left_out, retry_parked
 from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.meta import ParkedTable
 from cdc.source.preflight import check_source
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
-from spark_jobs.apply.schema import evolve
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

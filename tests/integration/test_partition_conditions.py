@@ -14,13 +14,13 @@ from pyspark.sql import types as t
 
 from cdc.binlog.sql.partitions import read_partitions as parsed
 from cdc.config import TablesConfig, load
+from cdc.lake.apply.schema.columns import DeltaColumn
+from cdc.lake.apply.schema.partitions import Unclear, condition_of
+from cdc.lake.delta.tables import target_of
+from cdc.lake.rows.columns import columns_of_schema
+from cdc.lake.runtime import session
 from cdc.source.schemas import read_partitions, read_schema
 from cdc.testing.servers import Server
-from spark_jobs.apply.schema.columns import DeltaColumn
-from spark_jobs.apply.schema.partitions import Unclear, condition_of
-from spark_jobs.delta.tables import target_of
-from spark_jobs.runtime import session
-from spark_jobs.source.columns import columns_of_schema
 from tests.support.apply import LOCAL
 
 Database = Callable[[Server], str]

@@ -16,8 +16,8 @@ import pytest
 from cdc.base.errors import MergeFailedError, UnsupportedError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
 from tests.support.ddl_corpus import Case, cases_for

@@ -11,9 +11,9 @@ import pytest
 import cdc
 from cdc.base.errors import CutOffError, UsageError
 from cdc.batches.table_batches import TableBatches
+from cdc.lake.runtime import session
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

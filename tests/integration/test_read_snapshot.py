@@ -11,10 +11,10 @@ import pytest
 from cdc import snapshot
 from cdc.base.errors import UnsupportedError
 from cdc.capture import Capture
+from cdc.lake.jobs import read_snapshot
+from cdc.lake.runtime import session
 from cdc.snapshot.files import SnapshotFiles
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs import read_snapshot
-from spark_jobs.runtime import session
 from tests.support.apply import LOCAL_CONF
 from tests.support.snapshot_load import rows_of
 from tests.support.snapshots import identity, select, write_config

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config import SparkConfig
-from spark_jobs.runtime import session
+from cdc.lake.runtime import session
 from tests.support import reader_page
 from tests.support.apply import LOCAL_CONF
 from tests.support.reader_page import SPARK, Cell, cell

@@ -14,13 +14,13 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from cdc.base.errors import MergeFailedError, RetryableError
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
+from cdc.lake.delta import files, row_replacement
+from cdc.lake.delta.row_replacement import LoggedTable, NewRows, Replaced
+from cdc.lake.rows import changes
+from cdc.lake.runtime.driver_jvm import DriverJvm
+from cdc.lake.runtime.session import acquire
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
-from spark_jobs.delta import files, row_replacement
-from spark_jobs.delta.row_replacement import LoggedTable, NewRows, Replaced
-from spark_jobs.runtime.driver_jvm import DriverJvm
-from spark_jobs.runtime.session import acquire
-from spark_jobs.source import changes
 from tests.support.apply import Loop
 from tests.support.compare import mirror_faults
 

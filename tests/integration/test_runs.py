@@ -18,10 +18,10 @@ from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
 from cdc.lake.runs import Merged, Run, RunLimits, RunListener
+from cdc.lake.runtime import driver, session
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
-from spark_jobs.runtime import driver, session
 from tests.support.apply import LOCAL_CONF, OWNER, Loop
 
 STATEMENTS = 50

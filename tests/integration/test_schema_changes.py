@@ -16,11 +16,11 @@ from cdc.base.targets import table_path
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.apply.batch import merge_tables
+from cdc.lake.apply.prepare import prepare
+from cdc.lake.apply.schema import evolve
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.apply.prepare import prepare
-from spark_jobs.apply.schema import evolve
-from spark_jobs.apply_batch import merge_tables
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.compare import ordered
 from tests.support.versions import needs

@@ -21,10 +21,10 @@ from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
 from cdc.config.apply import SmallBatches
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
+from cdc.lake.delta.log import read_state
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
-from spark_jobs.delta.log import read_state
-from spark_jobs.runtime import session
 from tests.support.apply import LOCAL_CONF, Loop
 from tests.support.compare import mirror_faults
 from tests.support.orphans import merge_overtaken
@@ -347,7 +347,7 @@ from pathlib import Path
 from cdc.lake import pipeline
 from cdc.batches.service import BatchService
 from cdc.config import load
-from spark_jobs.runtime import session
+from cdc.lake.runtime import session
 
 def refused(*_):
     raise AssertionError("Spark was asked for")

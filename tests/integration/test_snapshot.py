@@ -13,11 +13,11 @@ from cdc.base.errors import CutOffError, IdentityError, SourceRefusedError, Stor
 from cdc.batches.service import BatchService
 from cdc.config import load as load_config
 from cdc.lake import pipeline
+from cdc.lake.jobs import load
 from cdc.lake.jobs.job import Job
 from cdc.lake.jobs.snapshot import due_tables
 from cdc.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
-from spark_jobs import load
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
 

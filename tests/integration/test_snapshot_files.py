@@ -13,11 +13,11 @@ from deltalake import DeltaTable, write_deltalake
 from cdc.base.errors import RetryableError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
+from cdc.lake.delta.adoption import Adoption, ParquetFile
+from cdc.lake.jobs import load
 from cdc.snapshot.reader import SegmentReader
 from cdc.snapshot.records import ChunkRange, ChunkRecord
 from cdc.testing.servers import Server
-from spark_jobs import load
-from spark_jobs.delta.adoption import Adoption, ParquetFile
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
 
@@ -237,7 +237,7 @@ def test_names_and_properties_that_spark_must_write(
     # A property that somebody gave the table, and that concerns its files, stays; so does one that does not.
     loop.snapshot()
     assert len(seen.taken) == 2
-    from spark_jobs.runtime.session import acquire
+    from cdc.lake.runtime.session import acquire
 
     spark = acquire(loop.config.spark).spark
     spark.sql(f"ALTER TABLE delta.`{loop.path('t')}` SET TBLPROPERTIES ('team' = 'us')")

@@ -14,8 +14,8 @@ import pytest
 
 from cdc.config.spark import FIXED_SETTINGS
 from cdc.lake import pipeline
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.ddl_loop import delta_rows, shown_rows
 

@@ -40,11 +40,11 @@ BUCKET = "lake"
 
 
 def towpath_folders() -> list[Path]:
-    """The packages of Towpath that processes of this Python find: of this checkout, and of the one that is installed."""
-    code = "import cdc, spark_jobs; print(*cdc.__path__, *spark_jobs.__path__, sep='\\n')"
+    """The package of Towpath that processes of this Python find: of this checkout, and of the one that is installed."""
+    code = "import cdc; print(*cdc.__path__, sep='\\n')"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True)
-    return sorted({REPOSITORY / "cdc", REPOSITORY / "spark_jobs", *map(Path, done.stdout.split())})
+    return sorted({REPOSITORY / "cdc", *map(Path, done.stdout.split())})
 
 
 @dataclass
@@ -200,7 +200,7 @@ def test_executors_without_disk_and_without_towpath(setup: Setup) -> None:
     # The work was done by executors on the workers, and no secret stands where others can read it.
     executors = [line for line in lines if b"CoarseGrainedExecutorBackend" in line]
     assert executors
-    assert any(b"spark_jobs.worker_daemon" in line for line in lines), "no executor has decoded rows"
+    assert any(b"cdc.lake.rows.worker_daemon" in line for line in lines), "no executor has decoded rows"
     assert [line for line in lines if holds_secret(line)] == []
     events = [one for one in driver.path("events").rglob("*") if one.is_file()]
     assert events

@@ -26,13 +26,13 @@ from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
 from cdc.copies.standby.role import read_epoch
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segments_folder
 from cdc.store.formats.time_index import read_time_index
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
 from cdc.testing.servers import Server, free_port
-from spark_jobs.apply import commit
 from tests.support.apply import OWNER, Loop
 from tests.support.capturing import capturing
 from tests.support.compare import store_faults

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,14 +18,17 @@ import pytest
 from cdc.batches.parking import park
 from cdc.config import load as load_config
 from cdc.lake import pipeline
+from cdc.lake.jobs.catch_up import CatchUp
 from cdc.lake.jobs.replay import BESIDE
+from cdc.lake.runtime import driver, session
+from cdc.lake.runtime.jars import spark_home
 from cdc.meta import ParkedTable, open_meta
 from cdc.snapshot.progress import Progress
 from cdc.testing.servers import Server
-from spark_jobs.catch_up import CatchUp
 from tests.support.apply import COMPILED_CONF, Loop
 from tests.support.capturing import capturing
 
+ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = f"{{master: 'local-cluster[1,2,1024]', conf: {COMPILED_CONF}}}"
 SNAPSHOT = "import sys; from pathlib import Path; from cdc.lake import pipeline; from cdc.config import load\n"
 SNAPSHOT += "pipeline.snapshot(load(Path(sys.argv[1])), sys.argv[2:], progress=lambda now: print(now.rows, flush=True))"
@@ -115,3 +120,30 @@ def test_snapshot_replay_and_retry(loop: Loop) -> None:
         loop.require_equal("t")
     assert not drivers(loop.config.file)
     assert [one.name for one in folder.iterdir() if one.name.startswith("replay-")] == [of_another.name]
+
+
+def run_program(loop: Loop, name: str, *arguments: str) -> str:
+    """Runs a program of ``spark_jobs`` under a spark-submit that the test starts. Returns its output, before which
+    spark-submit prints the logs."""
+    spark = loop.config.spark.model_copy(update={"master": "local[2]"})
+    with driver.submit_options(session.settings(spark)) as options:
+        command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", *options]
+        command += [str(ROOT / "spark_jobs" / f"{name}.py"), loop.config.name, *arguments]
+        environment = {**os.environ, "CDC_CONF": str(loop.config.file.parent), "PYTHONPATH": session.worker_path()}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout[done.stdout.find("\n{") + 1 :]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_programs_use_the_session_of_a_spark_submit_of_ones_own(loop: Loop) -> None:
+    """The configuration's master is a cluster, for which a command would start a driver of its own."""
+    with capturing(loop.config):
+        run_program(loop, "snapshot", f"{loop.db}.t")
+    loop.sql("UPDATE t SET name = 'changed' WHERE id < 10", "DELETE FROM t WHERE id = 11")
+    loop.capture()
+    (batch,) = json.loads(run_program(loop, "apply", "--until-empty", "--json"))["batches"]
+    assert [(table["updated"], table["deleted"]) for table in batch["tables"]] == [(10, 1)]
+    loop.require_equal("t")
+    assert json.loads(run_program(loop, "verify", "--json"))["ok"] is True

@@ -18,13 +18,13 @@ from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.capture import Capture
 from cdc.client import open_table_batches
 from cdc.lake import pipeline
+from cdc.lake.delta.sql import quote
+from cdc.lake.runtime import session
 from cdc.lake.verify import buckets
 from cdc.lake.verify.report import Report, TableReport
 from cdc.meta import open_meta
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.testing.servers import Server
-from spark_jobs.delta.sql import quote
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

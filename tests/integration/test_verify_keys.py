@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cdc.lake import pipeline
+from cdc.lake.delta.sql import quote
+from cdc.lake.runtime import session
 from cdc.testing.servers import Server
-from spark_jobs.delta.sql import quote
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 pytestmark = pytest.mark.timeout(1800)

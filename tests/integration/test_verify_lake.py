@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from cdc.lake import pipeline
+from cdc.lake.delta.sql import quote
+from cdc.lake.runtime import session
 from cdc.lake.verify.columns import ComparedColumn, Term, Weights
+from cdc.lake.verify.lake import word
 from cdc.lake.verify.report import Report, TableReport
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import Server
-from spark_jobs.delta.sql import quote
-from spark_jobs.runtime import session
-from spark_jobs.verify import word
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

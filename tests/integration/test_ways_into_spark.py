@@ -21,22 +21,22 @@ from pyspark.sql.types import StructType
 from cdc.base.errors import MergeFailedError, PermanentError
 from cdc.decode import layouts
 from cdc.lake import pipeline
+from cdc.lake.apply import merge, table_changes
+from cdc.lake.apply.commit import Commit, MergeStats
+from cdc.lake.apply.merge import Keys, TableMerge
+from cdc.lake.apply.rows import latest
+from cdc.lake.delta import files
+from cdc.lake.delta.tables import target_of
+from cdc.lake.rows import changes, key_plan
+from cdc.lake.rows.columns import columns_of_layout
+from cdc.lake.rows.data_source import register
+from cdc.lake.rows.key_plan import FileOutput, make_plan, planned_frame
+from cdc.lake.rows.row_choice import RowChoice
+from cdc.lake.rows.row_files import RowFiles, row_files
+from cdc.lake.rows.split_reader import SplitReader
+from cdc.lake.runtime import session
+from cdc.lake.runtime.session import TableSession, setting_of
 from cdc.testing.servers import Server
-from spark_jobs.apply import merge, table_changes
-from spark_jobs.apply.commit import Commit, MergeStats
-from spark_jobs.apply.merge import Keys, TableMerge
-from spark_jobs.apply.rows import latest
-from spark_jobs.delta import files
-from spark_jobs.delta.tables import target_of
-from spark_jobs.runtime import session
-from spark_jobs.runtime.session import TableSession, setting_of
-from spark_jobs.source import changes, key_plan
-from spark_jobs.source.columns import columns_of_layout
-from spark_jobs.source.data_source import register
-from spark_jobs.source.key_plan import FileOutput, make_plan, planned_frame
-from spark_jobs.source.row_choice import RowChoice
-from spark_jobs.source.row_files import RowFiles, row_files
-from spark_jobs.source.split_reader import SplitReader
 from tests.support.apply import Loop
 from tests.support.compare import mirror_faults
 from tests.support.random_keys import RandomChanges, make_tables

@@ -25,10 +25,10 @@ from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
+from cdc.lake.runtime import session
 from cdc.store.formats.layout import segments_folder
 from cdc.testing.servers import HOST, USER
-from spark_jobs.apply import commit
-from spark_jobs.runtime import session
 from tests.nemesis.source import Source
 from tests.nemesis.workload import APPEND
 from tests.support.apply import LOCAL

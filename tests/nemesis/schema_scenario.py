@@ -22,13 +22,13 @@ from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.lake import pipeline
+from cdc.lake.apply import commit
+from cdc.lake.apply.schema import evolve
 from cdc.lake.jobs.job import Job
+from cdc.lake.runtime import session
 from cdc.meta import ParkedTable
 from cdc.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
-from spark_jobs.apply.schema import evolve
-from spark_jobs.runtime import session
 from tests.fault.support import command
 from tests.nemesis.schema_checks import delta, history_faults, table_faults
 from tests.nemesis.schema_workload import MODES, SchemaWorkload

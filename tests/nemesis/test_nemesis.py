@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD
-from spark_jobs.runtime import session
 from tests.nemesis.disturbances import DISTURBANCES, RARE_DISTURBANCES
 from tests.nemesis.environment import Clock
 from tests.nemesis.faults import FAULTS

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs.runtime import session
 from tests.nemesis.schema_scenario import Scenario
 
 KINDS = ("mysql9", "mariadb11", "mysql56", "mariadb10")

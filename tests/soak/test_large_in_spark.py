@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 SIZE_MB = int(os.environ.get("TOWPATH_LARGE_MB", "1000"))

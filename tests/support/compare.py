@@ -21,11 +21,11 @@ from cdc.base.targets import (
 )
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.decode import DecodeOptions, read
+from cdc.lake.delta.log import reader_uri
 from cdc.lake.verify.ledger import Ledger, TableHistory, read_commits
 from cdc.meta import TableRecord
 from cdc.meta.file import FileMeta
 from cdc.testing.servers import Server
-from spark_jobs.delta.log import reader_uri
 
 Row = tuple[Any, ...]
 

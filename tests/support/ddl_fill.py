@@ -23,17 +23,17 @@ from cdc.binlog.sql.schemas import TableSchema
 from cdc.config import DestinationConfig
 from cdc.decode.layout import METADATA_FIELDS
 from cdc.lake import pipeline
-from spark_jobs.apply.prepare import PreparedBatch, prepare
-from spark_jobs.apply.statements import user_metadata
-from spark_jobs.apply_batch import merge_tables, result_of
-from spark_jobs.delta.tables import Origin, Target, properties_of, target_of
-from spark_jobs.delta.tracked import Record
-from spark_jobs.runtime import session
-from spark_jobs.source.changes import read_all
-from spark_jobs.source.column_types import from_arrow_schema
-from spark_jobs.source.columns import columns_of_schema
-from spark_jobs.source.input_splits import SPLIT_BYTES, input_splits
-from spark_jobs.source.split_reader import SplitReader
+from cdc.lake.apply.batch import merge_tables, result_of
+from cdc.lake.apply.prepare import PreparedBatch, prepare
+from cdc.lake.apply.statements import user_metadata
+from cdc.lake.delta.tables import Origin, Target, properties_of, target_of
+from cdc.lake.delta.tracked import Record
+from cdc.lake.rows.changes import read_all
+from cdc.lake.rows.column_types import from_arrow_schema
+from cdc.lake.rows.columns import columns_of_schema
+from cdc.lake.rows.input_splits import SPLIT_BYTES, input_splits
+from cdc.lake.rows.split_reader import SplitReader
+from cdc.lake.runtime import session
 from tests.support.apply import OWNER
 
 

@@ -37,11 +37,11 @@ from cdc.binlog.sql.statements import classify
 from cdc.config import DestinationConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.lake import pipeline
+from cdc.lake.delta.log import reader_uri
 from cdc.meta import ParkedTable
 from cdc.source.schemas import read_schemas
 from cdc.source.server import describe
 from cdc.testing.servers import Server
-from spark_jobs.delta.log import reader_uri
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
 from tests.support.compare import ordered

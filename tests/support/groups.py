@@ -9,8 +9,8 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc.lake import pipeline
+from cdc.lake.runtime.session import acquire
 from cdc.testing.servers import Server
-from spark_jobs.runtime.session import acquire
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]

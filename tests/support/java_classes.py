@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from spark_jobs.runtime.jars import CLASSES, delta_jars, spark_home
+from cdc.lake.runtime.jars import CLASSES, delta_jars, spark_home
 
 SOURCES = CLASSES.parent / "java"
 

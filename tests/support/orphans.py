@@ -11,7 +11,7 @@ from cdc.base.errors import BatchError
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
-from spark_jobs.apply import commit
+from cdc.lake.apply import commit
 from tests.support.apply import Loop
 
 

@@ -32,7 +32,7 @@ def pause(path: Path, subject: str) -> None:
 def main(path: Path, arguments: list[str]) -> int:
     """Runs ``cdc`` with these arguments; each statement of a merge is held by :func:`pause` at ``path``."""
     from cdc.cli.main import main as cdc
-    from spark_jobs.apply import commit
+    from cdc.lake.apply import commit
 
     commit.before_statement = lambda table: pause(path, table)
     return cdc(arguments)

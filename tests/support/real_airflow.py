@@ -45,7 +45,7 @@ if get_parsing_context().dag_id:
 def hold_merges(home: Path) -> None:
     """Lets each statement of a merge in this process wait while ``home/hold`` names a place to wait at; see
     :meth:`RealAirflow.hold`. The DAG file calls it in the process of a task."""
-    from spark_jobs.apply import commit
+    from cdc.lake.apply import commit
     from tests.support.pause import pause
 
     def before(table: str) -> None:

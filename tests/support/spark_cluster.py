@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from spark_jobs.runtime.jars import DELTA, S3, jars_of, spark_home
+from cdc.lake.runtime.jars import DELTA, S3, jars_of, spark_home
 from tests.support.machines import Machine, wait_for_port
 
 PORT, PAGE, REST = 7077, 8080, 6066

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("cdc", "spark_jobs")
+PACKAGES = ("cdc",)
 
 # Put together here, so that this file does not hold what it looks for.
 _DOT = "."
@@ -80,7 +80,7 @@ def test_only_cdc_airflow_imports_airflow() -> None:
 
 
 def _folder(module: str, modules: dict[str, Path]) -> str:
-    """The folder of a module. Files directly below ``cdc`` and ``spark_jobs`` each count as a folder of their own."""
+    """The folder of a module. A file directly below ``cdc`` counts as a folder of its own."""
     package = module.rpartition(".")[0]
     if modules[module].name == "__init__.py" or package in PACKAGES:
         return module

@@ -25,7 +25,7 @@ FOLDERS = "cdc|spark_jobs|dags|docs|tests|scripts|examples|benchmarks|requiremen
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]*|\.(?:ci|github)/[\w./-]+")
-NAME = re.compile(r"(?:cdc|spark_jobs)(?:\.\w+)+")
+NAME = re.compile(r"cdc(?:\.\w+)+")
 DOCUMENT = re.compile(r"docs/(?:decisions/(?P<decision>\d{4})|[\w/.-]+\.(?:md|json|svg)|[\w-]+(?:/[\w-]+)*)")
 TROUBLESHOOTING = DOCS / "how-to" / "troubleshooting.md"
 TEMPLATE = DOCS / "decisions" / "template.md"
@@ -60,7 +60,7 @@ def texts() -> list[str]:
     """The texts in the package's code; what an f-string fills in is left out."""
     found = []
     for name in tracked():
-        if name.endswith(".py") and name.startswith(("cdc/", "spark_jobs/")):
+        if name.endswith(".py") and name.startswith("cdc/"):
             for node in ast.walk(ast.parse((ROOT / name).read_text())):
                 if isinstance(node, ast.JoinedStr):
                     parts = (str(value.value) for value in node.values if isinstance(value, ast.Constant))

@@ -44,7 +44,7 @@ def test_its_extras_and_modules_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (extras,) = re.findall(r"'\.\[([\w,]+)\]'", CONTAINERFILE)
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    modules = [name for name in re.findall(r"python -m (\S+)", CONTAINERFILE) if name.startswith(("cdc", "spark_jobs"))]
+    modules = [name for name in re.findall(r"python -m (\S+)", CONTAINERFILE) if name.startswith("cdc")]
     assert modules
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
 

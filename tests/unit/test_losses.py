@@ -21,12 +21,12 @@ from cdc.base.targets import application_id
 from cdc.batches.manifest import TableResult
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
+from cdc.lake.delta.proof import prove, prove_idle
+from cdc.lake.delta.tables import target_of
 from cdc.store.formats.state import Beginning
 from cdc.store.reader.batch_builder import Limits
-from spark_jobs.delta.proof import prove, prove_idle
-from spark_jobs.delta.tables import target_of
 from tests.support.unit_batches import NumberStore, make_config, make_service
-from tests.unit.spark_jobs.delta.test_proof import make
+from tests.unit.lake.delta.test_proof import make
 
 TABLE = "shop.orders"
 FIRST, OLDER, LOSS, END = 2, 10, 20, 25

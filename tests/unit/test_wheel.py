@@ -1,4 +1,4 @@
-"""What the wheel has: the two packages with all their files, and nothing that could collide with a folder of a user."""
+"""What the wheel has: the package with all its files, and nothing that could collide with a folder of a user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("cdc", "spark_jobs")
+PACKAGES = ("cdc",)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_every_file_of_the_packages_is_there(names: set[str]) -> None:
     }
     assert {name for name in wanted if not name.endswith(".py")} >= {
         "cdc/py.typed",
-        "spark_jobs/runtime/log4j2.properties",
+        "cdc/lake/runtime/log4j2.properties",
     }
     assert wanted <= names, sorted(wanted - names)
 

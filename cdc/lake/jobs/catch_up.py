@@ -1,158 +1,166 @@
-"""Brings parked tables back: applies what the store has of them, and lets apply take them again."""
+"""Applies the store's changes of one table, batch after batch, for a job that has the table for itself."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cdc.base.errors import CdcError, LeaseHeldError, NeedsSnapshotError, TablesLeftOutError
+from cdc.base.errors import NeedsSnapshotError
 from cdc.base.log import get_logger
-from cdc.base.targets import split_table
 from cdc.batches.manifest import TableResult
-from cdc.client import open_meta, open_store
-from cdc.lake.jobs.job import SUBSCRIBER, Job, job, table_sessions
-from cdc.meta import Subscription, UnknownColumns
+from cdc.lake.apply.batch import merge_tables
+from cdc.lake.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
+from cdc.lake.apply.foreign_keys.search import base_version
+from cdc.lake.apply.prepare import prepare
+from cdc.lake.delta.proof import position_of
+from cdc.lake.delta.tables import target_of
+from cdc.lake.runtime.session import on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cdc.batches.table_batches import TableChanges
     from cdc.config import DestinationConfig
-    from spark_jobs.apply.schema.column_reading import ColumnReading
-    from spark_jobs.catch_up import CatchUp
+    from cdc.lake.apply.foreign_keys.changes import CascadedRows
+    from cdc.lake.apply.schema.column_reading import ColumnReading
+    from cdc.lake.delta.present_rows import LakeVersion
+    from cdc.lake.runtime.session import TableSessions
+    from cdc.meta import Subscription
 
 _log = get_logger(__name__)
 
 
-def waiting_tables(config: DestinationConfig) -> list[str]:
-    """Returns the included tables that are parked because of an error, and may come back when they are tried again."""
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
-    waiting = [] if known is None else sorted(table for table, one in known.parked.items() if one.due == "retry")
-    return [table for table in waiting if config.tables.includes(*split_table(table))]
+class Span(NamedTuple):
+    """A range of transactions."""
+
+    after_seq: int
+    """Exclusive: the table is complete up to there."""
+    until_seq: int
+    """Inclusive."""
+    reading: ColumnReading | None = None
+    """The values that only the server knew after a statement in the range."""
 
 
-class LeftOut(NamedTuple):
-    """A table that apply leaves out."""
+@dataclass
+class CatchUp:
+    """What a catch-up did."""
 
     table: str
-    sentence: str
-    """The table, the reason and the way back."""
-    fails: bool
-    """Whether a run ends as failed because of it, if ``apply.on_parked`` is ``fail``."""
+    level_seq: int
+    """The table has all changes up to this seq."""
+    batches: int = 0
+    row_events: int = 0
+    bytes: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+    results: list[TableResult] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the values as JSON, without the results of the batches."""
+        return {name: value for name, value in vars(self).items() if name != "results"}
+
+    def add(self, results: list[TableResult], row_events: int, size: int) -> None:
+        """Adds the results of one batch."""
+        self.batches += 1
+        self.row_events += row_events
+        self.bytes += size
+        for result in results:
+            self.inserted += result.inserted
+            self.updated += result.updated
+            self.deleted += result.deleted
+            self.seconds += result.seconds
 
 
-def left_out(config: DestinationConfig) -> list[LeftOut]:
-    """Returns the included tables that are parked, by name. One that waits for its first snapshot, or was taken back by
-    an operator, fails no run."""
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
-    return [
-        LeftOut(
-            table,
-            f"{table} is left out: {parked.reason} {way_back(parked.due, config.name, table)}",
-            parked.due == "retry" or (parked.due == "snapshot" and known.table(table) is not None),
-        )
-        for table, parked in sorted(known.parked.items())
-        if config.tables.includes(*split_table(table))
-    ]
+def catch_up(
+    config: DestinationConfig,
+    table: str,
+    batches: TableChanges,
+    subscription: Subscription,
+    sessions: TableSessions,
+    span: Span,
+    *,
+    progress: Callable[[CatchUp], None] = lambda _: None,
+    lake: DestinationConfig | None = None,
+) -> CatchUp:
+    """Applies the changes of a table in a span; if the table has a position in the span, those after it.
 
-
-def way_back(due: str, destination: str, table: str) -> str:
-    """Returns what brings a parked table back, as a sentence."""
-    if due == "snapshot":
-        return f"`cdc snapshot {destination} {table}` brings it back."
-    return "Each run tries it again." if due == "retry" else f"`cdc replay {destination} {table}` brings it back."
-
-
-def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
-    """Tells which tables are left out, by ``say``. Raises TablesLeftOutError if that fails the run."""
-    tables = left_out(config)
-    for table in tables:
-        say(table.sentence)
-    failing = [table.table for table in tables if table.fails]
-    if failing and config.apply.on_parked == "fail":
-        raise TablesLeftOutError(
-            f"{len(failing)} {'table is' if len(failing) == 1 else 'tables are'} left out: {', '.join(failing)}",
-            place=f"destination {config.name}",
-            remedy="Everything else is applied and acked. The reasons and the ways back are above; with "
-            "apply.on_parked: warn such a run succeeds.",
-        )
-
-
-def retry_parked(config: DestinationConfig) -> list[CatchUp]:
-    """Tries the tables again that were parked because of an error, each once. Returns what was done for those that came
-    back. A table that fails again stays parked, with the new reason."""
-    found = []
-    for table in waiting_tables(config):
-        try:
-            with job(config, table, None, archived=_needs_archive(config, table)) as mine:
-                found.append(_retry(mine))
-        except LeaseHeldError as error:  # a snapshot or a replay works on it
-            _log.info("parked table left alone", table=table, reason=str(error))
-        except CdcError as error:
-            _log.warning("parked table failed again", table=table, reason=str(error))
-    return found
-
-
-def _needs_archive(config: DestinationConfig, table: str) -> bool:
-    """Whether a table waits for changes that retention has removed: a replay that began in the archive was cut off."""
-    if config.store.archive.url is None:
-        return False
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
-    parked = known.parked.get(table)
-    return parked is not None and parked.keep_seq is not None and parked.keep_seq < open_store(config).removed_seq()
-
-
-def _retry(mine: Job) -> CatchUp:
-    parked = mine.batches.meta.read().subscription(SUBSCRIBER).parked[mine.table]
-    try:
-        done = bring_level(mine, parked.keep_seq or 0)
-    except CdcError as error:
-        due: Literal["snapshot", "retry"] = "snapshot" if isinstance(error, NeedsSnapshotError) else "retry"
-        columns = UnknownColumns.of(error)
-        is_read = due == "snapshot" and columns is None
-        mine.mark(due, str(error), None if is_read else parked.keep_seq, columns=columns)
-        raise
-    _log.info("parked table came back", table=mine.table, batches=done.batches, row_events=done.row_events)
+    ``config`` names the Delta table, which may be another one than the destination's; ``lake`` then names those of the
+    other tables, by which foreign keys may change its rows. Raises what stopped the table:
+    NeedsSnapshotError, UnsupportedError, TargetError, MergeFailedError.
+    """
+    alone, until_seq = one_table(config, table), span.until_seq
+    target = target_of(alone, table)
+    state = target.state()
+    position = max(span.after_seq, position_of(state) if state is not None else 0)
+    done = CatchUp(table, position)
+    while position < until_seq:
+        with batches.next(table, position, until_seq) as manifest:
+            is_ddl = manifest is not None and manifest.ddl
+            # Foreign keys may change rows between the table's own changes, which a statement ends.
+            end = until_seq if manifest is None else manifest.first_seq - 1 if is_ddl else manifest.last_seq
+            cascaded = _cascades(lake or config, alone, table, batches, sessions, position, end)
+            if cascaded is not None and (manifest is None or is_ddl):
+                manifest = manifest_without_events(batches, table, position, end)
+            if manifest is None:
+                break
+            batch = prepare(manifest, alone, lambda: None, subscription, follows_keys=False)
+            batch = replace(batch, reading=span.reading)
+            if cascaded is not None:
+                batch = replace(batch, cascaded={table: cascaded}, tables=(table,))
+            results = merge_tables(batch, sessions) if batch.tables else []
+        position = _note(done, results, manifest.last_seq, manifest.row_events, manifest.bytes, progress)
+    done.level_seq = max(position, until_seq)
     return done
 
 
-def bring_level(
-    mine: Job,
+def _note(
+    done: CatchUp,
+    results: list[TableResult],
+    seq: int,
+    row_events: int,
+    size_bytes: int,
+    progress: Callable[[CatchUp], None],
+) -> int:
+    """Adds what a merge did. Returns the position behind it. Raises NeedsSnapshotError if the table was parked."""
+    for result in results:
+        if result.parked is not None:
+            columns = result.parked.columns
+            if columns is None:
+                raise NeedsSnapshotError(result.parked.reason)
+            raise NeedsSnapshotError(result.parked.reason, seq=columns.seq, columns=columns.names)
+    done.level_seq = seq
+    done.add(results, row_events, size_bytes)
+    progress(done)
+    return seq
+
+
+def _cascades(
+    config: DestinationConfig,
+    alone: DestinationConfig,
+    table: str,
+    batches: TableChanges,
+    sessions: TableSessions,
     after_seq: int,
-    progress: Callable[[CatchUp], None] = lambda _: None,
-    reading: ColumnReading | None = None,
-) -> CatchUp:
-    """Applies the changes of a parked table until it has reached the end of the outstanding batches, and unparks it.
+    until_seq: int,
+) -> CascadedRows | None:
+    """Returns the changes of the table by foreign keys in (``after_seq``, ``until_seq``]."""
+    if until_seq <= after_seq:
+        return None
 
-    ``after_seq``: the table is complete up to there, even if its own position lies before. ``reading``: the values that
-    only the server knew after one of the statements. Raises what stopped the table.
-    """
-    from spark_jobs.apply_batch import result_of
-    from spark_jobs.catch_up import Span, catch_up
-    from spark_jobs.delta.proof import prove_known
-    from spark_jobs.delta.tables import target_of
+    def base() -> LakeVersion | None:
+        version = base_version(alone, table, after_seq, target_of(alone, table).state())
+        return None if version is None else replace(version, position=after_seq)
 
-    config = mine.config
-    while True:
-        known = mine.subscription()
-        target = target_of(config, mine.table)
-        # A table that failed before it was created has neither rows nor a record: the catch-up creates it.
-        is_new = known.table(mine.table) is None and target.state() is None
-        if not is_new:
-            prove_known(target, target.state(), known)
-        wanted = mine.end_of_batches()
-        sessions = table_sessions(config)
-        done = catch_up(
-            config,
-            mine.table,
-            mine.batches,
-            known,
-            sessions,
-            Span(after_seq, wanted, reading),
-            progress=progress,
-        )
-        state = target.state()
-        if is_new and state is None:  # no change in the store makes it, and apply creates it once one does
-            result = TableResult(table=mine.table)
-        else:
-            result = result_of(mine.table, prove_known(target, state, known))
-        if mine.unpark(result, done.level_seq):
-            return done
+    with on_demand(sessions) as session:
+        return cascades_of_table(config, table, batches, base, after_seq, until_seq, session)
+
+
+def one_table(config: DestinationConfig, table: str) -> DestinationConfig:
+    """Returns the configuration for a job on one table, in which an error stops the job and parks nothing."""
+    apply = config.apply.model_copy(update={"on_error": "block"})
+    overrides = {name: one.model_copy(update={"on_error": None}) for name, one in config.tables.overrides.items()}
+    return config.model_copy(
+        update={"apply": apply, "tables": config.tables.model_copy(update={"overrides": overrides})}
+    )

@@ -20,8 +20,8 @@ from cdc.meta import ParkedTable, Subscription, UnknownColumns
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
-    from spark_jobs.load import Position
-    from spark_jobs.runtime.session import TableSessions
+    from cdc.lake.jobs.load import Position
+    from cdc.lake.runtime.session import TableSessions
 
 SUBSCRIBER = "apply"
 _log = get_logger(__name__)
@@ -145,14 +145,14 @@ def raise_failure(what: str, failures: Mapping[str, CdcError]) -> None:
 
 def table_sessions(config: DestinationConfig) -> TableSessions:
     """Returns this process's warm Spark sessions."""
-    from spark_jobs.runtime import session
+    from cdc.lake.runtime import session
 
     return session.acquire(config.spark).tables
 
 
 def position_of(mine: Job, seq: int) -> Position:
     """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
-    from spark_jobs.load import Position
+    from cdc.lake.jobs.load import Position
 
     source = mine.batches.meta.source()
     assert source is not None  # the store has transactions

@@ -14,7 +14,7 @@ from cdc.lake.jobs.job import SUBSCRIBER, raise_failure, require_included, table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from spark_jobs.maintenance import Maintained
+    from cdc.lake.delta.maintenance import Maintained
 
 _MARGIN_H = 1.0
 """Added to the age of the store's first transaction: clocks differ, and apply follows its source."""
@@ -40,7 +40,7 @@ def maintain_tables(
     wanted = list(dict.fromkeys(tables)) or [one for one in sorted(known) if config.tables.includes(*split_table(one))]
     if not wanted:
         return []
-    from spark_jobs.maintenance import Maintained, maintain_table
+    from cdc.lake.delta.maintenance import Maintained, maintain_table
 
     needed_for_h = kept_for_h(config)
     maintained: list[Maintained] = []

@@ -125,9 +125,9 @@ def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
 def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Request) -> Plan:
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
     from cdc.client import open_table_batches
+    from cdc.lake.delta.tables import target_of
     from cdc.lake.jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
     from cdc.store.reader.points import find_point
-    from spark_jobs.delta.tables import target_of
 
     require_sensible(config, tables, request)
     batches = open_table_batches(config)
@@ -191,7 +191,7 @@ def _lake(config: DestinationConfig, table: str) -> str | None:
 
     from cdc.base.targets import table_path
     from cdc.base.units import human_bytes
-    from spark_jobs.delta.log import open_delta
+    from cdc.lake.delta.log import open_delta
 
     path = table_path(config.apply.target, *split_table(table))
     with open_delta(path, table) as delta:

@@ -23,15 +23,15 @@ from cdc.binlog.positions import format_seq
 from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES, lake_uri
 from cdc.config.catalog import CatalogConfig
-from cdc.lake.jobs.catch_up import bring_level
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.parked import bring_level
 from cdc.meta import ParkedTable, Subscription
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from cdc.lake.jobs.catch_up import CatchUp
     from cdc.snapshot.files import SnapshotFiles
     from cdc.store.reader.store import Store
-    from spark_jobs.catch_up import CatchUp
 
 Progress = Callable[["CatchUp"], None]
 BESIDE = "_towpath/replay"
@@ -173,7 +173,7 @@ def require_sensible(config: DestinationConfig, tables: Sequence[str], request: 
 def _in_place(
     config: DestinationConfig, table: str, request: Request, points: _Points, progress: Progress
 ) -> ReplayResult:
-    from spark_jobs.delta.tables import target_of
+    from cdc.lake.delta.tables import target_of
 
     began = time.monotonic()
     target = target_of(config, table)
@@ -201,8 +201,8 @@ def _in_place(
 
 def _range(config: DestinationConfig, table: str, first: int, progress: Progress) -> ReplayResult:
     """Applies the changes after a point once more to the table as it is, as its next generation."""
-    from spark_jobs.delta.tables import target_of
-    from spark_jobs.load import begin_generation
+    from cdc.lake.delta.tables import target_of
+    from cdc.lake.jobs.load import begin_generation
 
     began = time.monotonic()
     batches = open_table_batches(config, archived="release")
@@ -253,7 +253,7 @@ def _require_no_ddl(mine: Job, first: int) -> None:
 
 
 def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
-    from spark_jobs.load import replace_by
+    from cdc.lake.jobs.load import replace_by
 
     built = elsewhere(mine.config, side, None)
     begins = base.seq if base.snapshot is None else None
@@ -265,7 +265,7 @@ def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
 
 
 def _into(config: DestinationConfig, table: str, request: Request, points: _Points, progress: Progress) -> ReplayResult:
-    from spark_jobs.delta.tables import target_of
+    from cdc.lake.delta.tables import target_of
 
     assert request.into is not None
     began = time.monotonic()
@@ -299,8 +299,8 @@ def elsewhere(config: DestinationConfig, target: str, mode: str | None) -> Desti
 
 def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, progress: Progress) -> CatchUp:
     """Builds a table at ``folder/DB/TABLE`` up to a seq."""
-    from spark_jobs.catch_up import Span, catch_up
-    from spark_jobs.load import ChangesMeanwhile, load_snapshot
+    from cdc.lake.jobs.catch_up import Span, catch_up
+    from cdc.lake.jobs.load import ChangesMeanwhile, load_snapshot
 
     there = elsewhere(mine.config, folder, mode)
     sessions = table_sessions(mine.config)
@@ -403,7 +403,7 @@ def require_kept(reader: Store, seq: int, table: str) -> None:
 
 def require_repeatable(config: DestinationConfig, reader: Store, first: int, table: str) -> None:
     """Raises UsageError or CutOffError if the changes after a seq cannot be applied once more to the table as it is."""
-    from spark_jobs.delta.tables import target_of
+    from cdc.lake.delta.tables import target_of
 
     require_kept(reader, first, table)
     if config.table_apply(table).mode == "scd2":

@@ -30,18 +30,18 @@ from cdc.base.validation import there_is
 from cdc.batches import parking
 from cdc.batches.table_batches import batches_between
 from cdc.client import open_batches, open_meta, open_store
-from cdc.lake.jobs.catch_up import bring_level
 from cdc.lake.jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.parked import bring_level
 from cdc.meta import ParkedTable, UnknownColumns
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from cdc.lake.apply.schema.statements import DdlStatement
+    from cdc.lake.jobs.catch_up import CatchUp
     from cdc.snapshot import SnapshotFiles
     from cdc.snapshot.progress import ProgressCallback
     from cdc.store.reader.store import Store
-    from spark_jobs.apply.schema.statements import DdlStatement
-    from spark_jobs.catch_up import CatchUp
 
 ATTEMPTS = 5
 """How often a snapshot begins anew because the table changed while it was read."""
@@ -314,11 +314,11 @@ def _read(
 
     source = open_meta(config).source()
     assert source is not None  # there is a store
-    from spark_jobs.runtime.session import acquire, in_process
+    from cdc.lake.runtime.session import acquire, in_process
 
     read = None
     if not in_process(config.spark):  # executors are elsewhere, perhaps many; else threads of this process read
-        from spark_jobs.read_snapshot import read_in_spark
+        from cdc.lake.jobs.read_snapshot import read_in_spark
 
         read = read_in_spark(acquire(config.spark).spark)
     names = {table: one.names for table, one in columns.items()}
@@ -330,8 +330,8 @@ def _read(
 
 def _require_no_archive(mine: Job) -> None:
     """Raises UnsupportedError before anything is read, if the load would be refused."""
-    from spark_jobs.delta.tables import target_of
-    from spark_jobs.load import require_no_archive
+    from cdc.lake.delta.tables import target_of
+    from cdc.lake.jobs.load import require_no_archive
 
     target = target_of(mine.config, mine.table)
     state = target.state()
@@ -341,7 +341,7 @@ def _require_no_archive(mine: Job) -> None:
 
 def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
     """Loads the chunks of a table, catches up, and unparks it."""
-    from spark_jobs.load import is_loaded
+    from cdc.lake.jobs.load import is_loaded
 
     began = time.monotonic()
     reader = mine.batches.reader
@@ -372,7 +372,7 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
 
 def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
     """Makes the Delta table equal to the source at the last position of the chunks."""
-    from spark_jobs.load import ChangesMeanwhile, is_behind, load_snapshot
+    from cdc.lake.jobs.load import ChangesMeanwhile, is_behind, load_snapshot
 
     reader = mine.batches.reader
     if not is_behind(mine.config, mine.table, high):
@@ -401,9 +401,9 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
 def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     """Returns the DDL statements between the position of a table that keeps its history and that of its snapshot; none
     if the store does not have all of them any more."""
-    from spark_jobs.apply.schema.statements import read_statements, zone_of
-    from spark_jobs.delta.proof import position_of as reached
-    from spark_jobs.delta.tables import target_of
+    from cdc.lake.apply.schema.statements import read_statements, zone_of
+    from cdc.lake.delta.proof import position_of as reached
+    from cdc.lake.delta.tables import target_of
 
     target = target_of(mine.config, mine.table)
     state = target.state()
@@ -446,7 +446,7 @@ def _result(
 ) -> SnapshotResult:
     """Returns what was done. ``files``: what was read; None: nothing. ``bounds``: the positions between which it was
     read."""
-    from spark_jobs.delta.tables import target_of
+    from cdc.lake.delta.tables import target_of
 
     records, columns = ([], ()) if files is None else (files.records(), files.info.columns)
     low, high = bounds

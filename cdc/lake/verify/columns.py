@@ -1,6 +1,6 @@
 """The canonical text of each column, in which source and lake are compared.
 
-The server computes it in SQL, Spark computes it from the Delta column (:mod:`spark_jobs.verify`); both must agree to
+The server computes it in SQL, Spark computes it from the Delta column (:mod:`cdc.lake.verify.lake`); both must agree to
 the byte for every type of ``docs/types.md``. A row's text is the pieces of its columns, each followed by a comma:
 
 ============  ========================================================================================

@@ -15,9 +15,9 @@ from cdc.base.targets import (
     split_table,
     table_path,
 )
+from cdc.lake.delta.log import open_delta
 from cdc.lake.verify.ledger import Ledger, LedgerReport, TableHistory, read_commits
 from cdc.lake.verify.report import LedgerResult
-from spark_jobs.delta.log import open_delta
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest

@@ -61,7 +61,7 @@ class Options:
 
 
 class LakeRows(Protocol):
-    """The rows of one Delta table in canonical form; :class:`spark_jobs.verify.TableRows`."""
+    """The rows of one Delta table in canonical form; :class:`cdc.lake.verify.lake.TableRows`."""
 
     def sums(self, without: Sequence[str] = ()) -> dict[int, BucketSum]: ...
 
@@ -100,7 +100,7 @@ class LakeFacts:
 
 
 class Lake(Protocol):
-    """The Delta tables of a destination; :class:`spark_jobs.verify.SparkLake`."""
+    """The Delta tables of a destination; :class:`cdc.lake.verify.lake.SparkLake`."""
 
     def find(self, table: str) -> LakeFacts | None: ...
 
@@ -222,7 +222,7 @@ class _Run:
                 report.unknown.append(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - Spark, py4j and gRPC raise hundreds of types
-                from spark_jobs.runtime.failures import first_line
+                from cdc.lake.runtime.failures import first_line
 
                 _log.debug("the comparison failed", table=name, exc_info=True)
                 report.unknown.append(f"the rows could not be compared: {first_line(error)}")

@@ -14,10 +14,10 @@ from cdc.batches.service import BatchService
 from cdc.decode.layout import BEFORE
 from cdc.decode.transactions import TableHistory
 from cdc.foreign_keys.events import row_changes
+from cdc.lake.apply.foreign_keys.reach import transactions_of
+from cdc.lake.apply.foreign_keys.search import CascadeSearch
+from cdc.lake.runtime.session import TableSession
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs.apply.foreign_keys.reach import transactions_of
-from spark_jobs.apply.foreign_keys.search import CascadeSearch
-from spark_jobs.runtime.session import TableSession
 from tests.support.apply import Loop
 from tests.support.foreign_keys import RandomRows
 

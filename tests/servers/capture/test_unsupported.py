@@ -17,11 +17,11 @@ from cdc.binlog.entry import Entries, EntryFlag
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.decode.reader import read
+from cdc.lake.apply.schema.statements import read_statements
 from cdc.source.connection import query
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, USER, Server
-from spark_jobs.apply.schema.statements import read_statements
 from tests.support.versions import lacks, status_statement
 
 Database = Callable[[Server], str]

@@ -36,6 +36,7 @@ from cdc.cli.main import main
 from cdc.config import DestinationConfig, load
 from cdc.decode import DecodeOptions, decode_range, layouts
 from cdc.decode.transactions import open_range
+from cdc.lake.rows.input_splits import SPLIT_BYTES, input_splits
 from cdc.meta import open_meta
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.reader import staged
@@ -43,7 +44,6 @@ from cdc.store.reader.batch_builder import Limits, Range
 from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from spark_jobs.source.input_splits import SPLIT_BYTES, input_splits
 from tests.support.s3 import s3_server
 from tests.support.unit_batches import IDENTITY, make_config
 

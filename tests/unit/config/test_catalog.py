@@ -9,7 +9,7 @@ import pytest
 from cdc.base.errors import ConfigError
 from cdc.config import DestinationConfig, load
 from cdc.config.catalog import CatalogConfig
-from spark_jobs.delta.catalog import is_same_place
+from cdc.lake.delta.catalog import is_same_place
 
 
 def load_with(folder: Path, apply: str, spark: str = "{}") -> DestinationConfig:

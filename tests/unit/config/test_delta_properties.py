@@ -8,7 +8,7 @@ import pytest
 
 from cdc.base.errors import ConfigError
 from cdc.config import DestinationConfig, load
-from spark_jobs.maintenance import retention_h
+from cdc.lake.delta.maintenance import retention_h
 
 
 def load_with(folder: Path, apply: str, override: str = "{}") -> DestinationConfig:

@@ -40,16 +40,16 @@ from cdc.decode.policies import (
     masked,
     police,
 )
+from cdc.lake.delta.log import DeltaState
+from cdc.lake.delta.tables import COLUMNS_PROPERTY, Target, require_same_policies
+from cdc.lake.rows import null_dates
+from cdc.lake.rows.column_types import from_arrow_schema, to_arrow
+from cdc.lake.rows.columns import SourceColumns, TablePolicies, columns_of_layout, columns_of_schema
+from cdc.lake.rows.data_source import ChangesReader
+from cdc.lake.rows.input_splits import InputSplit
+from cdc.lake.runtime import driver
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
-from spark_jobs.delta.log import DeltaState
-from spark_jobs.delta.tables import COLUMNS_PROPERTY, Target, require_same_policies
-from spark_jobs.runtime import driver
-from spark_jobs.source import null_dates
-from spark_jobs.source.column_types import from_arrow_schema, to_arrow
-from spark_jobs.source.columns import SourceColumns, TablePolicies, columns_of_layout, columns_of_schema
-from spark_jobs.source.data_source import ChangesReader
-from spark_jobs.source.input_splits import InputSplit
 from tests.support.unit_decode import GOLDEN, TABLE, golden
 
 KEY = b"Sesam, open the door"

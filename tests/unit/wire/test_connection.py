@@ -31,13 +31,13 @@ from cdc.binlog.entry import ENTRY_SIZE
 from cdc.client import connect, open_store
 from cdc.config import load
 from cdc.decode.transactions import open_range
+from cdc.lake.runtime.failures import ConcurrentCommitError
 from cdc.server.destinations import ServedDestination
 from cdc.store.reader.staged import local_copy, staged_entries
 from cdc.wire import connection as wire
 from cdc.wire.connection import Connection
 from cdc.wire.files import uri_of
 from cdc.wire.protocol import error_document, error_of, status_of
-from spark_jobs.runtime.failures import ConcurrentCommitError
 from tests.support.server import TOKEN, client_config, in_thread, served_destination
 from tests.support.unit_batches import make_config
 

@@ -12,13 +12,13 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc.batches.manifest import Acked, Manifest, Parking, TableResult
+from cdc.lake.delta.tables import target_of
 from cdc.lake.verify.ledger import Ledger, LedgerEntry, LedgerReport, TableHistory, read_commits
 from cdc.meta import Gap, TableRecord
 from cdc.testing.pipeline import sample_manifest
-from spark_jobs.delta.tables import target_of
 from tests.support.compare import ledger_table
 from tests.support.unit_batches import make_config
-from tests.unit.spark_jobs.delta.test_proof import clean_the_log, commit, make
+from tests.unit.lake.delta.test_proof import clean_the_log, commit, make
 
 NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 A, B = "shop.a", "shop.b"

@@ -1,0 +1,118 @@
+"""The one statement of a table that carries its new applied position, and what the statement changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cdc.lake.apply.large_values import careful_parquet, has_large_values
+from cdc.lake.apply.statements import empty_statement
+from cdc.lake.delta.row_replacement import AlreadyThereError, LoggedTable, NewRows, replace_rows
+from cdc.lake.delta.vectors import has_deletion_vectors, marking_rows
+from cdc.lake.runtime.session import transaction, view_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from cdc.lake.delta.files import TableFiles
+    from cdc.lake.delta.log import DeltaState
+    from cdc.lake.delta.tables import Target
+    from cdc.lake.rows.key_plan import KeyRanges
+    from cdc.lake.runtime.session import TableSession
+
+
+def _nothing(table: str) -> None:
+    """The default of :data:`before_statement`."""
+
+
+before_statement: Callable[[str], None] = _nothing
+"""Hook: called with ``db.table`` right before a table's statement, after its applied position was read and the lease
+was checked. The entry point of a driver may replace it; drivers of tests stop there."""
+
+
+@dataclass(frozen=True)
+class MergeStats:
+    """The rows that a MERGE changed."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    null_dates: int = 0
+    """Zero and impossible dates that became null."""
+    ran: bool = True
+    """False: the table had the batch's position already, and the statement did nothing."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What the statement's commit says beside its rows. ``state`` is the table as its applied position was read."""
+
+    session: TableSession
+    target: Target
+    state: DeltaState
+    seq: int
+    """The applied position after the commit."""
+    metadata: str
+    """The user metadata, as the value of a Spark setting."""
+    check: Callable[[], object]
+    """Raises if the statement may not run any more."""
+    use_vectors: bool | None = None
+    """Whether a MERGE marks changed rows in deletion vectors, in a table that has them; None: as Delta decides."""
+    application: str | None = None
+    """The application id under which the commit carries :attr:`seq`; None: that of the table's applied position."""
+
+    def execute(self, statement: str, instead: Callable[[], MergeStats | None] | None = None) -> MergeStats:
+        """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position.
+        ``instead``: is called before the statement, which does not run if this returns what has changed.
+        """
+        spark = self.session.spark
+        careful = careful_parquet(spark) if has_large_values(self.state) else nullcontext()
+        marking: AbstractContextManager[None] = nullcontext()
+        if self.use_vectors is not None and has_deletion_vectors(self.state):
+            marking = marking_rows(spark, self.use_vectors)
+        application = self.application or self.target.application_id(self.state)
+        carried = transaction(spark, application, self.seq, self.metadata)
+        with careful, marking, carried:
+            self.check()
+            before_statement(self.target.table)
+            if instead is not None and (stats := instead()) is not None:
+                return stats
+            rows: list[Any] = spark.sql(statement).collect()
+            row = rows[0].asDict() if rows else {}
+            # An UPDATE, DELETE or INSERT says only how many rows it affected.
+            is_merge = "num_updated_rows" in row
+            if not is_merge and row.get("num_affected_rows") == 0:
+                # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
+                spark.sql(empty_statement(self.target)).collect()
+        if not rows:
+            return MergeStats(ran=False)
+        if not is_merge:
+            return MergeStats()
+        return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
+
+    def replace_rows(
+        self, new: NewRows, files: TableFiles | None, keys: Mapping[str, KeyRanges], statement: str
+    ) -> MergeStats:
+        """Replaces rows by key, without a statement where this is possible, else by this one. ``files``: those of
+        :attr:`state`; None if they are not known. ``keys``: ranges of integer keys that hold the keys of the new
+        rows."""
+
+        def replaced() -> MergeStats | None:
+            table = LoggedTable(self.state, files, keys)
+            with self.session.jvm() as jvm:
+                if jvm is None:
+                    return None
+                try:
+                    found = replace_rows(jvm, table, new, marks=bool(self.use_vectors))
+                except AlreadyThereError:
+                    return MergeStats(ran=False)
+            return None if found is None else MergeStats(found.inserted, found.updated, found.deleted)
+
+        return self.execute(statement, replaced)
+
+    def execute_with(self, rows: DataFrame, make: Callable[[str], str]) -> MergeStats:
+        """Runs the statement that ``make`` returns for the name of a view of these rows."""
+        with view_of(rows) as view:
+            return self.execute(make(view))

@@ -1,0 +1,150 @@
+"""Brings a shared Delta table through the DDL statements of one of its members.
+
+The statements of a member change its own rows alone. The columns of the table only grow; see
+:mod:`cdc.lake.apply.schema.shared_tables`. So nothing is declared beforehand: each step follows from the table as it
+is, and a driver that begins again after a kill finds the columns that are there already. The last statement gives the
+member's old rows their values, and carries its position.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from cdc.base.targets import REBUILD_PROPERTY
+from cdc.lake.apply.commit import Commit
+from cdc.lake.apply.schema.columns import columns_of
+from cdc.lake.apply.schema.content import delete_statement, fill_statement, position_statement
+from cdc.lake.apply.schema.evolve import Evolution, Surroundings, is_shadow
+from cdc.lake.apply.schema.plan import plan
+from cdc.lake.apply.schema.refusals import refusal, unknown
+from cdc.lake.apply.schema.shared_tables import ensure_columns
+from cdc.lake.apply.statements import user_metadata
+from cdc.lake.delta.log import has_rows
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record
+from cdc.lake.rows.columns import columns_of_schema
+
+if TYPE_CHECKING:
+    from cdc.binlog.sql.changes import CreateTable
+    from cdc.binlog.sql.schemas import TableSchema
+    from cdc.lake.apply.schema.lineage import Followed
+    from cdc.lake.apply.schema.statements import DdlStatement, TableEffect
+    from cdc.lake.delta.log import DeltaState
+    from cdc.lake.delta.tables import Target
+
+
+def evolution_of(target: Target, around: Surroundings, state: DeltaState | None) -> Evolution:
+    """Returns the way of a table through statements, by whether it is shared."""
+    return (SharedEvolution if target.apply.shared else Evolution)(target, around, state)
+
+
+def may_have_rows(target: Target, state: DeltaState) -> bool:
+    """Whether the destination may have rows in the table. Of a shared one, the rows of others do not count."""
+    is_fresh = not (state.applied_seq or state.ledger or REBUILD_PROPERTY in state.properties)
+    return not (target.apply.shared and is_fresh) and has_rows(state.path, target.table)
+
+
+class SharedEvolution(Evolution):
+    """The rows of one member on their way through the statements of a batch."""
+
+    def _mend(self, state: DeltaState) -> None:
+        """No column of a shared table is renamed, so an outdated driver leaves none half renamed."""
+
+    def start_anew(self, schema: TableSchema) -> DeltaState:
+        assert self._state is not None
+        self._grow(schema)
+        position = max(self._state.applied_seq, self._around.manifest.after_seq)
+        properties = self._target.sql_properties({SCHEMA_PROPERTY: Record(position, schema).to_json()})
+        self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({properties})")
+        self._changed = True
+        return self._read()
+
+    def _create(self, by: DdlStatement, change: CreateTable) -> None:
+        state = self._state
+        if state is None:
+            super()._create(by, change)
+            return
+        known, rows_follow = self._record(state, by), self._around.rows_follow is not None
+        exists = known is not None and known.schema is not None
+        if exists and change.if_not_exists and not change.replaces and not rows_follow:
+            return
+        schema = self._definition(by, change)
+        if schema is None:
+            return
+        self._grow(schema)
+        if not rows_follow:
+            self._set(state, Record(by.seq, schema), {})
+            self._commit(delete_statement(self._target))
+            return
+        before = by.seq - 1  # so that the rows of the same transaction find the schema in force
+        self._set(state, Record(before, schema), {})
+        self._remove_former_rows(by)
+        self._reach(before)
+        self._is_recorded = False  # the rows bring the position
+
+    def _remove_former_rows(self, by: DdlStatement) -> None:
+        """Deletes the member's rows before those come that a CREATE TABLE … SELECT makes. The table may have the
+        position before the statement already, so the DELETE carries the statement's seq under a name of its own, by
+        which a driver that was overtaken does not delete the new rows."""
+        target, state, around = self._target, self._read(), self._around
+        application, statement = f"{target.application_id(state)}:created", delete_statement(target)
+        Commit(around.session, target, state, by.seq, json.dumps({}), around.check, application=application).execute(
+            statement
+        )
+
+    def _reach(self, seq: int) -> None:
+        """Commits a position inside the batch: an entry of the ledger that ends there."""
+        target, state, around = self._target, self._read(), self._around
+        if state.applied_seq < seq:
+            positions = around.manifest.positions
+            last = positions.last.model_copy(update={"gtid": None})  # that of another transaction
+            manifest = around.manifest.model_copy(
+                update={"last_seq": seq, "positions": positions.model_copy(update={"last": last})}
+            )
+            metadata = user_metadata(manifest, target, state.applied_seq, state.generation)
+            Commit(around.session, target, state, seq, metadata, around.check).execute(position_statement(target))
+        self._state = self._read()
+
+    def _rename(self, effect: TableEffect) -> None:
+        assert effect.origin is not None
+        state, other = self._state, self._around.other(effect.origin)
+        if other is None and state is not None and is_shadow(effect.origin, self._target.table):
+            self._continue_from_shadow(effect, state)
+            return
+        raise unknown(
+            self._target, effect.by, f"it was the table {effect.origin}, whose rows a shared table does not take over"
+        )
+
+    def _change(
+        self,
+        by: DdlStatement,
+        state: DeltaState,
+        before: TableSchema,
+        after: TableSchema,
+        followed: tuple[Followed, ...],
+        *,
+        anew: bool = False,
+    ) -> None:
+        target, there = self._target, columns_of(state)
+        found = plan(target, there, followed, before, after)
+        if found.refused:
+            raise refusal(target, by, " and ".join(dict.fromkeys(found.refused)), "apply.shared: true")
+        self._require_keys(before, after, found, by)
+        self._require_layout(state, found, by)
+        if may_have_rows(target, state):
+            found = self._settled(found, state)
+            self._require_known(found, by)
+        if not found.changes(there) and not found.updates:
+            if before != after:
+                self._set(state, Record(by.seq, after), {})
+            return
+        self._grow(after)
+        self._set(self._read(), Record(by.seq, after), {})
+        updates = {} if target.apply.mode == "append" else found.updates
+        self._commit(fill_statement(target, updates) if updates else position_statement(target))
+
+    def _grow(self, schema: TableSchema) -> None:
+        """Gives the table the columns of a source schema."""
+        columns = columns_of_schema(schema, self._target.policies)
+        ensure_columns(self._around.session.spark, self._target, columns.fields, self._around.check)
+        self._changed = True

@@ -1,0 +1,479 @@
+"""Replaces rows of a Delta table by key, in one commit of Delta's own transaction.
+
+A MERGE joins the table with its source twice or three times, the second time with all columns, and decides for each row
+what becomes of it. That is not needed where the source has whole rows: the rows of the table with one of the source's
+keys go, and the source's rows come. So the table's keys are read once, to find the rows that go. A file all of whose
+rows go is removed unread. Of the others, the remaining rows are written again, or the rows that go are marked in a
+deletion vector. Decision 0100 has the reasons and the figures.
+
+The transaction is Delta's, reached in the driver's JVM: it lists the files, writes rows, checks constraints, finds
+conflicts and commits, as it does for MERGE. The rows are found there, too, by a view of the session, so that nothing
+here asks whether the session is one of this process or of a Spark Connect server. :func:`replace_rows` leaves the work
+to a MERGE wherever the commit would not provably have the same content: for columns or properties that ask more of a
+commit, and for unknown versions of Delta.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+
+from cdc.base.errors import RetryableError
+from cdc.base.log import get_logger
+from cdc.lake.delta.sql import quote
+from cdc.lake.delta.transaction import (
+    PLAIN_NAME,
+    delta_action,
+    delta_log,
+    features_of,
+    from_scala,
+    has_files,
+    metadata_of,
+    scala_object,
+    scala_seq,
+)
+from cdc.lake.delta.vectors import VECTORS_PROPERTY
+from cdc.lake.runtime.session import APP_ID, VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as t
+
+    from cdc.lake.delta.files import TableFiles
+    from cdc.lake.delta.log import DeltaState
+    from cdc.lake.rows.key_plan import KeyRanges
+    from cdc.lake.runtime.driver_jvm import DriverJvm
+
+_log = get_logger(__name__)
+_HARMLESS = {
+    "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns", "delta.logRetentionDuration",
+    "delta.deletedFileRetentionDuration", "delta.setTransactionRetentionDuration", "delta.checkpointInterval",
+    "delta.checkpointPolicy", "delta.enableDeletionVectors", "delta.enableTypeWidening", "delta.columnMapping.mode",
+    "delta.columnMapping.maxColumnId", "delta.minReaderVersion", "delta.minWriterVersion", "delta.targetFileSize",
+    "delta.randomizeFilePrefixes", "delta.randomPrefixLength", "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp",
+}  # fmt: skip
+"""Delta's properties that ask nothing of a commit beyond what its transaction does by itself."""
+_HARMLESS_PREFIXES = ("delta.feature.", "delta.constraints.")
+_FEATURES = {
+    "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "columnMapping", "timestampNtz",
+    "deletionVectors", "typeWidening", "typeWidening-preview", "vacuumProtocolCheck", "v2Checkpoint",
+    "inCommitTimestamp", "variantType", "variantType-preview", "domainMetadata", "clustering", "generatedColumns",
+    "identityColumns", "allowColumnDefaults",
+}  # fmt: skip
+"""Features of Delta that ask nothing more, unless a property or the schema says so."""
+_FIELD_METADATA = {"comment", "delta.columnMapping.id", "delta.columnMapping.physicalName", "delta.typeChanges"}
+_OURS, _THEIRS = "_our_key", "_their_key"
+_FILE, _ROW, _DELETES = "_file", "_row_index", "_deletes"
+_STATISTICS = "spark.databricks.delta.stats.collect"
+_FEW_ROWS = 100_000
+"""Up to this many rows are written by one task, into one file, and as many keys are sent to every executor."""
+_MOST_LISTED = 1_000
+"""Files that are listed without Spark."""
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows by key: at most one for each key. It replaces the row of the table with that key, or deletes it."""
+
+    view: str
+    """Name of a view in the session, with the table's columns and those that :attr:`is_delete` needs."""
+    keys: Sequence[str]
+    """Columns that are never null."""
+    is_delete: str
+    """SQL condition: the row deletes."""
+    ranges: Sequence[str]
+    """SQL conditions on ``t`` that hold for every row of the table with one of the keys."""
+    count: int
+    """How many rows there are, as the driver knows it."""
+    upserts: int
+    """Those of them that do not delete."""
+    is_stored: bool
+    """Reading the rows again is cheap, and gives the same."""
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """A table as its log was read, without Spark."""
+
+    state: DeltaState
+    files: TableFiles | None
+    """Its files; None if they are not known."""
+    keys: Mapping[str, KeyRanges]
+    """Ranges of integer keys, one of which has the key of each new row."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The rows of the table that changed."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+
+class AlreadyThereError(Exception):
+    """The table has the transaction already."""
+
+
+class _UnknownRowsError(Exception):
+    """A file does not say how many rows it has."""
+
+
+def _are_plain(properties: Mapping[str, str]) -> bool:
+    return all(
+        not key.startswith("delta.") or key in _HARMLESS or key.startswith(_HARMLESS_PREFIXES) for key in properties
+    )
+
+
+def _are_whole(rows: t.StructType, schema: t.StructType) -> bool:
+    kinds = {field.name: field.dataType for field in rows.fields}
+    return all(
+        kinds.get(field.name) == field.dataType and {*field.metadata} <= _FIELD_METADATA for field in schema.fields
+    )
+
+
+def replace_rows(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
+    """Replaces rows of a table at its newest version. The commit carries the transaction and the user metadata of the
+    session's settings. Returns None, and changes nothing, if a MERGE has to do it. ``marks``: rows that go are marked
+    in deletion vectors if the table has these, and other rows of their files stay.
+
+    Raises AlreadyThereError if the table has the session's transaction, RetryableError if rows were lost on the way
+    into Spark, and what Delta raises for a conflict.
+    """
+    try:
+        with jvm.active():
+            replacement = _begin(jvm, known, new)
+            return None if replacement is None else replacement.run(marks=marks)
+    except _UnknownRowsError:
+        _log.info("files do not say how many rows they have, so rows are merged by a statement", path=known.state.path)
+        return None
+    except (Py4JJavaError, Py4JNetworkError):
+        raise
+    except (Py4JError, TypeError) as error:  # how Py4J tells that there is no such class or method
+        _log.warning("this version of Delta is not known, so rows are merged by a statement", reason=str(error))
+        return None
+
+
+def _begin(jvm: DriverJvm, known: LoggedTable, new: NewRows) -> _Replacement | None:
+    from pyspark.sql import types as t
+
+    state, conf = known.state, jvm.session.conf()
+    log = delta_log(jvm, state.path)
+    txn = log.startTransaction()
+    helper = scala_object(jvm.view.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
+    application, seq = conf.get(APP_ID), int(conf.get(VERSION))
+    metadata = metadata_of(txn)
+    is_known = int(txn.readVersion()) == state.version and metadata["id"] == state.id
+    if is_known:
+        # As Delta does if it is asked for the transaction: the same one in another commit is a conflict. Delta finds
+        # it by a job of Spark, which takes longer than all the rest in a small table.
+        txn.readTxn().addOne(application)
+        if state.applied_seq >= seq:
+            raise AlreadyThereError
+    elif helper.hasBeenExecuted(txn, jvm.session, jvm.view.scala.Option.empty()):
+        raise AlreadyThereError
+    schema = t.StructType.fromJson(json.loads(metadata["schemaString"]))
+    features = features_of(txn)
+    properties = metadata["configuration"]
+    has_statistics = conf.get(_STATISTICS, "true") == "true"
+    rows = jvm.session.table(new.view)
+    found = t.StructType.fromJson(json.loads(rows.schema().json()))
+    if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(found, schema)):
+        return None
+    # Delta also knows the least and the greatest value of other keys than integers.
+    is_listed = is_known and (not new.ranges or {*new.keys} == {*known.keys}) and not metadata["partitionColumns"]
+    listed = _listed(jvm, known, txn.snapshot(), "deletionVectors" in features) if is_listed else None
+    has_vectors = properties.get(VECTORS_PROPERTY, "false").lower() == "true"
+    is_small = known.files is not None and known.files.is_small and new.count <= _FEW_ROWS
+    return _Replacement(jvm, log, txn, helper, schema, new, rows, has_vectors, listed, is_small)
+
+
+def _listed(jvm: DriverJvm, known: LoggedTable, snapshot: Any, has_vectors: bool) -> Sequence[Any] | None:
+    """Returns the files that may have rows with one of the keys, as ``AddFile``. Returns None if Delta has to find
+    them, which takes more jobs of Spark: the files are many, have unusual names or no number of rows, or Delta's
+    checksum of the version has another number of files or bytes. ``has_vectors``: files may have deletion vectors,
+    which only Delta knows; its list of all files takes one job."""
+    files = known.files
+    if files is None or not has_files(snapshot, files.count, files.size_bytes):
+        return None
+    found = files.adds(known.keys)
+    if len(found) > _MOST_LISTED or not all(PLAIN_NAME.fullmatch(one["path"]) for one in found):
+        return None
+    if not has_vectors:
+        return [delta_action(jvm.view, {"add": one}) for one in found]
+    if files.count > _MOST_LISTED:
+        return None
+    paths = {one["path"] for one in found}
+    listed = [one for one in snapshot.allFiles().collectAsList() if one.path() in paths]
+    return listed if len(listed) == len(paths) else None
+
+
+@dataclass(frozen=True)
+class _Match:
+    """The rows of one file that go."""
+
+    path: str
+    """As Spark gives it in ``_metadata.file_path``."""
+    file: Any
+    """``AddFile``."""
+    rows: int
+    deleted: int
+    """Those of them that are deleted; the others are replaced."""
+    remaining: int
+    """The rows of the file that stay."""
+    bitmap: bytes | None
+    """The numbers of the rows that go, in the format of a deletion vector; None if they were not asked for."""
+
+
+@dataclass
+class _Replacement:
+    """A transaction of Delta that replaces rows; nothing is visible before its commit."""
+
+    jvm: DriverJvm
+    log: Any
+    txn: Any
+    helper: Any
+    schema: t.StructType
+    new: NewRows
+    rows: Any
+    """The new rows, as ``Dataset``."""
+    has_vectors: bool
+    listed: Sequence[Any] | None
+    """The files that may have rows with one of the keys, as ``AddFile``; None if Delta finds them."""
+    is_small: bool
+    """The table is small, and so are the new rows."""
+
+    def run(self, *, marks: bool) -> Replaced:
+        began = time.monotonic()
+        marks = marks and self.has_vectors
+        files = self._candidates()
+        with self._keys() as keys:
+            # Without a file that may have one of the keys, nothing is looked for.
+            matches = [] if files.isEmpty() else self._matches(keys, files, marks=marks)
+            scanned = time.monotonic()
+            partly = [one for one in matches if one.remaining]
+            removed = [one.file.remove() for one in matches if not one.remaining]
+            marked: list[Any] = []
+            if marks:
+                marked = self._mark(partly) if partly else []
+                partly = []
+            removed += [one.file.remove() for one in partly]
+            added = self._write(keys, partly)
+        replaced = self._replaced(matches)
+        self._register(
+            numSourceRows=self.new.count,
+            operationNumSourceRows=self.new.count,
+            numTargetRowsInserted=replaced.inserted,
+            numTargetRowsUpdated=replaced.updated,
+            numTargetRowsDeleted=replaced.deleted,
+            numTargetRowsMatchedUpdated=replaced.updated,
+            numTargetRowsMatchedDeleted=replaced.deleted,
+            numTargetRowsCopied=sum(one.remaining for one in partly),
+            numTargetFilesAdded=len(added),
+            numTargetFilesRemoved=len(removed),
+            numTargetBytesAdded=sum(int(one.getFileSize()) for one in added),
+            numTargetBytesRemoved=sum(int(one.file.getFileSize()) for one in matches) if not marked else 0,
+            numTargetDeletionVectorsAdded=len(marked) // 2,
+            scanTimeMs=int((scanned - began) * 1000),
+            rewriteTimeMs=int((time.monotonic() - scanned) * 1000),
+            executionTimeMs=int((time.monotonic() - began) * 1000),
+        )
+        none = self.jvm.view.scala.Option.empty()
+        carried = self.helper.createSetTransaction(self.jvm.session, self.log, none)
+        actions = [*removed, *marked, *added, *([carried.get()] if carried.isDefined() else [])]
+        self.txn.commit(self._seq(actions), self._operation())
+        return replaced
+
+    def _replaced(self, matches: Sequence[_Match]) -> Replaced:
+        deleted = sum(one.deleted for one in matches)
+        updated = sum(one.rows for one in matches) - deleted
+        # A table that somebody has damaged may have several rows with one key. All of them go.
+        return Replaced(max(0, self.new.upserts - updated), updated, deleted)
+
+    def _candidates(self) -> Any:
+        """Returns the files that may have rows with one of the keys. The transaction conflicts with every other commit
+        that removes one of them, or adds such a file."""
+        if self.new.ranges:
+            some = self._frame(self._seq([])).alias("t").filter(" AND ".join(self.new.ranges))
+            condition = some.queryExecution().analyzed().condition()
+        else:
+            condition = self._true()
+        if self.listed is None:
+            return self.txn.filterFiles(self._seq([condition]), True)
+        files = self._seq(self.listed)
+        default = [getattr(self.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
+        self.txn.trackReadPredicates(self._seq([condition]), *default)
+        self.txn.trackFilesRead(files)
+        return files
+
+    def _true(self) -> Any:
+        return scala_object(self.jvm.view.org.apache.spark.sql.catalyst.expressions, "Literal").TrueLiteral()
+
+    def _frame(self, files: Any) -> Any:
+        """Returns the rows of these files of the transaction's version."""
+        return self.log.createDataFrame(self.txn.snapshot(), files, False, self.jvm.view.scala.Option.empty())
+
+    @contextmanager
+    def _keys(self) -> Iterator[Any]:
+        """Yields the keys of all new rows, and whether each deletes."""
+        chosen = [self._column(f"{quote(key)} AS {_OURS}{i}") for i, key in enumerate(self.new.keys)]
+        keys = self.rows.select(self._seq([*chosen, self._column(f"{self.new.is_delete} AS {_DELETES}")]))
+        with nullcontext(keys) if self.new.is_stored else self.jvm.persisted(keys) as keys:
+            is_few = self.new.is_stored and self.new.count <= _FEW_ROWS
+            yield self._functions.broadcast(keys) if is_few else keys
+
+    def _matches(self, keys: Any, files: Any, *, marks: bool) -> list[_Match]:
+        """Returns the files with rows that go; with ``marks``, with the numbers of these rows. Raises RetryableError if
+        Spark reads other than the new rows."""
+        matched = self._matched(keys, files, marks=marks)
+        if self.is_small:  # one task each, and no exchange of rows
+            matched, keys = matched.coalesce(1), keys.coalesce(1)
+        counts = [self._column("count(1) AS n"), self._column(f"count_if({_DELETES}) AS deleted")]
+        numbers = [self._bitmap(matched.col(_ROW)).alias("rows")] if marks else []
+        by_file = matched.groupBy(self._seq([matched.col(_FILE)])).agg(counts[0], self._seq([*counts[1:], *numbers]))
+        whole = keys.agg(counts[0], self._seq(counts[1:]))
+        of_file, of_none = [_FILE, "n", "deleted"], ["CAST(NULL AS STRING)", "n", "deleted"]
+        if marks:
+            of_file += ["rows.cardinality", "rows.bitmap"]
+            of_none += ["CAST(NULL AS BIGINT)", "CAST(NULL AS BINARY)"]
+        by_file, whole = by_file.selectExpr(self._seq(of_file)), whole.selectExpr(self._seq(of_none))
+        rows = by_file.union(whole).collectAsList()
+        read = sum(int(row.get(1)) for row in rows if row.isNullAt(0))
+        if read != self.new.count:
+            raise _lost(read, self.new.count, "read")
+        by_path = self.helper.generateCandidateFileMap(self.log.dataPath(), files)
+        return [self._match(by_path, row, marks=marks) for row in rows if not row.isNullAt(0)]
+
+    def _match(self, by_path: Any, row: Any, *, marks: bool) -> _Match:
+        path, rows, deleted = row.get(0), int(row.get(1)), int(row.get(2))
+        if marks and int(row.get(3)) != rows:
+            raise _lost(int(row.get(3)), rows, "found again")
+        file = self.helper.getTouchedFile(self.log.dataPath(), path, by_path)
+        remaining = _rows_of(file.numLogicalRecords()) - rows
+        return _Match(path, file, rows, deleted, remaining, row.get(4) if marks else None)
+
+    def _matched(self, keys: Any, files: Any, *, marks: bool) -> Any:
+        """Returns the rows of the table that go, by file and, with ``marks``, number in it."""
+        table = self._frame(files)
+        if self.new.ranges:  # Parquet's readers pass over parts of files
+            table = table.alias("t").filter(" AND ".join(self.new.ranges))
+        place = table.metadataColumn("_metadata")
+        places = [place.getField("file_path").alias(_FILE)]
+        if marks:  # Delta numbers the rows only of tables with deletion vectors
+            places.append(place.getField("row_index").alias(_ROW))
+        theirs = [table.col(quote(key)).alias(f"{_THEIRS}{i}") for i, key in enumerate(self.new.keys)]
+        same = " AND ".join(f"{_THEIRS}{i} = {_OURS}{i}" for i in range(len(self.new.keys)))
+        columns = [self._column(name) for name in (_DELETES, _FILE, *([_ROW] if marks else []))]
+        return table.select(self._seq([*theirs, *places])).join(keys, self._column(same)).select(self._seq(columns))
+
+    def _bitmap(self, numbers: Any) -> Any:
+        """Returns the column of Delta's aggregate that makes a deletion vector of numbers of rows."""
+        sql = self.jvm.view.org.apache.spark.sql
+        columns = scala_object(sql.classic, "ExpressionUtils")
+        portable = scala_object(sql.delta.deletionvectors, "RoaringBitmapArrayFormat").Portable()
+        aggregate = sql.catalyst.expressions.aggregation.BitmapAggregator(columns.expression(numbers), portable)
+        return columns.column(aggregate.toAggregateExpression())
+
+    def _mark(self, matches: Sequence[_Match]) -> list[Any]:
+        """Writes deletion vectors for the rows that go, with those that the files have already. Returns for each file
+        the action that removes it and the one that adds it again."""
+        delta = self.jvm.view.org.apache.spark.sql.delta
+        option, to_scala = self.jvm.view.scala.Option, self.jvm.view.scala.jdk.javaapi.CollectionConverters
+        whole = {file.path(): file for file in self._whole_files(matches)}
+        rows = self.jvm.view.java.util.ArrayList()
+        for one in matches:
+            vector = whole[one.file.path()].deletionVector()
+            before = option.empty() if vector is None else option.apply(vector.serializeToBase64())
+            rows.add(delta.commands.DeletionVectorData(one.path, before, one.bitmap, one.rows))
+        prefix = scala_object(delta.util, "Utils").getRandomPrefixLength(self.txn.metadata())
+        write = scala_object(delta.commands, "DeletionVectorWriter").createMapperToStoreDeletionVectors(
+            self.jvm.session, self.log.newDeltaHadoopConf(), self.log.dataPath(), prefix
+        )
+        written = from_scala(write.apply(to_scala.asScala(rows).iterator()).toVector())
+        vectors = {one.filePath(): one.deletionVector() for one in written}
+        pairs = [whole[one.file.path()].removeRows(vectors[one.path], True, True) for one in matches]
+        return [action for pair in pairs for action in (pair._2(), pair._1())]
+
+    def _whole_files(self, matches: Sequence[_Match]) -> Iterable[Any]:
+        """Returns the files with all their statistics, which Delta leaves out where it chooses files."""
+        if self.listed is not None:
+            return self.listed
+        files = self.txn.snapshot().allFiles()
+        paths = [self._functions.lit(one.file.path()) for one in matches]
+        found: Iterable[Any] = files.filter(files.col("path").isin(self._seq(paths))).collectAsList()
+        return found
+
+    def _write(self, keys: Any, rewritten: Sequence[_Match]) -> list[Any]:
+        """Writes the new rows, and those that stay of files that are rewritten. Raises RetryableError if other than
+        these were written."""
+        expected = self.new.upserts + sum(one.remaining for one in rewritten)
+        if not expected:
+            return []
+        columns = self._seq(self._column(quote(field.name)) for field in self.schema.fields)
+        rows = self.rows.filter(f"NOT ({self.new.is_delete})").select(columns)
+        if rewritten:
+            table = self._frame(self._seq(one.file for one in rewritten))
+            pairs = [table.col(quote(key)).equalTo(keys.col(f"{_OURS}{i}")) for i, key in enumerate(self.new.keys)]
+            same = functools.reduce(lambda left, right: getattr(left, "and")(right), pairs)
+            rows = table.join(keys, same, "left_anti").select(columns).union(rows)
+        if expected <= _FEW_ROWS:
+            rows = rows.coalesce(1)
+        added = from_scala(self.txn.writeFiles(rows))
+        written = sum(_rows_of(one.numPhysicalRecords()) for one in added)
+        if written != expected:
+            raise _lost(written, expected, "written")
+        return added
+
+    def _register(self, **values: int) -> None:
+        """Gives the commit the metrics of a MERGE."""
+        view = self.jvm.view
+        metrics = view.java.util.HashMap()
+        context = self.jvm.session.sparkContext()
+        for name, value in values.items():
+            metric = view.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
+            metric.set(value)
+            metrics.put(name, metric)
+        reflexive = scala_object(view.scala, "$less$colon$less").refl()
+        scala = view.scala.jdk.javaapi.CollectionConverters.asScala(metrics).toMap(reflexive)
+        self.txn.registerSQLMetrics(self.jvm.session, scala)
+
+    def _operation(self) -> Any:
+        """Returns the operation as a MERGE records it."""
+        operations, option = self.jvm.view.org.apache.spark.sql.delta, self.jvm.view.scala.Option
+        predicate = getattr(operations, "DeltaOperations$MergePredicate")
+        matched = [predicate(option.apply(f"({self.new.is_delete})"), "delete"), predicate(option.empty(), "update")]
+        inserted = [predicate(option.apply(f"(NOT ({self.new.is_delete}))"), "insert")]
+        none = option.empty()
+        merge = getattr(operations, "DeltaOperations$Merge")
+        return merge(none, none, none, none, self._seq(matched), self._seq(inserted), self._seq([]))
+
+    def _seq(self, items: Iterable[Any]) -> Any:
+        return scala_seq(self.jvm.view, items)
+
+    @property
+    def _functions(self) -> Any:
+        return self.jvm.view.org.apache.spark.sql.functions
+
+    def _column(self, text: str) -> Any:
+        """Returns the column of an SQL expression."""
+        return self._functions.expr(text)
+
+
+def _rows_of(number: Any) -> int:
+    """Returns what a file says of its number of rows. Raises _UnknownRowsError if it says nothing."""
+    if number.isEmpty():
+        raise _UnknownRowsError
+    return int(number.get())
+
+
+def _lost(found: int, expected: int, what: str) -> RetryableError:
+    return RetryableError(
+        f"Spark has {what} {found:,} of {expected:,} rows; nothing was committed", remedy="The batch is merged again."
+    )

@@ -1,0 +1,511 @@
+"""Spark sessions as the configuration asks: in this process, inside spark-submit, or on a Spark Connect server.
+
+Each process keeps one warm session for the following batches, and replaces it when its JVM has died.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import logging
+import os
+import queue
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdc.base.errors import CdcError, ConfigError, RetryableError
+from cdc.config.spark import FIXED_SETTINGS
+from cdc.lake.runtime import class_archive, driver, jars
+from cdc.lake.runtime.driver_jvm import DriverJvm, Gateway
+from cdc.lake.runtime.failures import first_line
+from cdc.lake.runtime.guard import is_connect, prove_guard
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cdc.config import SparkConfig
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+OLD_VERSIONS = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Setting: whether Delta refuses versions that are older than a table's retention of deleted files."""
+_RUNTIME = FIXED_SETTINGS | {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Changed rows come from immutable segments and are reduced in a total order. Reading them again gives the same
+    # rows, so Delta need not materialize them. The merge caches them itself. Delta forbids that because a cache does
+    # not pin the version of a Delta source; this source reads no Delta table.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
+    OLD_VERSIONS: "false",  # a version can be read as long as its files are there
+}
+
+APP_ID = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_QUICK_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Options of a JVM that ends before its slower compiler has paid off. That compiler has 240 MB for code, too."""
+_SMALL_COLLECTOR = " -XX:+UseSerialGC"
+"""The collector that needs the least memory; a JVM refuses to start with two."""
+
+_SHORT_BYTES = 128 << 20
+"""Merging so many bytes together does not take long enough for well compiled code."""
+
+_LOCAL_FILES = {
+    "spark.hadoop.fs.file.impl": "io.towpath.LocalFiles",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "io.towpath.LocalFiles$Context",
+}
+"""Hadoop's own classes start a process (chmod, readlink) for each file that they create or rename on a local disk."""
+
+_lock = threading.Lock()
+_warm: dict[str, WarmSession] = {}
+
+
+def in_process(config: SparkConfig) -> bool:
+    """Whether the driver runs in this process (a local master) rather than under spark-submit."""
+    return config.remote is None and config.master.startswith("local") and not config.master.startswith("local-")
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit has started this program, so that the program has its session."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def settings(config: SparkConfig) -> dict[str, str]:
+    """Returns all settings of a driver that this process starts or submits. ``spark.conf`` overrides each of them,
+    except for lists, which it adds to. Raises ConfigError, and what :func:`~cdc.lake.runtime.jars.of_session` raises.
+    """
+    values = dict(_DELTA) | dict(_RUNTIME)
+    # Spark's and the JVM's time zone must both be UTC: dates before 1970 depend on the latter.
+    log4j = Path(__file__).with_name("log4j2.properties")
+    values["spark.driver.extraJavaOptions"] = f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{log4j}"
+    values["spark.executor.extraJavaOptions"] = "-Duser.timezone=UTC"
+    values["spark.ui.showConsoleProgress"] = "false"
+    values["spark.pyspark.python"] = sys.executable
+    values["spark.python.daemon.module"] = "cdc.lake.rows.worker_daemon"
+    if in_process(config):
+        values |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "2g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(_cores(config.master)),
+        }
+    found = jars.of_session(config.conf, with_s3=config.lake is not None)
+    values["spark.jars"] = ",".join(found)
+    if in_process(config) and (on_driver := jars.of_driver(found)):
+        values["spark.driver.extraClassPath"] = os.pathsep.join(on_driver)
+        values |= _LOCAL_FILES
+    if config.lake is not None:
+        values |= config.lake.spark_settings()
+    return _merged(values, config.conf)
+
+
+_LISTS = {
+    "spark.sql.extensions": ",",
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+    "spark.driver.extraClassPath": os.pathsep,
+}
+"""Settings of which Spark takes several values, each with what separates them."""
+
+
+def _merged(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns ``conf`` over our settings. Lists keep our values, before those of ``conf``; ``spark.jars`` is ours."""
+    values = {**ours, **conf, "spark.jars": ours["spark.jars"]}
+    for key, separator in _LISTS.items():
+        given = conf.get(key, "").strip()
+        if given and key in ours and ours[key] not in given:
+            values[key] = f"{ours[key]}{separator}{given}"
+    if not values["spark.jars"]:
+        del values["spark.jars"]
+    return values
+
+
+def _cores(master: str) -> int:
+    inside = master.partition("[")[2].rstrip("]").partition(",")[0]
+    return int(inside) if inside.isdigit() else (os.cpu_count() or 2) if inside == "*" else 1
+
+
+class WarmSession:
+    """The session of this process, and the table sessions that were made from it."""
+
+    def __init__(self, spark: SparkSession, remote: str | None, *, is_short: bool = False) -> None:
+        self.spark = spark
+        self.tables = TableSessions(spark, remote)
+        self.is_short = is_short
+        """Its JVM compiles quickly, and not well."""
+        self.merged_bytes = 0
+        """The bytes of all batches that it was acquired for."""
+
+    def alive(self) -> bool:
+        """Whether the session can be used: its JVM or server still runs."""
+        try:
+            if is_connect(self.spark):
+                return bool(self.spark.version)
+            # Under spark-submit the JVM has started this process, not the other way round.
+            process = getattr(self.spark.sparkContext._gateway, "proc", None)
+            return (process is None or process.poll() is None) and self.spark.sparkContext._jsc is not None
+        except Exception as error:  # noqa: BLE001
+            logging.getLogger(__name__).debug("the session is broken: %s", error)
+            return False
+
+    def sessions_on_server(self) -> list[TableSession]:
+        """Returns the sessions on a Connect server; empty for a session of this process."""
+        return [TableSession(self.spark), *self.tables.sessions()] if is_connect(self.spark) else []
+
+
+def _key(config: SparkConfig) -> str:
+    return f"{config.remote or config.master} {sorted(config.conf.items())} {config.lake}"
+
+
+def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
+    """Returns the warm session of this process for these settings, and starts it if there is none.
+
+    ``batch_bytes``: the size of the batch that is merged; None: other work. A JVM that is started for a small batch
+    does not compile its code well, and is replaced once it is acquired for other work, or for more than 128 MiB
+    together. The size makes no difference if the options of Java name a level of compilation. Raises RetryableError if
+    Spark cannot be started or reached, ConfigError if it is not installed."""
+    key = _key(config)
+    with _lock:
+        found = _warm.get(key)
+        merged_bytes = (
+            sys.maxsize if batch_bytes is None else batch_bytes + (0 if found is None else found.merged_bytes)
+        )
+        is_short = merged_bytes <= _SHORT_BYTES and "TieredStopAtLevel" not in config.conf.get(_JAVA_OPTIONS, "")
+        if found is not None and found.alive() and (is_short or not found.is_short):
+            found.merged_bytes = merged_bytes
+            return found
+        discard()
+        if importlib.util.find_spec("pyspark") is None:
+            raise ConfigError("PySpark is not installed", place="spark", remedy="Install towpath[spark].")
+        if config.remote is not None:
+            from cdc.lake.runtime.connect_server import with_token
+
+            # At the interpreter's end gRPC's threads are gone, and closing a session would hang.
+            atexit.register(discard)
+            remote = with_token(config.remote)
+            found = WarmSession(_connect(config, remote), remote)
+        elif is_submitted():
+            found = WarmSession(_of_submit(), None)
+        else:
+            found = WarmSession(_start(config, is_short=is_short), None, is_short=is_short)
+        try:
+            prove_guard(found.spark, config)
+        except BaseException:
+            _warm[key] = found
+            discard()
+            raise
+        found.merged_bytes = merged_bytes
+        _warm[key] = found
+        return found
+
+
+def _of_submit() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    _quiet_python()
+    return SparkSession.builder.appName("towpath").getOrCreate()
+
+
+def _start(config: SparkConfig, *, is_short: bool) -> SparkSession:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    _quiet_python()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = worker_path()
+    conf = SparkConf(loadDefaults=False).setAppName("towpath").setMaster(config.master)
+    values = settings(config)
+    if is_short:
+        values[_JAVA_OPTIONS] = short_options(values[_JAVA_OPTIONS])
+    archive = class_archive.add_archive(values)
+    conf.setAll(list(values.items()))
+    try:
+        driver.start(conf)
+        spark = SparkSession.builder.getOrCreate()
+        if archive is not None:
+            jvm: Any = spark._jvm
+            jvm.io.towpath.ClassArchive.writeAtExit(str(archive.folder), archive.digest)
+        return spark
+    except CdcError:
+        raise
+    except Exception as error:
+        discard()
+        raise RetryableError(
+            f"Spark could not be started: {first_line(error)}",
+            place=f"spark.master {config.master}",
+            remedy="Check that Java 17 or 21 is installed, and spark.conf.",
+        ) from error
+
+
+def short_options(given: str) -> str:
+    """Returns the options of a JVM for a small batch: those that are given, a quick compiler, and the collector that
+    needs the least memory unless another one is chosen."""
+    is_chosen = re.search(r"-XX:\+Use\w+GC\b", given)
+    return f"{given}{_QUICK_COMPILER}{'' if is_chosen else _SMALL_COLLECTOR}"
+
+
+def _connect(config: SparkConfig, remote: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    _quiet_python()
+    try:
+        session = SparkSession.builder.remote(remote).create()
+        for key, value in (_RUNTIME | config.conf).items():
+            if key in _RUNTIME or key.startswith(("spark.sql.", "spark.databricks.")):
+                _set_there(session, key, value, config)
+        _ = session.version
+        return session
+    except CdcError:
+        driver.ignore_errors(session.stop)  # else the interpreter would not end
+        discard()
+        raise
+    except Exception as error:
+        discard()
+        raise RetryableError(
+            f"the Spark Connect server does not answer: {first_line(error)}",
+            place=f"spark.remote {config.remote_address}",
+            remedy="Start it with Delta's jars, extension and catalog, or correct spark.remote.",
+        ) from error
+
+
+def _set_there(session: SparkSession, key: str, value: str, config: SparkConfig) -> None:
+    """Sets a setting of a session on a Connect server. Raises ConfigError if it is one that the server was started
+    with, and has another value there."""
+    try:
+        session.conf.set(key, value)
+    except Exception as error:
+        if "CANNOT_MODIFY_STATIC_CONFIG" not in str(error):
+            raise
+        there = session.conf.get(key, None) or ""
+        if there.removeprefix("file:") != value.removeprefix("file:"):  # Spark shows folders as URIs
+            raise ConfigError(
+                f"the Spark Connect server was started with {key}={there}, and spark.conf says {value}",
+                place=f"spark.remote {config.remote_address}",
+                remedy=f"Start the server with this setting (`cdc spark start` does), or remove {key}.",
+            ) from None
+
+
+def worker_path() -> str:
+    """Returns the PYTHONPATH of Python workers, with the checkout that towpath runs from, if it runs from one."""
+    root = str(Path(__file__).resolve().parents[3])
+    given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if root not in given and "site-packages" not in root:
+        given.insert(0, root)
+    return os.pathsep.join(given)
+
+
+def _quiet_python() -> None:
+    """Silences loggers of PySpark: it logs each failed query as JSON, which the errors of Towpath summarise."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_from_py4j)  # adding it again has no effect
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    """Filters out records of Py4J, which logs each call that a dead JVM does not answer, with a traceback."""
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+
+def discard() -> None:
+    """Ends every session of this process: stops those on a Connect server, and kills the JVM that was started here."""
+    for warm in _warm.values():
+        warm.tables.close()
+        if is_connect(warm.spark):
+            driver.ignore_errors(warm.spark.stop)
+    _warm.clear()
+    # A session on a Connect server sets this variable, which prevents the start of a local session.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    if "pyspark" in sys.modules:
+        driver.kill()
+
+
+_INTERRUPT_S = 5.0
+"""How long to wait for a Connect server that is asked to interrupt statements."""
+
+
+def interrupt() -> None:
+    """Interrupts all statements that this process runs on a Connect server. Safe in signal handlers. Returns within
+    :data:`_INTERRUPT_S`, whether the server answers or not.
+
+    Each session of this process is interrupted as a whole: tags belong to threads, and no other process uses these
+    sessions. Threads of their own do it, since a signal may have come in the middle of a request.
+    """
+    found = [one for warm in list(_warm.values()) for one in warm.sessions_on_server()]
+    threads = [threading.Thread(target=one.interrupt, name="interrupt", daemon=True) for one in found]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + _INTERRUPT_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+@contextmanager
+def setting_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Gives settings of the session these values inside the block."""
+    before = {name: spark.conf.get(name, None) for name in values}
+    try:
+        for name, value in values.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value_before in before.items():
+            if value_before is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value_before)
+
+
+@contextmanager
+def transaction(spark: SparkSession, application_id: str, seq: int, metadata: str) -> Iterator[None]:
+    """Lets the commits of the statements in the block carry an applied position and user metadata, the latter as the
+    value of a setting. A statement is skipped if the table has the position already."""
+    spark.conf.set(APP_ID, application_id)
+    spark.conf.set(VERSION, str(seq))
+    spark.conf.set(METADATA, metadata)
+    try:
+        yield
+    finally:
+        forget_transaction(spark)
+
+
+@contextmanager
+def on_demand(sessions: TableSessions | Callable[[], TableSessions]) -> Iterator[Callable[[], TableSession]]:
+    """Yields a function that lends one session until the end of the block, from its first call on."""
+    with ExitStack() as stack:
+
+        @cache
+        def lend() -> TableSession:
+            pool = sessions if isinstance(sessions, TableSessions) else sessions()
+            return stack.enter_context(pool.one())
+
+        yield lend
+
+
+@contextmanager
+def view_of(rows: DataFrame) -> Iterator[str]:
+    """Yields the name of a temporary view of these rows."""
+    view = f"towpath_rows_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(view)
+    try:
+        yield view
+    finally:
+        rows.sparkSession.catalog.dropTempView(view)
+
+
+def forget_transaction(spark: SparkSession) -> None:
+    """Removes the settings that belong to one statement, so that no other statement carries its version."""
+    for key in (APP_ID, VERSION, METADATA):
+        spark.conf.unset(key)
+
+
+class TableSession:
+    """A session for one table at a time, because the transaction settings belong to the session."""
+
+    def __init__(self, spark: SparkSession, gateway: Gateway | None = None) -> None:
+        self.spark = spark
+        self._gateway = gateway
+
+    def jvm(self) -> AbstractContextManager[DriverJvm | None]:
+        """Yields the driver's JVM; None if it is that of a Connect server which is not at hand."""
+        if not is_connect(self.spark):
+            return nullcontext(DriverJvm.of(self.spark))
+        return nullcontext() if self._gateway is None else self._gateway.jvm(self.spark)
+
+    def interrupt(self) -> None:
+        """Interrupts what runs in the session, on a Connect server."""
+        gateway = self._gateway
+        if gateway is not None:
+            driver.ignore_errors(lambda: gateway.cancel(self.spark))
+        driver.ignore_errors(self.spark.interruptAll)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all tasks run in a JVM of this machine, which sees its files."""
+        if is_connect(self.spark):
+            return False
+        master = self.spark.sparkContext.master or ""
+        return master == "local" or master.startswith("local[")
+
+    def observation(self) -> Any:
+        """Returns a new ``Observation`` for this session's DataFrames."""
+        if is_connect(self.spark):
+            from pyspark.sql.connect.observation import Observation as OfConnect
+
+            return OfConnect()
+        from pyspark.sql import Observation
+
+        return Observation()
+
+
+class TableSessions:
+    """A pool of sessions for tables that are merged in parallel; returned ones serve the next table and the next
+    batch."""
+
+    def __init__(self, spark: SparkSession, remote: str | None) -> None:
+        self._parent = spark
+        self._remote = remote
+        self._gateway: Gateway | None = None
+        if remote is not None:
+            from cdc.lake.runtime.connect_server import gateway_of
+
+            self._gateway = gateway_of(remote, spark)
+        self._idle: queue.SimpleQueue[TableSession] = queue.SimpleQueue()
+        self._made: list[TableSession] = []
+
+    @cached_property
+    def _settings(self) -> dict[str, str]:
+        """The settings of the parent on a Connect server, each of which takes a request."""
+        return {key: str(self._parent.conf.get(key)) for key in _RUNTIME}
+
+    @contextmanager
+    def one(self) -> Iterator[TableSession]:
+        """Lends a session for the duration of the block; its transaction settings are removed afterwards."""
+        try:
+            session = self._idle.get_nowait()
+        except queue.Empty:
+            session = self._new()
+        try:
+            yield session
+        finally:
+            driver.ignore_errors(lambda: forget_transaction(session.spark))
+            self._idle.put(session)
+
+    def _new(self) -> TableSession:
+        if self._remote is not None:
+            from pyspark.sql import SparkSession
+
+            spark: Any = SparkSession.builder.remote(self._remote).create()
+            for key, value in self._settings.items():
+                spark.conf.set(key, value)
+        else:
+            spark = self._parent.newSession()
+        session = TableSession(spark, self._gateway)
+        self._made.append(session)
+        return session
+
+    def sessions(self) -> list[TableSession]:
+        """Returns the sessions that were made, lent or idle."""
+        return [*self._made]
+
+    def close(self) -> None:
+        """Ends the sessions on a Connect server; those of this process end with their parent."""
+        for session in self._made:
+            if is_connect(session.spark):
+                driver.ignore_errors(session.spark.stop)
+        self._made.clear()
+        self._idle = queue.SimpleQueue()
