@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from cdc.canal import packets as p
-from cdc.canal.fields import data, number, signed
-from cdc.canal.fields import fields as fields_of
+from cdc.canal.fields import data, number
+from cdc.canal.messages import Messages, parsed
 from cdc.testing.servers import HOST
 
 _CLIENT_ID: Final = "1002"
@@ -42,9 +42,8 @@ def record(port: int, destination: str, fetch_size: int, answers: int, file: Pat
         while found < answers:
             connection.sendall(p.framed(p.GET, named + number(3, fetch_size)))
             frame = _receive(connection)
-            batch = dict(fields_of(p.parse_packet(frame, len(frame)).body)).get(1)
-            assert isinstance(batch, int)
-            if signed(batch) == p.NO_BATCH:
+            batch = parsed(Messages, p.parse_packet(frame, len(frame)).body).batch_id
+            if batch == p.NO_BATCH:
                 break
             out.write(len(frame).to_bytes(4, "big") + frame)
             found += 1

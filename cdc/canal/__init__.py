@@ -2,8 +2,9 @@
 
 ``tables`` describes a table's columns to the kernels, ``texts`` has values whose text a conversion makes,
 ``statements`` writes the entries of statements, and ``encoder`` turns byte ranges of segments into entries. ``packets``
-has the packets that frame them, ``fields`` the protobuf encoding of both, ``filters`` the filter expressions, ``zones``
-the offsets of time zones. ``canal.proto`` defines all messages.
+has the packets that frame them, ``fields`` the encoding of single fields, ``filters`` the filter expressions, ``zones``
+the offsets of time zones. ``canal.proto`` defines all messages; ``messages`` reads them with the library protobuf,
+which the extras ``server`` and ``kafka`` bring.
 
 The server imports it; it imports the decoder, and knows no network. It promises that an entry has the fields and texts
 that Canal's own server gives it, apart from the differences listed in ``docs/formats/canal.md``.

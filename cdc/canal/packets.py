@@ -9,7 +9,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.canal.fields import MalformedError, data, fields, number, signed, varint
+from cdc.canal.fields import number, varint
+from cdc.canal.messages import Ack, ClientAck, ClientAuth, Get, Handshake, MalformedError, Packet, Sub, parsed
 
 HANDSHAKE, CLIENT_AUTHENTICATION, ACK, SUBSCRIPTION, UNSUBSCRIPTION, GET, MESSAGES, CLIENT_ACK = range(1, 9)
 HEARTBEAT, CLIENT_ROLLBACK = 11, 12
@@ -22,30 +23,18 @@ BAD_REQUEST, MISSING_FIELD, MISSING_BATCH = 400, 401, 402
 NO_BATCH: Final = -1
 """The id of an answer without entries."""
 SEED_BYTES = 8
-_VERSION = number(2, 1)
+_HEAD = number(2, 1) + number(3, MESSAGES)  # version and type
 _UNIT_S = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)
-
-
-@dataclass(frozen=True)
-class Packet:
-    """A packet from a client."""
-
-    type: int
-    body: bytes
-    compression: int = PLAIN
 
 
 def parse_packet(frame: bytes, most_bytes: int) -> Packet:
     """Parses a packet and unpacks its body, which has at most ``most_bytes``. Raises MalformedError."""
-    found = dict(fields(frame))
-    kind, compression, body = found.get(3, 0), found.get(4, 0), found.get(5, b"")
-    if not isinstance(kind, int) or not isinstance(compression, int) or not isinstance(body, bytes):
-        raise MalformedError("a field of the packet has another type")
-    if compression in (ZLIB, GZIP):
-        body = _inflated(body, compression, most_bytes)
-    elif compression not in (PLAIN, NONE):
-        raise MalformedError(f"the packet is compressed by method {compression}, which is not supported")
-    return Packet(kind, body, compression)
+    packet = parsed(Packet, frame)
+    if packet.compression in (ZLIB, GZIP):
+        packet.body = _inflated(packet.body, packet.compression, most_bytes)
+    elif packet.compression not in (PLAIN, NONE):
+        raise MalformedError(f"the packet is compressed by method {packet.compression}, which is not supported")
+    return packet
 
 
 def _inflated(body: bytes, compression: int, most_bytes: int) -> bytes:
@@ -77,26 +66,25 @@ class Request:
 
 def parse_request(packet: Packet) -> Request:
     """Parses the body of a packet. Raises MalformedError."""
-    found = dict(fields(packet.body))
     if packet.type == CLIENT_AUTHENTICATION:
+        login = parsed(ClientAuth, packet.body)
         return Request(
-            user=_text(found, 1),
-            password=_bytes(found, 2),
-            read_timeout_ms=_int(found, 3),
-            destination=_text(found, 5),
-            client_id=_text(found, 6),
-            filter=_text(found, 7),
+            login.destination,
+            login.client_id,
+            login.filter,
+            user=login.username,
+            password=login.password,
+            read_timeout_ms=login.net_read_timeout,
         )
-    named = {"destination": _text(found, 1), "client_id": _text(found, 2)}
     if packet.type in (SUBSCRIPTION, UNSUBSCRIPTION):
-        return Request(**named, filter=_text(found, 7))  # type: ignore[arg-type]
+        sub = parsed(Sub, packet.body)
+        return Request(sub.destination, sub.client_id, sub.filter)
     if packet.type == GET:
-        return Request(
-            **named,  # type: ignore[arg-type]
-            fetch_size=_int(found, 3),
-            timeout_s=_seconds(_int(found, 4) if 4 in found else -1, _int(found, 5)),
-        )
-    return Request(**named, batch=_int(found, 3))  # type: ignore[arg-type]
+        get = parsed(Get, packet.body)
+        timeout_s = _seconds(get.timeout if get.HasField("timeout") else -1, get.unit)
+        return Request(get.destination, get.client_id, fetch_size=get.fetch_size, timeout_s=timeout_s)
+    ack = parsed(ClientAck, packet.body)
+    return Request(ack.destination, ack.client_id, batch=ack.batch_id)
 
 
 def _seconds(timeout: int, unit: int) -> float:
@@ -107,53 +95,32 @@ def _seconds(timeout: int, unit: int) -> float:
     return timeout * _UNIT_S[unit]
 
 
-def _int(found: dict[int, int | bytes], field: int) -> int:
-    value = found.get(field, 0)
-    if not isinstance(value, int):
-        raise MalformedError(f"field {field} is not a number")
-    return signed(value)
-
-
-def _bytes(found: dict[int, int | bytes], field: int) -> bytes:
-    value = found.get(field, b"")
-    if not isinstance(value, bytes):
-        raise MalformedError(f"field {field} is not a text")
-    return value
-
-
-def _text(found: dict[int, int | bytes], field: int) -> str:
-    try:
-        return _bytes(found, field).decode()
-    except UnicodeDecodeError:
-        raise MalformedError(f"field {field} is not UTF-8") from None
-
-
 # --- answers
 
 
-def framed(kind: int, body: bytes) -> bytes:
+def framed(kind: int, body: bytes, compression: int = PLAIN) -> bytes:
     """A packet with its length."""
-    packet = _VERSION + number(3, kind) + data(5, body)
+    packet: bytes = Packet(version=1, type=kind, compression=compression, body=body).SerializeToString()
     return len(packet).to_bytes(4, "big") + packet
 
 
 def handshake(seed: bytes) -> bytes:
-    return framed(HANDSHAKE, data(2, seed))
+    return framed(HANDSHAKE, Handshake(seeds=seed).SerializeToString())
 
 
 def acknowledged() -> bytes:
-    return framed(ACK, number(1, 0, always=True))
+    return refused(0, "")
 
 
 def refused(code: int, message: str) -> bytes:
-    return framed(ACK, number(1, code, always=True) + data(2, message))
+    return framed(ACK, Ack(error_code=code, error_message=message).SerializeToString())
 
 
 def messages_head(batch: int, size: int) -> bytes:
     """The part of a ``MESSAGES`` packet that comes before ``size`` bytes of entries, with the frame's length."""
     ids = number(1, batch, always=True)
     body = varint(5 << 3 | 2) + varint(len(ids) + size) + ids
-    packet = _VERSION + number(3, MESSAGES) + body
+    packet = _HEAD + body
     return (len(packet) + size).to_bytes(4, "big") + packet
 
 
@@ -161,8 +128,7 @@ def compressed_messages(batch: int, entries: bytes, compression: int) -> bytes:
     """A ``MESSAGES`` packet whose body is compressed."""
     body = number(1, batch, always=True) + entries
     packed = gzip.compress(body, 1, mtime=0) if compression == GZIP else zlib.compress(body, 1)
-    packet = _VERSION + number(3, MESSAGES) + number(4, compression) + data(5, packed)
-    return len(packet).to_bytes(4, "big") + packet
+    return framed(MESSAGES, packed, compression)
 
 
 # --- the password

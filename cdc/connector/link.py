@@ -6,15 +6,17 @@ import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from cdc.base.addresses import Address
 from cdc.base.errors import ConfigError, PeerUnavailableError, UsageError
 from cdc.canal import packets as p
-from cdc.canal.fields import MalformedError, data, fields, number
+from cdc.canal.messages import Ack, ClientAck, ClientAuth, Get, Handshake, MalformedError, Message, Sub, parsed
 from cdc.connector.base import EMPTY, Batch
 from cdc.connector.entries import parse_messages
 from cdc.wire.sockets import DEAD_PEER
 
+_M = TypeVar("_M", bound="Message")
 _MOST_BYTES, _MOST_GREETING_BYTES = (1 << 31) - 1, 1 << 16
 _RECEIVE_BYTES = 1 << 20
 _MILLISECONDS = 2
@@ -49,7 +51,6 @@ class Link:
         """Raises LostError, and ConfigError if the server refuses the login."""
         self.address = address
         self._login = login
-        self._named = data(1, login.destination) + data(2, str(login.client_id))
         self.unanswered = False
         """Whether an ack or a rollback was sent after the last answer: an error packet may be about it."""
         self.doubtful = False
@@ -80,11 +81,11 @@ class Link:
         kind, body = self._receive(login.connect_timeout_s, _MOST_GREETING_BYTES)
         if kind == p.ACK:  # the server is full
             raise LostError(_error_of(body) or "the server greets with an ack")
-        seed = dict(self._fields(body)).get(2, b"")
-        if kind != p.HANDSHAKE or not isinstance(seed, bytes):
+        if kind != p.HANDSHAKE:
             raise LostError("it does not greet as a server of Canal's protocol")
+        seed = _message(Handshake, body).seeds
         secret = b"" if login.password is None else p.scramble(login.password, seed)
-        self._send(p.CLIENT_AUTHENTICATION, data(1, login.user) + data(2, secret))
+        self._send(p.CLIENT_AUTHENTICATION, ClientAuth(username=login.user, password=secret).SerializeToString())
         try:
             self._expect_ack()
         except RefusedError as error:
@@ -96,20 +97,18 @@ class Link:
 
     def subscribe(self, table_filter: str) -> None:
         """Raises RefusedError, LostError."""
-        self._send(p.SUBSCRIPTION, self._named + data(7, table_filter))
+        self._send(p.SUBSCRIPTION, self._named(Sub, filter=table_filter))
         self._expect_ack()
 
     def unsubscribe(self) -> None:
         """Raises RefusedError, LostError."""
-        self._send(p.UNSUBSCRIPTION, self._named)
+        self._send(p.UNSUBSCRIPTION, self._named(Sub))
         self._expect_ack()
 
     def get(self, size: int, timeout_s: float | None) -> Batch:
         """Raises RefusedError, LostError."""
-        wait = number(4, -1) + number(5, -1)
-        if timeout_s is not None:
-            wait = number(4, max(1, round(timeout_s * 1000)), always=True) + number(5, _MILLISECONDS)
-        self._send(p.GET, self._named + number(3, size) + wait)
+        timeout, unit = (-1, -1) if timeout_s is None else (max(1, round(timeout_s * 1000)), _MILLISECONDS)
+        self._send(p.GET, self._named(Get, fetch_size=size, timeout=timeout, unit=unit))
         kind, body = self._receive(self._login.answer_timeout_s + (timeout_s or 0))
         if kind == p.ACK:
             raise RefusedError(_error_of(body) or "the server answers a get with an ack")
@@ -121,12 +120,12 @@ class Link:
 
     def ack(self, batch: int) -> None:
         """Sends an ack, which a server answers only if it is an error. Raises LostError."""
-        self._send(p.CLIENT_ACK, self._named + number(3, batch))
+        self._send(p.CLIENT_ACK, self._named(ClientAck, batch_id=batch))
         self.unanswered = self.doubtful = True
 
     def rollback(self, batch: int) -> None:
         """Sends a rollback, likewise; 0: of all."""
-        self._send(p.CLIENT_ROLLBACK, self._named + number(3, batch))
+        self._send(p.CLIENT_ROLLBACK, self._named(ClientAck, batch_id=batch))
         self.unanswered = True
         self.doubtful = self.doubtful or batch != 0
 
@@ -153,6 +152,14 @@ class Link:
         self._socket.close()
 
     # --- packets
+
+    def _named(self, kind: type[Message], **fields: Any) -> bytes:
+        """Returns a request of this client id."""
+        login = self._login
+        request: bytes = kind(
+            destination=login.destination, client_id=str(login.client_id), **fields
+        ).SerializeToString()
+        return request
 
     def _send(self, kind: int, body: bytes) -> None:
         try:
@@ -199,23 +206,18 @@ class Link:
             size -= len(part)
         return b"".join(parts)
 
-    def _fields(self, body: bytes) -> list[tuple[int, int | bytes]]:
-        try:
-            return list(fields(body))
-        except MalformedError as error:
-            raise LostError(f"it sends what is no message: {error}") from None
+
+def _message(kind: type[_M], body: bytes) -> _M:
+    try:
+        return parsed(kind, body)
+    except MalformedError as error:
+        raise LostError(f"it sends what is no message: {error}") from None
 
 
 def _error_of(body: bytes) -> str | None:
     """Returns the text of an ``Ack`` with an error; None if it has none."""
-    try:
-        found = dict(fields(body))
-    except MalformedError as error:
-        raise LostError(f"it sends what is no message: {error}") from None
-    if not found.get(1, 0):
-        return None
-    text = found.get(2, b"")
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) and text else f"error {found[1]!r}"
+    ack = _message(Ack, body)
+    return (ack.error_message or f"error {ack.error_code}") if ack.error_code else None
 
 
 def unavailable(place: str, lost: LostError) -> PeerUnavailableError:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import cdc
 from cdc.base.errors import UnsupportedTypeError
 from cdc.binlog.sql.schemas import quoted_members
-from cdc.canal.fields import fields
+from cdc.canal.messages import Column, Header, RowChange, parsed
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import texts as t
 from cdc.mq.kernels.words import WORDS
@@ -36,14 +36,6 @@ class MessageOptions:
     tombstones: bool = True
 
 
-@dataclass(frozen=True)
-class _Column:
-    index: int
-    name: str
-    is_key: bool
-    mysql_type: str
-
-
 @dataclass
 class DefinitionSet:
     """The definitions that were met. ``arrays`` are for the kernels, and change with each new one."""
@@ -52,7 +44,7 @@ class DefinitionSet:
     names: list[str] = field(default_factory=list)
     """``db.table`` of each."""
     topics: list[str] = field(default_factory=list)
-    columns: list[tuple[_Column, ...]] = field(default_factory=list)
+    columns: list[tuple[Column, ...]] = field(default_factory=list)
     most_columns: int = 1
 
     def __post_init__(self) -> None:
@@ -71,18 +63,15 @@ class DefinitionSet:
         """
         hashes = self.arrays.hashes[-1]
         start, size = int(entry[r.E_NAME]), int(entry[r.E_NAME_SIZE])
-        names = dict(fields(raw[start : start + size].tobytes()))
-        database, table = (_text(names.get(number, b"")) for number in (8, 9))
+        names = parsed(Header, raw[start : start + size].tobytes())
         rows = raw[int(entry[r.E_ROWS]) : int(entry[r.E_ROWS_END])].tobytes()
-        first = next(value for number, value in fields(rows) if number == 12)
-        assert isinstance(first, bytes)
-        wanted = 1 if int(entry[r.E_CHANGE]) == r.DELETE else 2
-        columns = tuple(_column(value) for number, value in fields(first) if number == wanted)
-        self._add(database, table, columns)
+        first = parsed(RowChange, rows).row_datas[0]
+        columns = first.before_columns if int(entry[r.E_CHANGE]) == r.DELETE else first.after_columns
+        self._add(names.schema_name, names.table_name, tuple(columns))
         self._hashes.append((int(hashes[0]), int(hashes[1])))
         self._refresh()
 
-    def _add(self, database: str, table: str, columns: tuple[_Column, ...]) -> None:
+    def _add(self, database: str, table: str, columns: tuple[Column, ...]) -> None:
         options, rules, name = self.options, self.options.rules, f"{database}.{table}"
         topic = rules.topic_of(database, table)
         hashing = rules.hashing_of(database, table)
@@ -130,7 +119,7 @@ class DefinitionSet:
         self.most_columns = max(self.most_columns, count)
 
     def _texts(
-        self, database: str, table: str, columns: tuple[_Column, ...]
+        self, database: str, table: str, columns: tuple[Column, ...]
     ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
         """The fixed parts of the table's messages: see the kernels for what is between them."""
 
@@ -161,7 +150,7 @@ class DefinitionSet:
             nothing,
         )
 
-    def _code(self, table: str, column: _Column) -> tuple[int, int, int]:
+    def _code(self, table: str, column: Column) -> tuple[int, int, int]:
         """How a column's text becomes Debezium's value, and what that needs."""
         kind = column.mysql_type.lower()
         word = re.match(r"[a-z0-9_ ]*?(?=[( ]|$)", kind)
@@ -243,19 +232,6 @@ _CODES: dict[str, int] = {
         t.GEOMETRY,
     ),
 }
-
-
-def _column(value: int | bytes) -> _Column:
-    assert isinstance(value, bytes)
-    found = dict(fields(value))
-    index, key = found.get(1, 0), found.get(4, 0)
-    assert isinstance(index, int) and isinstance(key, int)
-    return _Column(index, _text(found.get(3, b"")), bool(key), _text(found.get(10, b"")))
-
-
-def _text(value: int | bytes) -> str:
-    assert isinstance(value, bytes)
-    return value.decode()
 
 
 def _json(value: object) -> str:

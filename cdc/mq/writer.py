@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from cdc.base.errors import UnsupportedError
 from cdc.canal.encoder import MOST_OUT_BYTES
-from cdc.canal.fields import data, fields, number
+from cdc.canal.fields import data, number
+from cdc.canal.messages import EventType, Header, RowChange, parsed
+from cdc.canal.statements import INSERT, XA_ROLLBACK
 from cdc.mq.definitions import DefinitionSet, MessageOptions
 from cdc.mq.kernels import messages as m
 from cdc.mq.kernels import rows as r
@@ -29,22 +31,7 @@ _FORMS = {"canal-json": m.FLAT, "canal-protobuf": m.RAW, "debezium-json": m.ENVE
 _FIRST_OUT_BYTES = 4 << 20
 _MOST_MESSAGES = 1 << 14
 _FIRST_ROWS = 1 << 14
-_TYPES = {
-    1: "INSERT",
-    2: "UPDATE",
-    3: "DELETE",
-    4: "CREATE",
-    5: "ALTER",
-    6: "ERASE",
-    7: "QUERY",
-    8: "TRUNCATE",
-    9: "RENAME",
-    10: "CINDEX",
-    11: "DINDEX",
-    12: "GTID",
-    13: "XACOMMIT",
-    14: "XAROLLBACK",
-}
+_TYPES = {value: name for name, value in EventType.items() if INSERT <= value <= XA_ROLLBACK}
 _PACKET_HEAD = number(2, 1) + number(3, 7)  # version and MESSAGES
 _MESSAGE_ROOM = 64
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
@@ -186,9 +173,9 @@ class MessageWriter:
         if not self._with_ddl:
             return None
         entry = self._entry
-        header = dict(fields(_part(taken, entry, r.E_HEADER)))
-        value = dict(fields(_part(taken, entry, r.E_VALUE)))
-        database, table = _text(header.get(8)), _text(header.get(9))
+        header = parsed(Header, _part(taken, entry, r.E_HEADER))
+        value = parsed(RowChange, _part(taken, entry, r.E_VALUE))
+        database, table = header.schema_name, header.table_name
         topic = self.options.rules.topic_of(database, table)
         partition = 0 if self.options.rules.partition_hash is not None else self.options.rules.partition
         name, pos = f"{database}.{table}", int(entry[r.E_POS])
@@ -199,13 +186,13 @@ class MessageWriter:
             "data": None,
             "database": database,
             "es": int(entry[r.E_TIME]),
-            "gtid": _text(header.get(13)),
+            "gtid": header.gtid,
             "id": batch,
-            "isDdl": bool(value.get(10, 0)),
+            "isDdl": value.is_ddl,
             "mysqlType": None,
             "old": None,
             "pkNames": None,
-            "sql": _text(value.get(11)),
+            "sql": value.sql,
             "sqlType": None,
             "table": table,
             "ts": time.time_ns() // 1_000_000,
@@ -234,8 +221,8 @@ class MessageWriter:
 
     def _place(self, taken: Taken) -> str:
         start, size = int(self._entry[r.E_NAME]), int(self._entry[r.E_NAME_SIZE])
-        names = dict(fields(taken.out[start : start + size].tobytes()))
-        return f"table {_text(names.get(8))}.{_text(names.get(9))}, position {int(self._entry[r.E_POS])}"
+        names = parsed(Header, taken.out[start : start + size].tobytes())
+        return f"table {names.schema_name}.{names.table_name}, position {int(self._entry[r.E_POS])}"
 
 
 def packet(batch: int, entries: bytes) -> bytes:
@@ -245,10 +232,6 @@ def packet(batch: int, entries: bytes) -> bytes:
 
 def _part(taken: Taken, entry: Longs, what: int) -> bytes:
     return taken.out[int(entry[what]) : int(entry[what] + entry[what + 1])].tobytes()
-
-
-def _text(value: int | bytes | None) -> str:
-    return value.decode() if isinstance(value, bytes) else ""
 
 
 __all__ = ["Message", "MessageWriter", "packet"]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from cdc.base.errors import CdcError, NotLeaderError, UsageError
 from cdc.base.log import get_logger
 from cdc.canal import packets as p
-from cdc.canal.fields import MalformedError, number
 from cdc.canal.filters import table_pattern
-from cdc.canal.packets import Packet, Request, parse_packet, parse_request
+from cdc.canal.messages import MalformedError, Messages, Packet
+from cdc.canal.packets import Request, parse_packet, parse_request
 
 if TYPE_CHECKING:
     from cdc.canal.encoder import Taken
@@ -293,7 +293,7 @@ class Connection:
             await self._clients.wait_for_growth(request.destination, version, min(left_s, _POLL_S))
 
 
-_NOTHING = number(1, p.NO_BATCH)
+_NOTHING: bytes = Messages(batch_id=p.NO_BATCH).SerializeToString()
 _OPERATIONS = {
     p.CLIENT_AUTHENTICATION: "canal-login",
     p.SUBSCRIPTION: "canal-subscribe",

@@ -64,7 +64,6 @@ def test_a_frame_of_an_impossible_size_ends_the_connection(port: int, size: int)
         number(3, p.GET) + number(4, p.ZLIB) + data(5, b"no zlib"),
         number(3, p.GET) + number(4, p.ZLIB) + data(5, zlib.compress(bytes(1 << 24))),
         data(3, b"type") + data(5, b""),
-        number(3, p.CLIENT_AUTHENTICATION) + number(5, 7),
     ],
 )
 def test_what_is_no_packet_ends_the_connection_with_an_error(port: int, frame: bytes) -> None:
@@ -73,6 +72,14 @@ def test_what_is_no_packet_ends_the_connection_with_an_error(port: int, frame: b
         with pytest.raises(CanalRefusedError):
             client.expect_ack()
         assert is_closed(client.socket)
+
+
+def test_a_field_of_another_type_counts_as_absent(port: int) -> None:
+    """As everywhere in protobuf. A login without a body is one of nobody, which this server admits."""
+    with RawClient(port) as client:
+        frame = number(3, p.CLIENT_AUTHENTICATION) + number(5, 7)
+        client.socket.sendall(len(frame).to_bytes(4, "big") + frame)
+        client.expect_ack()
 
 
 def test_random_bytes(port: int) -> None:
