@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 
-from cdc.airflow import xcom
 from cdc.airflow.compat import AirflowFailException
 from cdc.base.errors import TablesLeftOutError
 from cdc.config import DestinationConfig, load
+from cdc.lake import pipeline
 
 
 class DestinationOperator(BaseOperator):
@@ -52,6 +52,6 @@ class BatchOperator(DestinationOperator):
         """Names the parked tables in the log. Raises AirflowFailException if ``apply.on_parked`` says so: another try
         of the task would not help, and the next run tries the tables again."""
         try:
-            xcom.pipeline().require_none_left_out(config, self.log.warning)
+            pipeline.require_none_left_out(config, self.log.warning)
         except TablesLeftOutError as error:
             raise AirflowFailException(str(error)) from error

@@ -19,6 +19,7 @@ from cdc.airflow.triggers import TowpathBatchTrigger
 from cdc.base.units import iso_time
 from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
 from cdc.lake.runs import Merged, Run, RunListener
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class TowpathFetchOperator(BatchOperator):
             if self.deferrable:
                 self._wait_for_turn(config, until, deadline)
             # Waiting would cost a slot of the worker, and the schedule brings the next run anyway.
-            lease = xcom.pipeline().fetch(config, self._owner, until, 0.0 if until is None else None)
+            lease = pipeline.fetch(config, self._owner, until, 0.0 if until is None else None)
             if lease is None:
-                xcom.pipeline().retry_parked(config)
+                pipeline.retry_parked(config)
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
             tell(config, RunStats(), succeeded=True)
@@ -76,7 +77,7 @@ class TowpathFetchOperator(BatchOperator):
 
     def _wait_for_turn(self, config: DestinationConfig, until: datetime | None, deadline: datetime | None) -> None:
         """Defers the task while something is in the way of a fetch. Raises that when the deadline has passed."""
-        error = xcom.pipeline().obstacle(config, self._owner, until)
+        error = pipeline.obstacle(config, self._owner, until)
         if error is None:
             return
         now = datetime.now(UTC)
@@ -126,7 +127,7 @@ class TowpathMergeOperator(BatchOperator):
             with run_stats() as stats:
                 self._merged = stats
                 log = _RunLog(self.log, stats, config, self.link_targets)
-                run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
+                run = self._run = Run(pipeline, config, self._owner, limits, log)
                 if self._killed:
                     run.stop()
                 try:
@@ -142,7 +143,7 @@ class TowpathMergeOperator(BatchOperator):
         an earlier one may have acked some, and the new token stops it if it is still alive."""
         if first_try or fetched is None:
             return xcom.to_lease(config, fetched)
-        return xcom.pipeline().fetch(config, self._owner, until, None if until is not None else 0.0)
+        return pipeline.fetch(config, self._owner, until, None if until is not None else 0.0)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Returns the lineage of the batches that were merged, for Airflow's OpenLineage provider, which calls this
@@ -156,7 +157,7 @@ class TowpathMergeOperator(BatchOperator):
         self._killed = True
         if self._run is not None:
             self._run.stop()
-        xcom.pipeline().stop()
+        pipeline.stop()
 
 
 class _RunLog(RunListener):
@@ -240,7 +241,7 @@ class TowpathFinalizeOperator(BatchOperator):
                 f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
             )
         merged = ti.xcom_pull(task_ids=self.merge_task_id)
-        steps = xcom.pipeline()
+        steps = pipeline
         with xcom.airflow_errors():
             config = self._config()
             if states[self.merge_task_id] == "success" and xcom.is_result_of(merged, fetched):

@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdc.airflow import forms, jobs, links, texts, xcom
+from cdc.airflow import forms, links, texts, xcom
 from cdc.airflow.base import DestinationOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
 from cdc.airflow.connections import airflow_connections
 from cdc.base.errors import RetryableError, UsageError
+from cdc.lake import pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,7 +49,7 @@ class _JobOperator(DestinationOperator):
 
     def on_kill(self) -> None:
         """Kills the driver that this task started."""
-        jobs.pipeline().stop()
+        pipeline.stop()
 
     def _wanted(self, config: DestinationConfig, context: Context) -> list[str] | None:
         """Returns the tables of this task or of its plan; None for all. Raises UsageError."""
@@ -99,9 +100,9 @@ class TowpathSnapshotOperator(_JobOperator):
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
             wanted = self._wanted(config, context)
-            if wanted is None and not jobs.pipeline().has_captured(config):
+            if wanted is None and not pipeline.has_captured(config):
                 raise AirflowSkipException("Nothing was captured yet: the snapshots begin when capture does.")
-            results = jobs.pipeline().snapshot(config, wanted, progress=self._progress)
+            results = pipeline.snapshot(config, wanted, progress=self._progress)
         if not results:
             raise AirflowSkipException("No table is due for a snapshot.")
         return self._report(config, results)
@@ -148,7 +149,7 @@ class TowpathReplayOperator(_JobOperator):
             assert tables is not None
             own = {"from": self.from_, "to": self.to, "into": self.into, "mode": self.mode}
             arguments = forms.replay_arguments(own if asked is None else asked)
-            results = jobs.pipeline().replay(config, tables, progress=self._progress, **arguments)
+            results = pipeline.replay(config, tables, progress=self._progress, **arguments)
         return self._report(config, results)
 
 
@@ -162,7 +163,7 @@ class TowpathVerifyOperator(_JobOperator):
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
             wanted = self._wanted(config, context)
-            report = jobs.pipeline().verify(config, wanted, progress=self._progress)
+            report = pipeline.verify(config, wanted, progress=self._progress)
         document: dict[str, Any] = report.document()
         lines = texts.verification(document)
         context["ti"].xcom_push(key=SUMMARY, value=lines)
@@ -210,7 +211,7 @@ class TowpathMaintainOperator(DestinationOperator):
         with xcom.airflow_errors():
             config = self._config()
             tables = [] if self.tables is None else forms.table_names(config, self.tables)
-            document = jobs.pipeline().maintain(
+            document = pipeline.maintain(
                 config,
                 tables,
                 dry_run=self.shows_only,
@@ -260,9 +261,9 @@ class TowpathPlanOperator(DestinationOperator):
         """Returns the plan as JSON; empty for a verification, which changes nothing."""
         asked = form.as_dict()
         if form.kind == "snapshot":
-            found: dict[str, Any] = jobs.pipeline().plan_snapshot(config, form.tables).as_dict()
+            found: dict[str, Any] = pipeline.plan_snapshot(config, form.tables).as_dict()
         elif form.kind == "replay":
-            found = jobs.pipeline().plan_replay(config, form.tables, **forms.replay_arguments(asked)).as_dict()
+            found = pipeline.plan_replay(config, form.tables, **forms.replay_arguments(asked)).as_dict()
         else:
             found = {}
         return found

@@ -7,48 +7,18 @@ look the token up in the meta by the fingerprint (:meth:`cdc.batches.service.Bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from cdc.airflow.compat import AirflowFailException
 from cdc.base.errors import BatchError, PermanentError
-from cdc.lake.runs import Steps
+from cdc.lake import pipeline
 
 if TYPE_CHECKING:
-    from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
     from cdc.lake.runs import Merged
-
-
-class Pipeline(Steps, Protocol):
-    """The steps of a run, and those around it. Implemented by ``cdc.lake.pipeline``, and by a fake in
-    ``cdc.testing.pipeline``."""
-
-    def fetch(
-        self, config: DestinationConfig, owner: str, until: datetime | None = None, wait_s: float | None = None
-    ) -> Lease | None: ...
-
-    def obstacle(
-        self, config: DestinationConfig, owner: str, until: datetime | None = None
-    ) -> LeaseHeldError | StoreIncompleteError | None: ...
-
-    def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease: ...
-
-    def release(self, config: DestinationConfig, owner: str) -> list[int]: ...
-
-    def require_none_left_out(self, config: DestinationConfig, say: Callable[[str], None]) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-def pipeline() -> Pipeline:
-    """Returns ``cdc.lake.pipeline``, imported only when a task runs, because DAG files are parsed often."""
-    from cdc.lake import pipeline as module
-
-    return cast("Pipeline", module)
 
 
 def from_lease(lease: Lease) -> dict[str, Any]:
@@ -64,7 +34,7 @@ def to_lease(config: DestinationConfig, fetched: Mapping[str, Any] | None) -> Le
     """
     if fetched is None:
         raise BatchError("there is no batch: the task before this one returned none", remedy="Clear the whole run.")
-    return pipeline().resume(config, fetched["batch"], fetched["lease"])
+    return pipeline.resume(config, fetched["batch"], fetched["lease"])
 
 
 def from_run(last: Merged | None, fetched: Mapping[str, Any], acked: int) -> dict[str, Any]:

@@ -9,21 +9,29 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import MergeFailedError
 from cdc.batches.manifest import TableResult
+from cdc.lake.jobs.values import (
+    MaintainTables,
+    Merge,
+    ProgressT,
+    Replay,
+    ResultT,
+    RetryParked,
+    Snapshot,
+    SparkJob,
+    Verify,
+)
 
 if TYPE_CHECKING:
     from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
-    from cdc.lake.apply.prepare import PreparedBatch
     from cdc.lake.delta.maintenance import Maintained
     from cdc.lake.jobs.catch_up import CatchUp
     from cdc.lake.jobs.plan import Plan
@@ -112,7 +120,9 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
     # A Connect server that does not take the interrupt goes on; the check before each statement stops its merge.
     with renewed(open_batches(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
-        return _submit(config, lease) if _is_submitted(config) else _merge_here(config, lease)
+        if _is_submitted(config) and not _needs_driver(config, lease):
+            return []
+        return run(config, Merge(lease), place=f"batch {lease.batch}")
 
 
 def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:
@@ -154,50 +164,13 @@ def stop() -> None:
         sessions.interrupt()
 
 
-def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    from cdc.lake.apply.batch import merge_tables
-    from cdc.lake.runtime import session
-    from cdc.lake.runtime.failures import explain
+def _needs_driver(config: DestinationConfig, lease: Lease) -> bool:
+    """Whether a batch changes a table, so that a driver has to be started for it."""
+    if lease.manifest.row_events:
+        return True
+    from cdc.lake.jobs.merge import prepared
 
-    manifest, batch = lease.manifest, _prepared(config, lease)
-    warm: list[session.WarmSession] = []
-    starting = threading.Lock()
-
-    def sessions() -> session.TableSessions:
-        # Once for the batch, whose bytes count once, and whose driver must not be replaced under its tables.
-        with starting:
-            if not warm:
-                warm.append(session.acquire(config.spark, manifest.bytes))
-            return warm[0].tables
-
-    try:
-        return merge_tables(batch, sessions)
-    except Exception as error:
-        # Spark, py4j and gRPC raise hundreds of exception types; the user gets one sentence.
-        failure = explain(error, ", ".join(manifest.tables))
-        if not isinstance(failure, MergeFailedError):
-            raise failure from error
-        if not warm or (warm[-1].alive() and config.spark.remote is None):
-            raise failure from error
-        session.discard()  # a restarted server no longer knows these sessions
-        if config.spark.remote is None:
-            place = f"batch {manifest.batch}"
-            failure = MergeFailedError("the Spark driver ended while the batch was merged", place=place)
-        raise failure from error
-
-
-def _prepared(config: DestinationConfig, lease: Lease) -> PreparedBatch:
-    from cdc.batches.parking import TableGate
-    from cdc.client import open_batches
-    from cdc.lake.apply.prepare import prepare
-
-    service, manifest = open_batches(config), lease.manifest
-
-    def check() -> object:
-        return service.check(manifest.batch, lease.token, subscriber=manifest.subscriber)
-
-    gate = TableGate(service.meta, manifest.subscriber)
-    return prepare(manifest, config, check, service.subscription(manifest.subscriber), gate)
+    return bool(prepared(config, lease).tables)
 
 
 @contextmanager
@@ -216,14 +189,33 @@ def session(config: DestinationConfig) -> Iterator[None]:
         driver.close()
 
 
-def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    """Merges in a driver under spark-submit."""
-    if not lease.manifest.row_events and not _prepared(config, lease).tables:
-        return []
-    arguments = {"lease": lease.as_dict()}
-    place = f"batch {lease.manifest.batch}"
-    found = _run_submitted(config, "apply_batch", arguments, place, "the batch was merged")
-    return [TableResult.model_validate(item) for item in found]
+def run(
+    config: DestinationConfig,
+    job: SparkJob[ResultT, ProgressT],
+    progress: Callable[[ProgressT], object] = lambda _: None,
+    *,
+    place: str | None = None,
+) -> ResultT:
+    """Does a job in this process, or in a driver under spark-submit: that of :func:`session`, else one for this job
+    alone. ``place``: for the message if the driver ends; the destination by default. Raises the job's errors, and
+    MergeFailedError if the driver ended."""
+    if not _is_submitted(config):
+        return job.run(config, progress)
+    from cdc.lake.runtime.submit import DriverEndedError
+
+    if _submitted is None:
+        with session(config):
+            return run(config, job, progress, place=place)
+    results, reports = job.types()
+    try:
+        answer = _submitted.run(type(job).__name__, job.arguments(), lambda now: progress(reports.validate_python(now)))
+    except DriverEndedError as error:
+        raise MergeFailedError(
+            f"the Spark driver {error} before {job.done}",
+            place=place or config.name,
+            remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
+        ) from None
+    return results.validate_python(answer)
 
 
 def _is_submitted(config: DestinationConfig) -> bool:
@@ -233,35 +225,10 @@ def _is_submitted(config: DestinationConfig) -> bool:
     return config.spark.remote is None and not in_process(config.spark) and not is_submitted()
 
 
-def _run_submitted(
-    config: DestinationConfig,
-    job: str,
-    arguments: dict[str, Any],
-    place: str,
-    done: str,
-    progress: Callable[[Any], object] = lambda _: None,
-) -> Any:
-    """Runs a job of :mod:`cdc.lake.serve` in a driver under spark-submit: that of :func:`session`, else one for this
-    job alone. ``done``: what the job does, as a clause in the past. Raises MergeFailedError if the driver ended."""
-    from cdc.lake.runtime.submit import DriverEndedError
-
-    if _submitted is None:
-        with session(config):
-            return _run_submitted(config, job, arguments, place, done, progress)
-    try:
-        return _submitted.run(job, arguments, progress)
-    except DriverEndedError as error:
-        raise MergeFailedError(
-            f"the Spark driver {error} before {done}",
-            place=place,
-            remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
-        ) from None
-
-
 def verify(
     config: DestinationConfig,
     tables: Sequence[str] | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], object] = lambda _: None,
     *,
     limit: int = 20,
     wait_s: float = 60.0,
@@ -274,23 +241,10 @@ def verify(
     IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading meta and store
     raises.
     """
-    from cdc.lake.verify.report import report_of
-    from cdc.lake.verify.run import Options
-    from cdc.lake.verify.run import verify as run
     from cdc.source.connection import require_server
 
     require_server(config.source, "a comparison with the source")
-
-    if _is_submitted(config):
-        arguments = {"tables": list(tables or ()), "limit": limit, "wait_s": wait_s}
-        return report_of(_run_submitted(config, "verify", arguments, config.name, "the tables were compared", progress))
-    from cdc.lake.runtime.session import acquire
-    from cdc.lake.verify.lake import SparkLake
-
-    def lake() -> SparkLake:
-        return SparkLake(config, acquire(config.spark).tables)
-
-    return run(config, lake, tables or (), Options(limit, wait_s), progress)
+    return run(config, Verify(list(tables or ()), limit, wait_s), progress)
 
 
 # --- jobs on single tables -------------------------------------------------------------------------------------------
@@ -303,13 +257,6 @@ def has_captured(config: DestinationConfig) -> bool:
     return open_store(config).newest_schemas() is not None
 
 
-def _progress_of(callback: ProgressCallback | None) -> Callable[[dict[str, Any]], object]:
-    """Returns the function that calls ``callback`` with the progress of a snapshot that comes as JSON."""
-    from cdc.snapshot.progress import Progress
-
-    return lambda now: None if callback is None else callback(Progress(**now))
-
-
 def snapshot(
     config: DestinationConfig,
     tables: Sequence[str] | None = None,
@@ -319,15 +266,8 @@ def snapshot(
 ) -> list[SnapshotResult]:
     """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source, or with the values
     of single columns; see :func:`cdc.lake.jobs.snapshot.take_snapshots`."""
-    from cdc.lake.jobs.snapshot import SnapshotResult, take_snapshots
-
-    if _is_submitted(config):
-        arguments = {"tables": None if tables is None else list(tables), "whole": whole}
-        found = _run_submitted(
-            config, "snapshot", arguments, config.name, "the snapshots were taken", _progress_of(progress)
-        )
-        return [SnapshotResult(**one) for one in found]
-    return take_snapshots(config, tables, progress=progress, whole=whole)
+    job = Snapshot(None if tables is None else list(tables), whole)
+    return run(config, job, progress or (lambda _: None))
 
 
 def replay(
@@ -338,26 +278,10 @@ def replay(
     to: str | None = None,
     into: str | None = None,
     mode: str | None = None,
-    progress: Callable[[CatchUp], None] = lambda _: None,
+    progress: Callable[[CatchUp], object] = lambda _: None,
 ) -> list[ReplayResult]:
     """Builds tables again from the store; see :func:`cdc.lake.jobs.replay.replay`."""
-    from cdc.lake.jobs.catch_up import CatchUp
-    from cdc.lake.jobs.replay import ReplayResult, Request
-    from cdc.lake.jobs.replay import replay as run
-
-    request = Request(from_, to, into, mode)
-    if _is_submitted(config):
-        arguments = {"tables": list(tables), "request": asdict(request)}
-        found = _run_submitted(
-            config,
-            "replay",
-            arguments,
-            config.name,
-            "the tables were built again",
-            lambda now: progress(CatchUp(**now)),
-        )
-        return [ReplayResult(**one) for one in found]
-    return run(config, tables, request, progress=progress)
+    return run(config, Replay(list(tables), from_, to, into, mode), progress)
 
 
 def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
@@ -370,9 +294,9 @@ def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[
     if not parked.waiting_tables(config):
         return []
     if lease is None:
-        return _retry_parked(config)
+        return run(config, RetryParked())
     with renewed(open_batches(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
-        return _retry_parked(config)
+        return run(config, RetryParked())
 
 
 def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
@@ -380,16 +304,6 @@ def require_none_left_out(config: DestinationConfig, say: Callable[[str], None])
     from cdc.lake.jobs import parked
 
     parked.require_none_left_out(config, say)
-
-
-def _retry_parked(config: DestinationConfig) -> list[CatchUp]:
-    from cdc.lake.jobs import parked
-    from cdc.lake.jobs.catch_up import CatchUp
-
-    if _is_submitted(config):
-        found = _run_submitted(config, "retry_parked", {}, config.name, "the parked tables were tried again")
-        return [CatchUp(**one) for one in found]
-    return parked.retry_parked(config)
 
 
 def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
@@ -410,9 +324,8 @@ def plan_replay(
 ) -> Plan:
     """Returns what a replay would do; see :func:`cdc.lake.jobs.plan.plan_replay`."""
     from cdc.lake.jobs import plan
-    from cdc.lake.jobs.replay import Request
 
-    return plan.plan_replay(config, tables, Request(from_, to, into, mode))
+    return plan.plan_replay(config, Replay(list(tables), from_, to, into, mode))
 
 
 def maintain(
@@ -443,18 +356,4 @@ def maintain_tables(
     progress: Callable[[Maintained], object] = lambda _: None,
 ) -> list[Maintained]:
     """Compacts, clusters and vacuums Delta tables; see :func:`cdc.lake.jobs.maintain_tables.maintain_tables`."""
-    from cdc.lake.jobs.maintain_tables import maintain_tables as run
-
-    if not _is_submitted(config):
-        return run(config, tables, vacuum=vacuum, progress=progress)
-    from cdc.lake.delta.maintenance import Maintained
-
-    found = _run_submitted(
-        config,
-        "maintain",
-        {"tables": list(tables), "vacuum": vacuum},
-        config.name,
-        "the tables were maintained",
-        lambda now: progress(Maintained(**now)),
-    )
-    return [Maintained(**one) for one in found]
+    return run(config, MaintainTables(list(tables), vacuum), progress)

@@ -70,11 +70,12 @@ def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
     """A fake pipeline for the operators, with one waiting batch."""
-    from cdc.airflow import xcom
+    from cdc.airflow import base, batches, xcom
     from cdc.testing.pipeline import FakePipeline
 
     fake = FakePipeline(tmp_path)
-    monkeypatch.setattr(xcom, "pipeline", lambda: fake)
+    for module in (base, batches, xcom):
+        monkeypatch.setattr(module, "pipeline", fake)
     retry_at_once(monkeypatch)
     return fake
 

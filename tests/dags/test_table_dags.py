@@ -19,7 +19,7 @@ from cdc.airflow import (
     build_dags,
     factory,
     forms,
-    jobs,
+    table_operators,
 )
 from cdc.airflow.base import DestinationOperator
 from cdc.base.errors import MergeFailedError, SourceRefusedError, UsageError
@@ -36,7 +36,7 @@ FORM = {"kind": "snapshot", "tables": ["shop.orders"]}
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
-    monkeypatch.setattr(jobs, "pipeline", lambda: fake)
+    monkeypatch.setattr(table_operators, "pipeline", fake)
     retry_at_once(monkeypatch)
     return fake
 

@@ -378,7 +378,7 @@ def command_lines() -> Iterator[set[str]]:
 
 
 @pytest.mark.long  # test_submitted_jobs.py has a merge as well
-def test_under_spark_submit(loop: Loop) -> None:
+def test_under_spark_submit(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the program itself, with a local master. No setting is on a command line."""
     loop.sql(*TABLES, *changes(0, 2))
     loop.capture()
@@ -390,8 +390,9 @@ def test_under_spark_submit(loop: Loop) -> None:
         "spark.driver.extraJavaOptions": f"{COMPILED_CONF['spark.driver.extraJavaOptions']} -Dpassword={secret}",
     }
     submitted = loop.config.spark.model_copy(update={"conf": loop.config.spark.conf | more})
+    monkeypatch.setattr(pipeline, "_is_submitted", lambda _: True)
     with command_lines() as lines:
-        results = pipeline._submit(loop.config.model_copy(update={"spark": submitted}), lease)
+        results = pipeline.merge(loop.config.model_copy(update={"spark": submitted}), lease)
     assert any("SparkSubmit" in line and "--properties-file" in line for line in lines)
     assert not [line for line in lines if secret in line]
     assert {r.table.partition(".")[2]: r.inserted for r in results} == {"mirror": 2, "log": 3}

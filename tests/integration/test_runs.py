@@ -173,13 +173,14 @@ def test_a_process_killed_in_the_middle(loop: Loop) -> None:
 
 
 @pytest.mark.long
-def test_one_driver_under_spark_submit(loop: Loop) -> None:
+def test_one_driver_under_spark_submit(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate(loop, 4)
+    monkeypatch.setattr(pipeline, "_is_submitted", lambda _: True)
     drivers: set[int | None] = set()
 
     class Submitted(Pipeline):
         def merge(self, config: Any, lease: Lease) -> Any:
-            results = pipeline._submit(config, lease)
+            results = pipeline.merge(config, lease)
             assert pipeline._submitted is not None
             drivers.add(pipeline._submitted.pid())
             return results

@@ -14,7 +14,6 @@ import importlib.util
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,12 +31,11 @@ from cdc.base.errors import (
 )
 from cdc.base.log import get_logger
 from cdc.base.targets import split_table
-from cdc.batches.manifest import Manifest, Parking, TableResult
-from cdc.batches.parking import TableGate
+from cdc.batches.manifest import Parking, TableResult
 from cdc.lake.apply import ddl
 from cdc.lake.apply.foreign_keys.search import CascadeSearch, base_version
 from cdc.lake.apply.merge import TableMerge, merge_table
-from cdc.lake.apply.prepare import PreparedBatch, note_fault, prepare
+from cdc.lake.apply.prepare import PreparedBatch, note_fault
 from cdc.lake.apply.schema.agreement import columns_there
 from cdc.lake.apply.small_batches import merge_small
 from cdc.lake.delta.catalog import register, require_catalog, unknown
@@ -49,13 +47,10 @@ from cdc.lake.delta.tracked import tracked_schema
 from cdc.lake.rows.columns import columns_of_schema
 from cdc.lake.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent, explain, is_driver_gone
 from cdc.lake.runtime.session import TableSessions, on_demand
-from cdc.meta.state import Subscription, UnknownColumns
+from cdc.meta.state import UnknownColumns
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from cdc.binlog.sql.schemas import TableComments
-    from cdc.config import DestinationConfig
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.delta.present_rows import LakeVersion
     from cdc.lake.delta.tables import Target
@@ -68,33 +63,16 @@ _ATTEMPTS = 4
 _log = get_logger(__name__)
 
 
-def run(
-    spark: SparkSession,
-    manifest: Manifest,
-    config: DestinationConfig,
-    *,
-    check: Callable[[], object],
-    subscription: Subscription,
-    gate: TableGate | None = None,
-) -> list[TableResult]:
-    """Applies a batch. Returns one result per table, in the order of the tables.
-
-    ``check`` raises if this process may not merge the batch (any more); it is called before each statement.
-    ``subscription``: the subscriber as the meta knows it, with the tables as of its last ack. ``gate`` leads to each
-    table beside the jobs that work on single tables. If a table fails, the others are finished first, and the table is
-    parked if its configuration says so. Raises the table's own PermanentError, else MergeFailedError.
-    """
-    batch = prepare(manifest, config, check, subscription, gate)
-    with closing(TableSessions(spark, config.spark.remote)) as sessions:
-        return merge_tables(batch, sessions)
-
-
 # --- all tables ------------------------------------------------------------------------------------------------------
 
 
 def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
-    """Applies a prepared batch; see :func:`run`. If ``sessions`` is a function, it is called when a table needs Spark:
-    with ``apply.small_batches.engine: deltalake`` there may be none."""
+    """Applies a prepared batch. Returns one result per table, in the order of the tables.
+
+    If ``sessions`` is a function, it is called when a table needs Spark: with ``apply.small_batches.engine: deltalake``
+    there may be none. If a table fails, the others are finished first, and the table is parked if its configuration
+    says so. Raises the table's own PermanentError, else MergeFailedError.
+    """
     if not batch.tables and not batch.reached:
         return _noted(batch)
     is_small = batch.config.apply.small_batches.engine == "deltalake"

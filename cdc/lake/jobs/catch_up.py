@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from cdc.base.errors import NeedsSnapshotError
 from cdc.base.log import get_logger
@@ -55,11 +55,6 @@ class CatchUp:
     updated: int = 0
     deleted: int = 0
     seconds: float = 0.0
-    results: list[TableResult] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the values as JSON, without the results of the batches."""
-        return {name: value for name, value in vars(self).items() if name != "results"}
 
     def add(self, results: list[TableResult], row_events: int, size: int) -> None:
         """Adds the results of one batch."""
@@ -81,7 +76,7 @@ def catch_up(
     sessions: TableSessions,
     span: Span,
     *,
-    progress: Callable[[CatchUp], None] = lambda _: None,
+    progress: Callable[[CatchUp], object] = lambda _: None,
     lake: DestinationConfig | None = None,
 ) -> CatchUp:
     """Applies the changes of a table in a span; if the table has a position in the span, those after it.
@@ -121,7 +116,7 @@ def _note(
     seq: int,
     row_events: int,
     size_bytes: int,
-    progress: Callable[[CatchUp], None],
+    progress: Callable[[CatchUp], object],
 ) -> int:
     """Adds what a merge did. Returns the position behind it. Raises NeedsSnapshotError if the table was parked."""
     for result in results:

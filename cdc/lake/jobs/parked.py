@@ -61,7 +61,7 @@ def way_back(due: str, destination: str, table: str) -> str:
     return "Each run tries it again." if due == "retry" else f"`cdc replay {destination} {table}` brings it back."
 
 
-def require_none_left_out(config: DestinationConfig, say: Callable[[str], None]) -> None:
+def require_none_left_out(config: DestinationConfig, say: Callable[[str], object]) -> None:
     """Tells which tables are left out, by ``say``. Raises TablesLeftOutError if that fails the run."""
     tables = left_out(config)
     for table in tables:
@@ -117,7 +117,7 @@ def _retry(mine: Job) -> CatchUp:
 def bring_level(
     mine: Job,
     after_seq: int,
-    progress: Callable[[CatchUp], None] = lambda _: None,
+    progress: Callable[[CatchUp], object] = lambda _: None,
     reading: ColumnReading | None = None,
 ) -> CatchUp:
     """Applies the changes of a parked table until it has reached the end of the outstanding batches, and unparks it.

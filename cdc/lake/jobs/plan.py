@@ -18,7 +18,7 @@ from cdc.lake.jobs.job import SUBSCRIBER, require_included
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from cdc.lake.jobs.replay import Request
+    from cdc.lake.jobs.values import Replay
     from cdc.store.reader.store import Store
 
 START_S = 15.0
@@ -122,19 +122,19 @@ def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
 # --- replays ---------------------------------------------------------------------------------------------------------
 
 
-def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Request) -> Plan:
+def plan_replay(config: DestinationConfig, request: Replay) -> Plan:
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
     from cdc.client import open_table_batches
     from cdc.lake.delta.tables import target_of
     from cdc.lake.jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
     from cdc.store.reader.points import find_point
 
-    require_sensible(config, tables, request)
+    require_sensible(config, request)
     batches = open_table_batches(config)
     reader, known = batches.reader, batches.meta.read().subscription(SUBSCRIBER)
     rate = _merge_rate(config)
     found = []
-    for table in dict.fromkeys(tables):
+    for table in dict.fromkeys(request.tables):
         upto = known.end_of_batches() if request.to is None else find_point(reader, request.to)
         rows = size = 0
         if request.from_ is not None:

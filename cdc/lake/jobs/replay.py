@@ -11,7 +11,7 @@ import glob
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -30,10 +30,11 @@ from cdc.meta import ParkedTable, Subscription
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.jobs.catch_up import CatchUp
+    from cdc.lake.jobs.values import Replay
     from cdc.snapshot.files import SnapshotFiles
     from cdc.store.reader.store import Store
 
-Progress = Callable[["CatchUp"], None]
+Progress = Callable[["CatchUp"], object]
 BESIDE = "_towpath/replay"
 """Folder below ``apply.target`` in which tables are built again."""
 _log = get_logger(__name__)
@@ -60,16 +61,6 @@ class ReplayResult:
 
 
 @dataclass(frozen=True)
-class Request:
-    """The arguments of a replay. Points are texts as :func:`cdc.store.reader.points.find_point` takes them."""
-
-    from_: str | None = None
-    to: str | None = None
-    into: str | None = None
-    mode: str | None = None
-
-
-@dataclass(frozen=True)
 class Base:
     """The beginning of a rebuilt table: a snapshot, or an empty table, and every change after ``seq``."""
 
@@ -81,13 +72,7 @@ class Base:
         return self.seq if self.snapshot is None else self.snapshot.high_seq()
 
 
-def replay(
-    config: DestinationConfig,
-    tables: Sequence[str],
-    request: Request = Request(),
-    *,
-    progress: Progress = lambda _: None,
-) -> list[ReplayResult]:
+def replay(config: DestinationConfig, request: Replay, progress: Progress = lambda _: None) -> list[ReplayResult]:
     """Builds tables again from the store. Returns one result per table.
 
     Without points the table ends level with the others. ``to``: as of that transaction; in place it is then parked,
@@ -98,13 +83,13 @@ def replay(
     Raises UsageError for points and tables that the store does not have, CutOffError if it lacks the beginning of a
     table, LeaseHeldError, and what merges raise.
     """
-    require_sensible(config, tables, request)
+    require_sensible(config, request)
     if request.into is not None:
         request = replace(request, into=lake_uri(config.file, request.into))
     points = _points(config, request)
     results: list[ReplayResult] = []
     errors: dict[str, CdcError] = {}
-    for table in dict.fromkeys(tables):
+    for table in dict.fromkeys(request.tables):
         try:
             if request.into is not None:
                 results.append(_into(config, table, request, points, progress))
@@ -126,7 +111,7 @@ class _Points:
     last: int | None
 
 
-def _points(config: DestinationConfig, request: Request) -> _Points:
+def _points(config: DestinationConfig, request: Replay) -> _Points:
     from cdc.store.reader.points import find_point
 
     reader = open_table_batches(config, archived="release").reader
@@ -134,14 +119,14 @@ def _points(config: DestinationConfig, request: Request) -> _Points:
     return _Points(first, None if request.to is None else find_point(reader, request.to))
 
 
-def require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
+def require_sensible(config: DestinationConfig, request: Replay) -> None:
     """Raises UsageError for tables that are not included, options that contradict each other, and texts that name no
     point."""
     from cdc.store.reader.points import require_point
 
-    if not tables:
+    if not request.tables:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
-    for table in tables:
+    for table in request.tables:
         require_included(config, table)
     if request.from_ is not None and (request.to is not None or request.into is not None):
         raise UsageError(
@@ -171,7 +156,7 @@ def require_sensible(config: DestinationConfig, tables: Sequence[str], request: 
 
 
 def _in_place(
-    config: DestinationConfig, table: str, request: Request, points: _Points, progress: Progress
+    config: DestinationConfig, table: str, request: Replay, points: _Points, progress: Progress
 ) -> ReplayResult:
     from cdc.lake.delta.tables import target_of
 
@@ -264,7 +249,7 @@ def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
 # --- beside ----------------------------------------------------------------------------------------------------------
 
 
-def _into(config: DestinationConfig, table: str, request: Request, points: _Points, progress: Progress) -> ReplayResult:
+def _into(config: DestinationConfig, table: str, request: Replay, points: _Points, progress: Progress) -> ReplayResult:
     from cdc.lake.delta.tables import target_of
 
     assert request.into is not None

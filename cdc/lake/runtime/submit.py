@@ -2,7 +2,7 @@
 
 The process sends requests over a Unix socket in a folder that only this user can read, and the driver answers each:
 
-- ``{"job": NAME, "arguments": {…}}``: a job of :data:`cdc.lake.serve.JOBS`, and what it is called with;
+- ``{"job": NAME, "arguments": {…}}``: a job of :data:`cdc.lake.jobs.values.JOBS`, and its fields;
 - any number of ``{"progress": …}`` while the job runs;
 - ``{"result": …}`` or ``{"error": {…}}``, as :func:`cdc.lake.runtime.failures.to_json` writes an error.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check_history(
-    config: DestinationConfig, known: SourceIdentity, store: StoreView, wait_s: float, tick: Callable[[], None]
+    config: DestinationConfig, known: SourceIdentity, store: StoreView, wait_s: float, tick: Callable[[], object]
 ) -> HistoryReport:
     """Compares the store with the source."""
     report = HistoryReport()

@@ -47,7 +47,7 @@ _ATTEMPTS = 5
 _PARALLEL = 2
 _log = get_logger(__name__)
 
-Progress = Callable[[str], None]
+Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True)

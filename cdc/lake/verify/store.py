@@ -60,7 +60,7 @@ class StoreView:
         self._batches = open_table_batches(config, meta)
         self.reader = self._batches.reader
 
-    def wait_for(self, high_seq: int, clock_us: int, wait_s: float, tick: Callable[[], None] = lambda: None) -> None:
+    def wait_for(self, high_seq: int, clock_us: int, wait_s: float, tick: Callable[[], object] = lambda: None) -> None:
         """Waits until the store has every transaction up to a position, which the source had at ``clock_us``.
 
         Raises StoreIncompleteError after ``wait_s``.

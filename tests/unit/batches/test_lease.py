@@ -23,6 +23,7 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
+from cdc.lake.jobs import merge
 from tests.support.unit_batches import NumberStore, make_config, make_service
 
 MINE, OTHER = "airflow:apply_shop", "cli:elsewhere:/conf/shop.yaml"
@@ -53,7 +54,7 @@ class SlowMerge:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.end, self.stopped = threading.Event(), threading.Event(), threading.Event()
         monkeypatch.setattr(cdc.lake.runtime.session, "in_process", lambda spark: True)
-        monkeypatch.setattr(pipeline, "_merge_here", self)
+        monkeypatch.setattr(merge, "merge", self)
         monkeypatch.setattr(pipeline, "stop", self.stop)
 
     def __call__(self, config: DestinationConfig, lease: Lease) -> Sequence[TableResult]:

@@ -1,0 +1,188 @@
+"""Jobs as values: the arguments of what a Spark driver does, its execution, and the JSON form of both.
+
+:func:`cdc.lake.pipeline.run` executes a job in this process, or sends it to a driver under spark-submit, where
+:mod:`cdc.lake.serve` executes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+from pydantic import TypeAdapter
+
+from cdc.batches.lease import Lease
+from cdc.batches.manifest import TableResult
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.lake.delta.maintenance import Maintained
+    from cdc.lake.jobs.catch_up import CatchUp
+    from cdc.lake.jobs.replay import ReplayResult
+    from cdc.lake.jobs.snapshot import SnapshotResult
+    from cdc.lake.verify.report import Report
+    from cdc.snapshot.progress import Progress
+
+ResultT = TypeVar("ResultT")
+ProgressT = TypeVar("ProgressT")
+
+
+class SparkJob(Generic[ResultT, ProgressT]):
+    """A job of a Spark driver. Its fields are its arguments."""
+
+    done: ClassVar[str]
+    """What the job does, as a clause in the past, for messages."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the fields as JSON."""
+        return {**vars(self)}
+
+    @classmethod
+    def of_arguments(cls, arguments: Mapping[str, Any]) -> Self:
+        """Returns the job whose :meth:`arguments` these are."""
+        return cls(**arguments)
+
+    def run(self, config: DestinationConfig, progress: Callable[[ProgressT], object]) -> ResultT:
+        """Does the job in the session of this process. ``progress`` may be called from any thread."""
+        raise NotImplementedError
+
+    def types(self) -> tuple[TypeAdapter[ResultT], TypeAdapter[ProgressT]]:
+        """Returns what makes JSON of the result and of the progress, and the values of JSON again."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Merge(SparkJob[list[TableResult], None]):
+    """The merge of the batch of a lease."""
+
+    done = "the batch was merged"
+    lease: Lease
+
+    def arguments(self) -> dict[str, Any]:
+        return {"lease": self.lease.as_dict()}
+
+    @classmethod
+    def of_arguments(cls, arguments: Mapping[str, Any]) -> Self:
+        return cls(Lease.from_dict(arguments["lease"]))
+
+    def run(self, config: DestinationConfig, progress: Callable[[None], object]) -> list[TableResult]:
+        from cdc.lake.jobs.merge import merge
+
+        return merge(config, self.lease)
+
+    def types(self) -> tuple[TypeAdapter[list[TableResult]], TypeAdapter[None]]:
+        return TypeAdapter(list[TableResult]), TypeAdapter(None)
+
+
+@dataclass(frozen=True)
+class Verify(SparkJob["Report", str]):
+    """A comparison of tables with the source. ``tables``: all if it is empty; ``limit`` and ``wait_s``: see
+    :class:`cdc.lake.verify.run.Options`."""
+
+    done = "the tables were compared"
+    tables: list[str]
+    limit: int = 20
+    wait_s: float = 60.0
+
+    def run(self, config: DestinationConfig, progress: Callable[[str], object]) -> Report:
+        from cdc.lake.runtime.session import acquire
+        from cdc.lake.verify.lake import SparkLake
+        from cdc.lake.verify.run import Options, verify
+
+        def lake() -> SparkLake:
+            return SparkLake(config, acquire(config.spark).tables)
+
+        return verify(config, lake, self.tables, Options(self.limit, self.wait_s), progress)
+
+    def types(self) -> tuple[TypeAdapter[Report], TypeAdapter[str]]:
+        from cdc.lake.verify.report import Report
+
+        return TypeAdapter(Report), TypeAdapter(str)
+
+
+@dataclass(frozen=True)
+class Snapshot(SparkJob["list[SnapshotResult]", "Progress"]):
+    """Snapshots of tables; see :func:`cdc.lake.jobs.snapshot.take_snapshots`. ``tables``: None for those that wait."""
+
+    done = "the snapshots were taken"
+    tables: list[str] | None = None
+    whole: bool = False
+
+    def run(self, config: DestinationConfig, progress: Callable[[Progress], object]) -> list[SnapshotResult]:
+        from cdc.lake.jobs.snapshot import take_snapshots
+
+        return take_snapshots(config, self.tables, progress=progress, whole=self.whole)
+
+    def types(self) -> tuple[TypeAdapter[list[SnapshotResult]], TypeAdapter[Progress]]:
+        from cdc.lake.jobs.snapshot import SnapshotResult
+        from cdc.snapshot.progress import Progress
+
+        return TypeAdapter(list[SnapshotResult]), TypeAdapter(Progress)
+
+
+@dataclass(frozen=True)
+class Replay(SparkJob["list[ReplayResult]", "CatchUp"]):
+    """A replay of tables; see :func:`cdc.lake.jobs.replay.replay`. Points are texts as
+    :func:`cdc.store.reader.points.find_point` takes them."""
+
+    done = "the tables were built again"
+    tables: list[str]
+    from_: str | None = None
+    to: str | None = None
+    into: str | None = None
+    mode: str | None = None
+
+    def run(self, config: DestinationConfig, progress: Callable[[CatchUp], object]) -> list[ReplayResult]:
+        from cdc.lake.jobs.replay import replay
+
+        return replay(config, self, progress)
+
+    def types(self) -> tuple[TypeAdapter[list[ReplayResult]], TypeAdapter[CatchUp]]:
+        from cdc.lake.jobs.catch_up import CatchUp
+        from cdc.lake.jobs.replay import ReplayResult
+
+        return TypeAdapter(list[ReplayResult]), TypeAdapter(CatchUp)
+
+
+@dataclass(frozen=True)
+class RetryParked(SparkJob["list[CatchUp]", None]):
+    """Another try of the tables that were parked because of an error; see
+    :func:`cdc.lake.jobs.parked.retry_parked`."""
+
+    done = "the parked tables were tried again"
+
+    def run(self, config: DestinationConfig, progress: Callable[[None], object]) -> list[CatchUp]:
+        from cdc.lake.jobs.parked import retry_parked
+
+        return retry_parked(config)
+
+    def types(self) -> tuple[TypeAdapter[list[CatchUp]], TypeAdapter[None]]:
+        from cdc.lake.jobs.catch_up import CatchUp
+
+        return TypeAdapter(list[CatchUp]), TypeAdapter(None)
+
+
+@dataclass(frozen=True)
+class MaintainTables(SparkJob["list[Maintained]", "Maintained"]):
+    """Maintenance of tables; see :func:`cdc.lake.jobs.maintain_tables.maintain_tables`."""
+
+    done = "the tables were maintained"
+    tables: list[str]
+    vacuum: bool = True
+
+    def run(self, config: DestinationConfig, progress: Callable[[Maintained], object]) -> list[Maintained]:
+        from cdc.lake.jobs.maintain_tables import maintain_tables
+
+        return maintain_tables(config, self.tables, vacuum=self.vacuum, progress=progress)
+
+    def types(self) -> tuple[TypeAdapter[list[Maintained]], TypeAdapter[Maintained]]:
+        from cdc.lake.delta.maintenance import Maintained
+
+        return TypeAdapter(list[Maintained]), TypeAdapter(Maintained)
+
+
+JOBS: dict[str, type[SparkJob[Any, Any]]] = {
+    job.__name__: job for job in (Merge, Verify, Snapshot, Replay, RetryParked, MaintainTables)
+}
+"""The jobs by the names that a driver under spark-submit is told."""
