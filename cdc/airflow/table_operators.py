@@ -155,7 +155,14 @@ class TowpathReplayOperator(_JobOperator):
 
 class TowpathVerifyOperator(_JobOperator):
     """Verifies ``tables``, the tables of the plan, or, without either, all tables. Logs the report as a table, and
-    fails if something differs."""
+    fails if something differs.
+
+    ``second_opinion``: rows of the store that are decoded once more with another library; 0 for none.
+    """
+
+    def __init__(self, *, second_opinion: int = 2000, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.second_opinion = second_opinion
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises AirflowFailException if something differs or a column cannot be compared, VerificationError (retried)
@@ -163,7 +170,7 @@ class TowpathVerifyOperator(_JobOperator):
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
             wanted = self._wanted(config, context)
-            report = pipeline.verify(config, wanted, progress=self._progress)
+            report = pipeline.verify(config, wanted, progress=self._progress, second_opinion=self.second_opinion)
         document: dict[str, Any] = report.document()
         lines = texts.verification(document)
         context["ti"].xcom_push(key=SUMMARY, value=lines)
@@ -172,6 +179,10 @@ class TowpathVerifyOperator(_JobOperator):
             return document
         self.log.error("Not everything is proved:\n%s", lines)
         names = ", ".join(one["table"] for one in document["tables"] if not one["ok"]) or "the store's history"
+        if (document["second_opinion"] or {}).get("differences"):
+            raise AirflowFailException(
+                f"A second library reads other values in the store of {config.name}. See the log."
+            )
         if report.state == "differs":
             raise AirflowFailException(f"The tables of {config.name} differ from the source: {names}. See the log.")
         if report.state == "partial":

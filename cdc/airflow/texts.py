@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.units import human_bytes, human_seconds
+from cdc.lake.second_opinion.report import report_lines
 
 if TYPE_CHECKING:
     from cdc.airflow.forms import Backfill
@@ -77,6 +78,8 @@ def verification(document: Mapping[str, Any]) -> str:
             f"{one['table']}: key {found['key']}: source {found['source']}, Delta {found['delta']}"
             for found in one["checksums"]["differences"]
         ]
+    if document["second_opinion"] is not None:
+        lines += report_lines(document["second_opinion"])
     return "\n".join(lines)
 
 

@@ -41,6 +41,16 @@ SourceValues = Annotated[
 ]
 """The ``--source-values`` option of the commands that show rows of a destination."""
 
+SecondOpinion = Annotated[
+    bool,
+    typer.Option(
+        "--second-opinion",
+        help="Decode a sample once more with the independent library mysql-replication, and compare every value; exit "
+        "code 2 if one differs.",
+    ),
+]
+"""The ``--second-opinion`` option of the commands that decode rows or prove them."""
+
 Decrypt = Annotated[
     bool,
     typer.Option("--decrypt", help="Open encrypted files, with the keys that the configurations name."),

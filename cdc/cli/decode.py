@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.base.errors import StorageError, UsageError
-from cdc.cli.common import Decrypt, err, load_keys, say, tables
+from cdc.cli.common import Decrypt, SecondOpinion, err, load_keys, say, tables
 from cdc.disk import files
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from cdc.binlog.sql.schemas import Schemas
-    from cdc.decode import DecodeStats
+    from cdc.decode import DecodeOptions, DecodeStats
 
 _TABLE_ROWS = 100
 _TABLES_NAMED = 20
@@ -89,6 +89,7 @@ def decode(
     zero_dates: Annotated[
         ZeroDates, typer.Option("--zero-dates", help="Treatment of zero and impossible dates.")
     ] = ZeroDates.null,
+    second_opinion: SecondOpinion = False,
     decrypt: Decrypt = False,
 ) -> None:
     """Print the rows of a table that binlog files hold: inserts, updates, deletes."""
@@ -101,20 +102,16 @@ def decode(
 
     name = _only_table(paths) if table is None else table
     stats = DecodeStats()
-    batches = read(
-        *paths,
-        table=name,
-        schemas=None if schema is None else _schemas(schema, name),
-        stats=stats,
-        options=DecodeOptions(
-            images="both" if before else "after",
-            columns=column,
-            after_seq=max(0, (from_seq or 0) - 1),
-            upto_seq=to_seq,
-            policies=ValuePolicies(zero_dates="fail" if zero_dates is ZeroDates.fail else "null"),
-            target_bytes=_BATCH_BYTES,
-        ),
+    schemas = None if schema is None else _schemas(schema, name)
+    options = DecodeOptions(
+        images="both" if before else "after",
+        columns=column,
+        after_seq=max(0, (from_seq or 0) - 1),
+        upto_seq=to_seq,
+        policies=ValuePolicies(zero_dates="fail" if zero_dates is ZeroDates.fail else "null"),
+        target_bytes=_BATCH_BYTES,
     )
+    batches = read(*paths, table=name, schemas=schemas, stats=stats, options=options)
     with _progress(name, stats, wanted=output is not None or not sys.stdout.isatty()) as tick:
         if output is not None:
             _write_parquet(output, batches, name, tick)
@@ -123,6 +120,21 @@ def decode(
         else:
             _print_lines(batches, tick)
     _sum_up(paths, name, stats, output)
+    if second_opinion:
+        _ask_again(paths, name, options, schemas)
+
+
+def _ask_again(paths: list[Path], table: str, options: DecodeOptions, schemas: Schemas | None) -> None:
+    """Decodes a sample of the rows once more, and says on standard error what was compared. Ends with exit code 2 if a
+    value differs."""
+    from cdc.lake.second_opinion.report import report_lines
+    from cdc.lake.second_opinion.sample import of_files
+
+    result = of_files(paths, table, options, schemas)
+    for line in report_lines(result.document()):
+        say(line)
+    if result.differences:
+        raise typer.Exit(2)
 
 
 def _check_output(output: Path, output_format: OutputFormat) -> None:

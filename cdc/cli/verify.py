@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ import typer
 
 from cdc.base.errors import UsageError
 from cdc.base.units import human_seconds
-from cdc.cli.common import Destination, Json, err, load, print_json, tables
+from cdc.cli.common import Destination, Json, SecondOpinion, err, load, print_json, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +39,17 @@ def verify(
         float,
         typer.Option("--wait", min=0, help="Seconds to wait until capture has read what the source has.", metavar="S"),
     ] = 60.0,
+    second_opinion: SecondOpinion = False,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            "--sample",
+            metavar="ROWS[:SEED]",
+            help="Rows for --second-opinion, 10000 without this option; the seed of an earlier report repeats its "
+            "sample.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare the Delta tables with the source, and the store with what the source executed.
@@ -52,13 +64,32 @@ def verify(
     for name in names:
         if "." not in name:
             raise UsageError(f"{name!r} is not the name of a table", remedy="Write it as db.table.")
+    if sample is not None and not second_opinion:
+        raise UsageError("--sample belongs to --second-opinion", remedy="Add --second-opinion.")
+    rows, seed = _sample(sample) if second_opinion else (0, None)
     with _progress() as progress:
-        report = pipeline.verify(config, names or None, progress, limit=limit, wait_s=wait)
+        report = pipeline.verify(
+            config, names or None, progress, limit=limit, wait_s=wait, second_opinion=rows, seed=seed
+        )
     if as_json:
         print_json(report.document())
     else:
         show(report)
     raise typer.Exit(report.exit_code)
+
+
+def _sample(text: str | None) -> tuple[int, int | None]:
+    """Returns rows and seed of a sample. Raises UsageError."""
+    from cdc.lake.second_opinion import ROWS
+
+    if text is None:
+        return ROWS, None
+    match = re.fullmatch(r"([1-9][0-9]{0,11})(?::([0-9]{1,20}))?", text)
+    if match is None:
+        raise UsageError(
+            f"--sample {text} is neither a number of rows nor ROWS:SEED", remedy="Give for example --sample 100000."
+        )
+    return int(match[1]), None if match[2] is None else int(match[2])
 
 
 @contextmanager
@@ -105,6 +136,12 @@ def show(report: Report) -> None:
         console.print(f"  {line}", markup=False, soft_wrap=True)
     for one in report.tables:
         _show_table(console, one)
+    if report.second_opinion is not None:
+        from cdc.lake.second_opinion.report import report_lines
+
+        console.print()
+        for line in report_lines(report.second_opinion.document()):
+            console.print(line, markup=False, soft_wrap=True)
     verdict = {
         "proved": "Everything is proved.",
         "partial": "What was compared is equal, but not everything could be compared.",

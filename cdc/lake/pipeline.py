@@ -232,19 +232,28 @@ def verify(
     *,
     limit: int = 20,
     wait_s: float = 60.0,
+    second_opinion: int = 0,
+    seed: int | None = None,
 ) -> Report:
     """Compares the Delta tables (None: all) with the source, and the store with what the source executed.
 
     Nothing is written. Differences and doubts are in the report, not raised: see :attr:`Report.exit_code`. ``progress``
     is called with what is being done. ``limit``: differing rows that are looked for in each table. ``wait_s``: how long
-    to wait until capture has read what the source had at the start. Raises UsageError for an unknown table,
-    IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading meta and store
-    raises.
+    to wait until capture has read what the source had at the start. ``second_opinion``: rows of the store that this
+    process decodes once more with another library (:mod:`cdc.lake.second_opinion`), with the sample of ``seed``; 0 for
+    none. Raises UsageError for an unknown table, IdentityError if nothing was captured yet, MergeFailedError if the
+    driver ended, and what reading meta and store raises.
     """
     from cdc.source.connection import require_server
 
     require_server(config.source, "a comparison with the source")
-    return run(config, Verify(list(tables or ()), limit, wait_s), progress)
+    report = run(config, Verify(list(tables or ()), limit, wait_s), progress)
+    if second_opinion:
+        from cdc.lake.second_opinion.sample import of_store
+
+        progress("decoding a sample of the store a second time")
+        report.second_opinion = of_store(config, tables or (), second_opinion, seed)
+    return report
 
 
 # --- jobs on single tables -------------------------------------------------------------------------------------------

@@ -10,13 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from cdc.batches.table_batches import batches_between
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
+from cdc.binlog.table_map import ColumnType
 from cdc.capture import Capture
+from cdc.cli import main as cli
 from cdc.client import open_table_batches
+from cdc.decode import column_types
+from cdc.decode.kernels import constants as k
 from cdc.lake import pipeline
 from cdc.lake.delta.sql import quote
 from cdc.lake.runtime import session
@@ -100,6 +105,30 @@ def unlogged(loop: Loop, *statements: str) -> None:
         for statement in statements:
             cursor.execute(statement)
         connection.commit()
+
+
+def test_a_second_opinion_about_the_store(
+    mirror: Loop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A fault in our decoder is found, although the lake equals the source."""
+    command = ["--conf-dir", str(mirror.config.file.parent), "verify", mirror.config.name, "--json", "--second-opinion"]
+    assert cli.main(command) == 0
+    opinion = json.loads(capfd.readouterr().out)["second_opinion"]
+    assert (opinion["verdict"], opinion["rows"], opinion["values"]) == ("equal", 7, 32)
+    assert (opinion["left_out"], opinion["differences"], opinion["more"]) == ([], [], 0)
+
+    signed = (k.I32, pa.int32())
+    monkeypatch.setitem(column_types._INTEGERS, ColumnType.LONG, (4, (k.U32, pa.int64()), signed))
+    mirror.sql("INSERT INTO mirror VALUES (-1, 'negative', 0, NULL)", "DELETE FROM mirror WHERE id = -1")
+    mirror.capture()
+    assert cli.main([*command, "--sample", f"10000:{opinion['seed']}"]) == 2
+    report = json.loads(capfd.readouterr().out)
+    assert (report["ok"], report["state"], report["second_opinion"]["seed"]) == (False, "differs", opinion["seed"])
+    first, second = report["second_opinion"]["differences"]
+    assert (first["table"], first["column"], first["ours"], first["library"]) == (
+        f"{mirror.db}.mirror", "id", "4294967295", "-1"
+    )  # fmt: skip
+    assert (first["image"], second["image"]) == ("new", "old")
 
 
 def in_lake(loop: Loop, statement: str, table: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cdc.config import DestinationConfig
+from cdc.lake.second_opinion.report import SecondOpinion
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Report:
     """The report of a verification."""
 
     state: str = "proved"
+    second_opinion: SecondOpinion | None = None
 
     def document(self) -> dict[str, Any]:
         differs = self.state == "differs"
@@ -61,7 +63,9 @@ class Report:
             },
         }
         history = {"ok": True, "faults": [], "unknown": []}
-        return {"ok": self.state == "proved", "state": self.state, "history": history, "tables": [table]}
+        state, second_opinion = self.state, None if self.second_opinion is None else self.second_opinion.document()
+        document = {"ok": state == "proved", "state": state, "history": history, "tables": [table]}
+        return {**document, "second_opinion": second_opinion}
 
 
 @dataclass
@@ -96,8 +100,16 @@ class FakeJobs:
         self._step("replay", list(tables), arguments)
         return [Result(table) for table in tables]
 
-    def verify(self, config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: Any = None) -> Report:
+    def verify(
+        self,
+        config: DestinationConfig,
+        tables: Sequence[str] | None = None,
+        *,
+        progress: Any = None,
+        second_opinion: int = 0,
+    ) -> Report:
         self._step("verify", None if tables is None else list(tables))
+        assert second_opinion == 2000
         return self.report
 
     def plan_snapshot(self, config: DestinationConfig, tables: Sequence[str]) -> Plan:

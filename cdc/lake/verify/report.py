@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cdc.lake.second_opinion.report import SecondOpinion
+
 State = Literal["proved", "partial", "differs", "unknown"]
 """``partial``: what was compared is equal, and something could not be compared."""
 _WORST_FIRST: tuple[State, ...] = ("differs", "unknown", "partial", "proved")
@@ -133,10 +135,15 @@ class Report:
     history: HistoryReport = field(default_factory=HistoryReport)
     tables: list[TableReport] = field(default_factory=list)
     seconds: float = 0.0
+    second_opinion: SecondOpinion | None = None
+    """The sample of the store that was decoded twice; None if that was not asked for, and in the report of a driver
+    under spark-submit: the process that reads that report asks for it."""
 
     @property
     def state(self) -> State:
         states = {self.history.state, *(table.state for table in self.tables)}
+        if self.second_opinion is not None and self.second_opinion.differences:
+            states.add("differs")
         return next(state for state in _WORST_FIRST if state in states)
 
     @property
@@ -162,6 +169,7 @@ class Report:
                 "unknown": self.history.unknown,
             },
             "tables": [_table_document(table) for table in self.tables],
+            "second_opinion": None if self.second_opinion is None else self.second_opinion.document(),
             "seconds": round(self.seconds, 3),
         }
 
