@@ -17,7 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from cdc.base.errors import LeaseHeldError, UsageError
 from cdc.base.log import get_logger
@@ -46,7 +48,7 @@ class ParkingRecords(ABC):
     def park(self, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None: ...
 
     @abstractmethod
-    def keep_from(self, subscriber: str, table: str, keep_seq: int | None) -> None: ...
+    def keep_from(self, subscriber: str, table: str, keep_seq: Annotated[int, Field(ge=0)] | None = None) -> None: ...
 
     @abstractmethod
     def unpark(self, subscriber: str, result: TableResult, level_seq: int) -> int | None: ...
@@ -68,7 +70,7 @@ class _InMeta(ParkingRecords):
             known.parked[table] = parked
             return before
 
-    def keep_from(self, subscriber: str, table: str, keep_seq: int | None) -> None:
+    def keep_from(self, subscriber: str, table: str, keep_seq: int | None = None) -> None:
         with self._meta.change() as state:
             known = state.subscription(subscriber)
             known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
@@ -91,7 +93,8 @@ class _InMeta(ParkingRecords):
             state.subscription(subscriber).parked.pop(table, None)
 
 
-def _parking(meta: Meta) -> ParkingRecords:
+def records_of(meta: Meta) -> ParkingRecords:
+    """Returns the records of the parked tables in a meta."""
     return meta if isinstance(meta, ParkingRecords) else _InMeta(meta)
 
 
@@ -155,12 +158,12 @@ def park(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> Parked
 
 def record_parked(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
     """Does what :func:`park` does, for a caller who holds the table's commit lock exclusively."""
-    return _parking(meta).park(subscriber, table, parked)
+    return records_of(meta).park(subscriber, table, parked)
 
 
 def keep_from(meta: Meta, subscriber: str, table: str, keep_seq: int | None) -> None:
     """Changes what a parked table needs from the store. Raises UsageError if it is not parked."""
-    _parking(meta).keep_from(subscriber, table, keep_seq)
+    records_of(meta).keep_from(subscriber, table, keep_seq)
 
 
 def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> int | None:
@@ -170,12 +173,12 @@ def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> 
     applied position if the store has no later changes of it. Returns None if the table was unparked, else the seq that
     it must reach first. Raises UsageError if the table is not parked.
     """
-    return _parking(meta).unpark(subscriber, result, level_seq)
+    return records_of(meta).unpark(subscriber, result, level_seq)
 
 
 def release_parked(meta: Meta, subscriber: str, table: str) -> None:
     """Removes the record of a table that does not exist any more. Does nothing if there is none."""
-    _parking(meta).release_parked(subscriber, table)
+    records_of(meta).release_parked(subscriber, table)
 
 
 def _require(known: Subscription, table: str) -> ParkedTable:

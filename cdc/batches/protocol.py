@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from cdc.batches.results import read_results
+from cdc.meta import Gap, Meta, Outstanding, Subscription, TableRecord
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.batches.manifest import Manifest
-    from cdc.meta import Gap, Meta, Outstanding, Subscription, TableRecord
     from cdc.store.reader.batch_builder import Limits
+
+Results = Annotated[Any, BeforeValidator(read_results)]
+"""Results of a merge, as :func:`~cdc.batches.results.read_results` takes them."""
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Expiry = Annotated[datetime, PlainSerializer(datetime.isoformat)]
+RecordAsText = Annotated[
+    TableRecord,
+    BeforeValidator(lambda value: TableRecord.of(value) if isinstance(value, str) else value),
+    PlainSerializer(lambda record: record.text),
+]
+"""In JSON the record's text."""
 
 
 class Batches(Protocol):
@@ -40,7 +55,7 @@ class Batches(Protocol):
 
     def last_seq(self) -> int: ...
 
-    def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Any = None) -> None: ...
+    def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Results = None) -> None: ...
 
     def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]: ...
 
@@ -50,7 +65,7 @@ class Batches(Protocol):
 
     def resume(self, batch: int, fingerprint: str, *, subscriber: str = "apply") -> Lease: ...
 
-    def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime: ...
+    def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: Seconds | None = None) -> Expiry: ...
 
     def outstanding(self, subscriber: str = "apply") -> list[Outstanding]: ...
 
@@ -62,6 +77,6 @@ class Batches(Protocol):
 
     def accept_beginning(self, subscriber: str = "apply") -> Gap: ...
 
-    def accept_tables(self, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]: ...
+    def accept_tables(self, subscriber: str, tables: Mapping[str, RecordAsText | None]) -> list[Gap]: ...
 
     def acked_manifests(self, subscriber: str = "apply", *, after_batch: int = 0) -> list[Manifest]: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -14,10 +14,11 @@ from cdc.base.errors import StoreIncompleteError, UsageError
 from cdc.batches.lease import Lease, new_token
 from cdc.batches.manifest import Manifest
 from cdc.batches.manifest_files import parse_manifest
-from cdc.batches.results import read_results
+from cdc.batches.operations import remote
+from cdc.batches.protocol import Batches
 from cdc.client.meta import RemoteMeta
 from cdc.client.reader import RemoteReader
-from cdc.meta import Gap, Meta, Outstanding, State, Subscription, TableRecord
+from cdc.meta import Meta, Outstanding, State, Subscription
 from cdc.meta.state import check_name
 from cdc.wire.connection import Connection
 from cdc.wire.files import uri_of
@@ -32,10 +33,11 @@ _LEAST_ROUND_S = 0.5
 
 
 class RemoteBatchService:
-    """Implements :class:`~cdc.batches.protocol.Batches` by asking the server."""
+    """Implements :class:`~cdc.batches.protocol.Batches` by asking the server. Limits, leases that last as this
+    configuration says, waits, and paths of files need more than a call."""
 
     def __init__(self, connection: Connection, batch: BatchConfig) -> None:
-        self._connection, self._batch = connection, batch
+        self.connection, self._batch = connection, batch
         self._remote = RemoteMeta(connection)
         self.meta: Meta = self._remote
 
@@ -111,35 +113,25 @@ class RemoteBatchService:
             # A server that stops does not wait, and another one comes soon.
             time.sleep(max(0.0, min(began + _LEAST_ROUND_S, deadline) - time.monotonic()))
 
-    def next_seq(self, subscriber: str = "apply") -> int | None:
-        found: int | None = self._call("next_seq", subscriber)
-        return found
-
-    def last_seq(self) -> int:
-        return int(self._connection.call("last_seq"))
-
-    def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Any = None) -> None:
-        tables = [result.model_dump(mode="json") for result in read_results(results)]
-        self._call("ack", subscriber, {"batch": batch, "token": token, "results": tables})
-
-    def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
-        return list(self._call("rollback", subscriber, {"batch": batch, "token": token}))
-
-    def release(self, owner: str, *, subscriber: str = "apply") -> list[int]:
-        return list(self._call("release", subscriber, {"owner": owner}))
+    next_seq = remote(Batches.next_seq)
+    last_seq = remote(Batches.last_seq)
+    ack = remote(Batches.ack)
+    rollback = remote(Batches.rollback)
+    release = remote(Batches.release)
+    _check = remote(Batches.check)
+    _renew = remote(Batches.renew)
 
     def check(self, batch: int, token: str, *, subscriber: str = "apply") -> Outstanding:
         """Also raises MetaUnavailableError if this process has lost a lock that it needs for its next commit."""
         self._remote.require_locks()
-        return Outstanding.model_validate(self._call("check", subscriber, {"batch": batch, "token": token}))
+        return self._check(batch, token, subscriber=subscriber)
 
     def resume(self, batch: int, fingerprint: str, *, subscriber: str = "apply") -> Lease:
         return self._lease(self._call("resume", subscriber, {"batch": batch, "fingerprint": fingerprint}))
 
     def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime:
         lease_s = self._batch.lease_s if lease_s is None else lease_s
-        found = self._call("renew", subscriber, {"batch": batch, "token": token, "lease_s": lease_s})
-        return datetime.fromisoformat(found)
+        return self._renew(batch, token, subscriber=subscriber, lease_s=lease_s)
 
     def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
         known = self._state(subscriber).subscriptions.get(subscriber)
@@ -147,39 +139,27 @@ class RemoteBatchService:
 
     # --- subscribers
 
-    def subscribe(self, subscriber: str, table_filter: str | None = None) -> Subscription:
-        return Subscription.model_validate(self._call("subscribe", subscriber, {"table_filter": table_filter}))
-
-    def unsubscribe(self, subscriber: str) -> None:
-        self._call("unsubscribe", subscriber, idempotent=False)
+    subscribe = remote(Batches.subscribe)
+    unsubscribe = remote(Batches.unsubscribe)
+    accept_beginning = remote(Batches.accept_beginning)
+    accept_tables = remote(Batches.accept_tables)
 
     def subscription(self, subscriber: str = "apply") -> Subscription:
         return self._state(subscriber).subscription(subscriber)
-
-    def accept_beginning(self, subscriber: str = "apply") -> Gap:
-        return Gap.model_validate(self._call("accept_beginning", subscriber, idempotent=False))
-
-    def accept_tables(self, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
-        records = {name: None if one is None else one.text for name, one in tables.items()}
-        found = self._call("accept_tables", subscriber, {"tables": records}, idempotent=False)
-        return [Gap.model_validate(one) for one in found]
 
     def acked_manifests(self, subscriber: str = "apply", *, after_batch: int = 0) -> list[Manifest]:
         manifests: list[Manifest] = []
         while True:
             after = manifests[-1].batch if manifests else after_batch
             more = self._call("manifests", subscriber, {"after_batch": after})
-            manifests += [manifest_of(self._connection, one) for one in more]
+            manifests += [manifest_of(self.connection, one) for one in more]
             if not more:
                 return manifests
 
     # --- inside a call
 
-    def _call(
-        self, operation: str, subscriber: str, arguments: dict[str, Any] | None = None, *, idempotent: bool = True
-    ) -> Any:
-        given = {"subscriber": check_name(subscriber), **(arguments or {})}
-        return self._connection.call(operation, given, idempotent=idempotent)
+    def _call(self, operation: str, subscriber: str, arguments: dict[str, Any] | None = None) -> Any:
+        return self.connection.call(operation, {"subscriber": check_name(subscriber), **(arguments or {})})
 
     def _state(self, subscriber: str) -> State:
         """Returns the part of the meta that the subscriber may see. Raises UsageError if the token belongs to another
@@ -187,7 +167,7 @@ class RemoteBatchService:
         return State.model_validate(self._call("state", subscriber))
 
     def _lease(self, found: Any) -> Lease:
-        manifest = manifest_of(self._connection, found["manifest"])
+        manifest = manifest_of(self.connection, found["manifest"])
         return Lease(manifest, Path(found["manifest_path"]), found["token"], datetime.fromisoformat(found["expires"]))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cdc.base.errors import CdcError, LeaseHeldError, MetaUnavailableError, UnsupportedError
 from cdc.base.log import get_logger
 from cdc.batches.manifest import TableResult
+from cdc.batches.operations import remote
 from cdc.batches.parking import ParkingRecords
 from cdc.meta import Meta, ParkedTable, State
 from cdc.wire.connection import Connection
@@ -25,15 +26,15 @@ class RemoteMeta(Meta, ParkingRecords):
     """The part of a meta that a subscriber may see: the source, and its own subscription."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._locks = locks_of(connection)
 
     @property
     def place(self) -> str:
-        return self._connection.place
+        return self.connection.place
 
     def read(self) -> State:
-        return State.model_validate(self._connection.call("state"))
+        return State.model_validate(self.connection.call("state"))
 
     def change(self) -> AbstractContextManager[State]:
         raise UnsupportedError(
@@ -58,22 +59,24 @@ class RemoteMeta(Meta, ParkingRecords):
 
     def park(self, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
         self.require_locks()
-        found = self._connection.call("park", {"table": table, "parked": parked.model_dump(mode="json")})
-        return None if found is None else ParkedTable.model_validate(found)
+        return self._park(subscriber, table, parked)
 
-    def keep_from(self, subscriber: str, table: str, keep_seq: int | None) -> None:
+    def keep_from(self, subscriber: str, table: str, keep_seq: int | None = None) -> None:
         self.require_locks()
-        self._connection.call("keep_from", {"table": table, "keep_seq": keep_seq})
+        self._keep_from(subscriber, table, keep_seq)
 
     def unpark(self, subscriber: str, result: TableResult, level_seq: int) -> int | None:
         self.require_locks()
-        arguments = {"result": result.model_dump(mode="json"), "level_seq": level_seq}
-        found: int | None = self._connection.call("unpark", arguments)
-        return found
+        return self._unpark(subscriber, result, level_seq)
 
     def release_parked(self, subscriber: str, table: str) -> None:
         self.require_locks()
-        self._connection.call("release_parked", {"table": table})
+        self._release_parked(subscriber, table)
+
+    _park = remote(ParkingRecords.park)
+    _keep_from = remote(ParkingRecords.keep_from)
+    _unpark = remote(ParkingRecords.unpark)
+    _release_parked = remote(ParkingRecords.release_parked)
 
 
 # --- locks

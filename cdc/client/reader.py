@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cdc.base.errors import DamagedError
+from cdc.batches.operations import remote
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, Entries, format_gtid
 from cdc.binlog.positions import BinlogPosition, CommitPosition, make_file_name, split_seq
 from cdc.binlog.sql.schemas import Schemas
 from cdc.store.formats.index import first_bad
 from cdc.store.formats.state import Beginning, CaptureState
-from cdc.store.reader.check import FilesReport
 from cdc.store.reader.reader import Backlog, Totals
+from cdc.store.reader.store import Store
 
 if TYPE_CHECKING:
     from cdc.store.reader.batch_builder import TableFilter
@@ -25,15 +26,15 @@ class RemoteReader:
     """Implements :class:`~cdc.store.reader.store.Store` by asking the server."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._base_name: str | None = None
 
     @property
     def place(self) -> str:
-        return self._connection.place
+        return self.connection.place
 
     def _now(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._connection.call("store")
+        found: dict[str, Any] = self.connection.call("store")
         self._base_name = found["base_name"]
         return found
 
@@ -47,7 +48,7 @@ class RemoteReader:
         return None if found is None else Beginning(**found)
 
     def first_seq(self) -> int | None:
-        found: int | None = self._connection.call("totals")["first_seq"]
+        found: int | None = self.connection.call("totals")["first_seq"]
         return found
 
     def removed_seq(self) -> int:
@@ -60,8 +61,7 @@ class RemoteReader:
     def last_entry(self) -> np.void | None:
         return self.entry_at((1 << 63) - 1)
 
-    def require_kept(self, after_seq: int) -> None:
-        self._connection.call("require_kept", {"seq": after_seq})
+    require_kept = remote(Store.require_kept)
 
     def complete_until_us(self) -> int:
         return int(self._now()["complete_until_us"])
@@ -81,12 +81,12 @@ class RemoteReader:
         return CommitPosition(position, format_gtid(entry), int(entry["commit_time_us"]))
 
     def entry_at(self, seq: int) -> np.void | None:
-        found = self._entries(self._connection.fetch("entry_at", {"seq": seq}))
+        found = self._entries(self.connection.fetch("entry_at", {"seq": seq}))
         return found[0] if len(found) else None
 
     def all_entries(self, after_seq: int = 0, upto_seq: int | None = None) -> Iterator[Entries]:
         while True:
-            data = self._connection.fetch("entries", {"after_seq": after_seq, "upto_seq": upto_seq})
+            data = self.connection.fetch("entries", {"after_seq": after_seq, "upto_seq": upto_seq})
             found = self._entries(data)
             if not len(found):
                 return
@@ -106,29 +106,22 @@ class RemoteReader:
 
     # --- finding
 
-    def find_by_store_time(self, time_us: int) -> int | None:
-        found: int | None = self._connection.call("find_by_store_time", {"time_us": time_us})
-        return found
-
-    def find_by_commit_time(self, time_us: int) -> int | None:
-        found: int | None = self._connection.call("find_by_commit_time", {"time_us": time_us})
-        return found
-
-    def seq_before(self, time_us: int) -> int:
-        return int(self._connection.call("seq_before", {"time_us": time_us}))
+    find_by_store_time = remote(Store.find_by_store_time)
+    find_by_commit_time = remote(Store.find_by_commit_time)
+    seq_before = remote(Store.seq_before)
 
     # --- stats
 
     def backlog(self, after_seq: int, table_filter: TableFilter | None = None) -> Backlog:
         asked = {"seq": after_seq} | ({} if table_filter is None else {"filter": table_filter.pattern})
-        return Backlog(**self._connection.call("backlog", asked))
+        return Backlog(**self.connection.call("backlog", asked))
 
     def totals(self) -> Totals:
-        return Totals(**self._connection.call("totals")["totals"])
+        return Totals(**self.connection.call("totals")["totals"])
 
     def disk(self) -> dict[str, Any] | None:
         """Returns the usage of the store's disk, as `cdc status --json` shows it."""
-        found: dict[str, Any] | None = self._connection.call("totals")["disk"]
+        found: dict[str, Any] | None = self.connection.call("totals")["disk"]
         return found
 
     def table_names(self) -> list[str]:
@@ -139,16 +132,15 @@ class RemoteReader:
         return 1 << (names.index(table) & 63) if table in names else 0
 
     def segment_starts(self) -> list[int]:
-        return list(self._connection.call("totals")["segment_starts"])
+        return list(self.connection.call("totals")["segment_starts"])
 
     def schemas(self, last_seq: int) -> tuple[int, Schemas] | None:
-        return _schemas(self._connection.call("schemas", {"seq": last_seq}))
+        return _schemas(self.connection.call("schemas", {"seq": last_seq}))
 
     def newest_schemas(self) -> tuple[int, Schemas] | None:
-        return _schemas(self._connection.call("schemas"))
+        return _schemas(self.connection.call("schemas"))
 
-    def check_files(self) -> FilesReport:
-        return FilesReport(**self._connection.call("check_files"))
+    check_files = remote(Store.check_files)
 
 
 def _schemas(found: Any) -> tuple[int, Schemas] | None:

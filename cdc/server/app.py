@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from cdc.server.page import AdminPage
     from cdc.watch.metrics.families import AlarmCounts
 
-_SUBSCRIBING = ("get", "subscribe")
-"""Operations that make a subscription."""
 _THREADS, _BYTE_THREADS, _HEALTH_THREADS = 24, 8, 2
 _MOST_OF_SUBSCRIBER, _THREADS_OF_SUBSCRIBER = 100, 6
 """The requests of one subscriber that are worked on at once, and the threads that they may have."""
@@ -223,7 +221,7 @@ class Server:
                 place=served.name,
                 remedy=f"Use the token of {given.subscriber}; server.tokens names it where the server runs.",
             )
-        if name in _SUBSCRIBING and served.begin is not None:
+        if operation.subscribes and served.begin is not None:
             await served.begin()
         call = Call(served, subscriber, given, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
         run = partial(operation.run, call)

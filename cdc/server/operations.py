@@ -1,7 +1,7 @@
-"""The operations that a client may call: their arguments, and what each does in the store and the meta.
+"""The operations that a client may call: those of :mod:`cdc.batches.operations`, and those that are more than a method.
 
-Each is a function of the destination, the subscriber whose token the client has, and the checked arguments. It returns
-a JSON value, or bytes. ``docs/formats/server.md`` describes them.
+Each of these is a function of a call and of the arguments, whose annotations are checked. It returns a JSON value, or
+bytes. ``docs/formats/server.md`` describes all.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 
-from cdc.base.errors import UsageError
-from cdc.batches import parking
-from cdc.batches.manifest import Manifest, TableResult
+from cdc.base.errors import CdcError, UsageError
+from cdc.batches.manifest import Manifest
+from cdc.batches.operations import METHODS, Arguments, Method, arguments_of
+from cdc.batches.parking import records_of
 from cdc.batches.subscribers import make_filter
-from cdc.meta import ParkedTable, TableRecord
 from cdc.server.files import missing, relative_path, served_path
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.wire.protocol import MOST_ENTRIES, MOST_MANIFESTS
@@ -28,30 +28,21 @@ if TYPE_CHECKING:
     from cdc.binlog.entry import Entries
     from cdc.server.destinations import ServedDestination
 
-_TOKEN = r"^[0-9a-f]{32,64}$"
-_LOCK = r"^(commit|job)-[A-Za-z0-9_$%.-]{1,240}$"
-
-
-class Arguments(BaseModel):
-    """The arguments of an operation. Unknown keys are refused: a newer client must not be misunderstood."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    subscriber: str | None = None
-    """The subscriber that the client means; null: whose token it has. It must be the same one."""
-
-
-_A = TypeVar("_A", bound=Arguments)
+Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
+LockName = Annotated[str, Field(pattern=r"^(commit|job)-[A-Za-z0-9_$%.-]{1,240}$")]
+Text = Annotated[str, Field(max_length=1000)]
+Natural = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Call(Generic[_A]):
+class Call:
     """A call of an operation."""
 
     served: ServedDestination
     subscriber: str
     """The subscriber whose token the client has."""
-    given: _A
+    given: Any
+    """The arguments, as the operation's model."""
     is_repeated: bool = False
     """Whether the client repeats a call whose answer was lost."""
 
@@ -61,23 +52,47 @@ class Operation:
     """An operation: the model of its arguments, and what it does."""
 
     arguments: type[Arguments]
-    run: Callable[[Call[Any]], Any]
+    run: Callable[[Call], Any]
+    subscribes: bool = False
+    """Whether it makes a subscription."""
 
 
-OPERATIONS: dict[str, Operation] = {}
+_PARTS: dict[str, Callable[[ServedDestination], object]] = {
+    "batches": lambda served: served.batches,
+    "parking": lambda served: records_of(served.meta),
+    "reader": lambda served: served.reader(),
+}
+
+
+def _of_method(method: Method) -> Operation:
+    def run(call: Call) -> Any:
+        try:
+            return method.run(_PARTS[method.part](call.served), call.subscriber, call.given)
+        except CdcError as error:
+            if call.is_repeated and isinstance(error, method.done):
+                return None
+            raise
+
+    return Operation(method.arguments, run, subscribes=method.subscribes)
+
+
+OPERATIONS: dict[str, Operation] = {name: _of_method(method) for name, method in METHODS.items()}
 """The operations by their names in the protocol."""
 
 
-def _operation(arguments: type[_A]) -> Callable[[Callable[[Call[_A]], Any]], Callable[[Call[_A]], Any]]:
-    def register(run: Callable[[Call[_A]], Any]) -> Callable[[Call[_A]], Any]:
-        OPERATIONS[run.__name__] = Operation(arguments, run)
-        return run
-
-    return register
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Nothing(Arguments):
-    """No arguments."""
+def _operation(function: _F) -> _F:
+    """Makes a function of a call and of an operation's arguments that operation."""
+    arguments = arguments_of(function, {}, ("call",))
+    names = [name for name in arguments.model_fields if name != "subscriber"]
+
+    def run(call: Call) -> Any:
+        return function(call, **{name: getattr(call.given, name) for name in names})
+
+    OPERATIONS[function.__name__] = Operation(arguments, run)
+    return function
 
 
 # --- batches
@@ -85,7 +100,7 @@ class Nothing(Arguments):
 
 class Get(Arguments):
     owner: str = Field(min_length=1, max_length=1000)
-    token: str = Field(pattern=_TOKEN)
+    token: Token
     lease_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     ahead: bool = False
     until: AwareDatetime | None = None
@@ -95,10 +110,10 @@ class Get(Arguments):
     """The app waits for a batch, so that no thread does."""
 
 
-@_operation(Get)
-def get(call: Call[Get]) -> Any:
+def _get(call: Call) -> Any:
     """Hands out a batch; null if there is none now."""
-    given, batches = call.given, call.served.batches
+    given: Get = call.given
+    batches = call.served.batches
     if given.acked is not None:
         lease = batches.get_after(
             given.acked,
@@ -122,80 +137,19 @@ def get(call: Call[Get]) -> Any:
     return None if lease is None else lease_document(call.served, lease)
 
 
-class Batch(Arguments):
-    batch: int
-    token: str
+OPERATIONS["get"] = Operation(Get, _get, subscribes=True)
 
 
-class Ack(Batch):
-    results: list[TableResult] | None = None
-
-
-@_operation(Ack)
-def ack(call: Call[Ack]) -> Any:
-    call.served.batches.ack(call.given.batch, call.given.token, subscriber=call.subscriber, results=call.given.results)
-
-
-@_operation(Batch)
-def rollback(call: Call[Batch]) -> Any:
-    return call.served.batches.rollback(call.given.batch, call.given.token, subscriber=call.subscriber)
-
-
-class Owner(Arguments):
-    owner: str
-
-
-@_operation(Owner)
-def release(call: Call[Owner]) -> Any:
-    return call.served.batches.release(call.given.owner, subscriber=call.subscriber)
-
-
-@_operation(Batch)
-def check(call: Call[Batch]) -> Any:
-    found = call.served.batches.check(call.given.batch, call.given.token, subscriber=call.subscriber)
-    return found.model_dump(mode="json")
-
-
-class Renew(Batch):
-    lease_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-
-
-@_operation(Renew)
-def renew(call: Call[Renew]) -> Any:
-    return call.served.batches.renew(
-        call.given.batch, call.given.token, subscriber=call.subscriber, lease_s=call.given.lease_s
-    ).isoformat()
-
-
-class Resume(Arguments):
-    batch: int
-    fingerprint: str
-
-
-@_operation(Resume)
-def resume(call: Call[Resume]) -> Any:
-    lease = call.served.batches.resume(call.given.batch, call.given.fingerprint, subscriber=call.subscriber)
+@_operation
+def resume(call: Call, batch: int, fingerprint: str) -> Any:
+    lease = call.served.batches.resume(batch, fingerprint, subscriber=call.subscriber)
     return lease_document(call.served, lease)
 
 
-@_operation(Nothing)
-def next_seq(call: Call[Nothing]) -> Any:
-    return call.served.batches.next_seq(call.subscriber)
-
-
-@_operation(Nothing)
-def last_seq(call: Call[Nothing]) -> Any:
-    return call.served.batches.last_seq()
-
-
-class Manifests(Arguments):
-    after_batch: int = 0
-
-
-@_operation(Manifests)
-def manifests(call: Call[Manifests]) -> Any:
+@_operation
+def manifests(call: Call, after_batch: int = 0) -> Any:
     """The manifests of acked batches, some at a time."""
-    found = call.served.batches.manifests.acked(call.subscriber, call.given.after_batch, MOST_MANIFESTS)
+    found = call.served.batches.manifests.acked(call.subscriber, after_batch, MOST_MANIFESTS)
     return [manifest_document(call.served, one) for one in found]
 
 
@@ -219,15 +173,8 @@ def manifest_document(served: ServedDestination, manifest: Manifest) -> dict[str
     return document
 
 
-class TableBatch(Arguments):
-    table: str
-    after_seq: int
-    until_seq: int | None = None
-    whole: bool = False
-
-
-@_operation(TableBatch)
-def table_batch(call: Call[TableBatch]) -> Any:
+@_operation
+def table_batch(call: Call, table: str, after_seq: int, until_seq: int | None = None, whole: bool = False) -> Any:
     """The next changes of one table, as a manifest that nobody leases."""
     if call.served.config.store.stages_batches:
         raise UsageError(
@@ -235,22 +182,21 @@ def table_batch(call: Call[TableBatch]) -> Any:
             place=call.served.name,
             remedy="Remove store.stage there: executors read from the server.",
         )
-    given = call.given
-    with call.served.table_batches().next(given.table, given.after_seq, given.until_seq, whole=given.whole) as found:
+    with call.served.table_batches().next(table, after_seq, until_seq, whole=whole) as found:
         return None if found is None else manifest_document(call.served, found)
 
 
 # --- the subscriber
 
 
-@_operation(Nothing)
-def whoami(call: Call[Nothing]) -> Any:
+@_operation
+def whoami(call: Call) -> Any:
     """The subscriber whose token the client has."""
     return call.subscriber
 
 
-@_operation(Nothing)
-def state(call: Call[Nothing]) -> Any:
+@_operation
+def state(call: Call) -> Any:
     """The meta as far as the subscriber may see it: the source, and its own subscription."""
     found = call.served.meta.read()
     known = found.subscriptions.get(call.subscriber)
@@ -258,124 +204,32 @@ def state(call: Call[Nothing]) -> Any:
     return found.model_dump(mode="json")
 
 
-class Filter(Arguments):
-    table_filter: str | None = None
+# --- locks
 
 
-@_operation(Filter)
-def subscribe(call: Call[Filter]) -> Any:
-    return call.served.batches.subscribe(call.subscriber, call.given.table_filter).model_dump(mode="json")
-
-
-@_operation(Nothing)
-def unsubscribe(call: Call[Nothing]) -> Any:
-    call.served.batches.unsubscribe(call.subscriber)
-
-
-@_operation(Nothing)
-def accept_beginning(call: Call[Nothing]) -> Any:
-    return call.served.batches.accept_beginning(call.subscriber).model_dump(mode="json")
-
-
-class Tables(Arguments):
-    tables: dict[str, str | None]
-    """The text of each table's record; null: the table is gone."""
-
-
-@_operation(Tables)
-def accept_tables(call: Call[Tables]) -> Any:
-    try:
-        records = {name: None if one is None else TableRecord.of(one) for name, one in call.given.tables.items()}
-    except ValueError as error:
-        raise UsageError(f"these are no records of tables: {error}") from None
-    return [gap.model_dump(mode="json") for gap in call.served.batches.accept_tables(call.subscriber, records)]
-
-
-# --- parked tables, and locks
-
-
-class Park(Arguments):
-    table: str
-    parked: ParkedTable
-
-
-@_operation(Park)
-def park(call: Call[Park]) -> Any:
-    """Parks a table. The client holds the table's commit lock."""
-    given = call.given
-    before = parking.record_parked(call.served.meta, call.subscriber, given.table, given.parked)
-    return None if before is None else before.model_dump(mode="json")
-
-
-class KeepFrom(Arguments):
-    table: str
-    keep_seq: int | None = Field(default=None, ge=0)
-
-
-@_operation(KeepFrom)
-def keep_from(call: Call[KeepFrom]) -> Any:
-    parking.keep_from(call.served.meta, call.subscriber, call.given.table, call.given.keep_seq)
-
-
-class Unpark(Arguments):
-    result: TableResult
-    level_seq: int
-
-
-@_operation(Unpark)
-def unpark(call: Call[Unpark]) -> Any:
-    try:
-        return parking.unpark(call.served.meta, call.subscriber, call.given.result, call.given.level_seq)
-    except UsageError:
-        if call.is_repeated:  # the table is not parked any more: the call before was done
-            return None
-        raise
-
-
-class TableName(Arguments):
-    table: str
-
-
-@_operation(TableName)
-def release_parked(call: Call[TableName]) -> Any:
-    parking.release_parked(call.served.meta, call.subscriber, call.given.table)
-
-
-class Lock(Arguments):
-    id: str = Field(pattern=_TOKEN)
-    name: str = Field(pattern=_LOCK)
-    what: str = Field(max_length=1000)
-    shared: bool = False
-
-
-@_operation(Lock)
-def lock(call: Call[Lock]) -> Any:
+@_operation
+def lock(call: Call, id: Token, name: LockName, what: Text, shared: bool = False) -> None:  # noqa: A002
     """Takes a lock of the meta without waiting."""
-    given = call.given
-    call.served.locks.acquire(given.id, given.name, given.what, call.subscriber, shared=given.shared)
+    call.served.locks.acquire(id, name, what, call.subscriber, shared=shared)
 
 
-class LockIds(Arguments):
-    ids: list[str]
-
-
-@_operation(LockIds)
-def renew_locks(call: Call[LockIds]) -> Any:
+@_operation
+def renew_locks(call: Call, ids: list[str]) -> Any:
     """Renews locks. Returns those that the client does not hold any more."""
-    return call.served.locks.renew(call.given.ids, call.subscriber)
+    return call.served.locks.renew(ids, call.subscriber)
 
 
-@_operation(LockIds)
-def unlock(call: Call[LockIds]) -> Any:
+@_operation
+def unlock(call: Call, ids: list[str]) -> Any:
     """Releases locks. Returns those that the client did not hold any more."""
-    return [one for one in call.given.ids if not call.served.locks.release(one, call.subscriber)]
+    return [one for one in ids if not call.served.locks.release(one, call.subscriber)]
 
 
 # --- the store
 
 
-@_operation(Nothing)
-def store(call: Call[Nothing]) -> Any:
+@_operation
+def store(call: Call) -> Any:
     """The store as it is now."""
     reader = call.served.reader()
     beginning = reader.beginning() if reader.exists() else None
@@ -394,8 +248,8 @@ def store(call: Call[Nothing]) -> Any:
     }
 
 
-@_operation(Nothing)
-def totals(call: Call[Nothing]) -> Any:
+@_operation
+def totals(call: Call) -> Any:
     """The size of the store, where its segments begin, and the use of its disk."""
     from cdc.batches.retention import make_watch
     from cdc.lake.jobs.maintain import disk_document
@@ -410,100 +264,46 @@ def totals(call: Call[Nothing]) -> Any:
     }
 
 
-class Seq(Arguments):
-    seq: int
-
-
-@_operation(Seq)
-def require_kept(call: Call[Seq]) -> Any:
-    call.served.reader().require_kept(call.given.seq)
-
-
-class After(Seq):
-    filter: str | None = None
-
-
-@_operation(After)
-def backlog(call: Call[After]) -> Any:
+@_operation
+def backlog(call: Call, seq: int, filter: str | None = None) -> Any:  # noqa: A002
     """The transactions after a seq, of the tables that a filter leaves."""
-    return asdict(call.served.reader().backlog(call.given.seq, make_filter(call.given.filter)))
+    return asdict(call.served.reader().backlog(seq, make_filter(filter)))
 
 
-class Schemas(Arguments):
-    seq: int | None = None
-
-
-@_operation(Schemas)
-def schemas(call: Call[Schemas]) -> Any:
+@_operation
+def schemas(call: Call, seq: int | None = None) -> Any:
     """Table definitions: those in force after a seq, else the newest."""
-    reader, seq = call.served.reader(), call.given.seq
+    reader = call.served.reader()
     found = reader.newest_schemas() if seq is None else reader.schemas(seq)
     return None if found is None else {"seq": found[0], "schemas": found[1].model_dump(mode="json")}
 
 
-class Time(Arguments):
-    time_us: int
-
-
-@_operation(Time)
-def find_by_commit_time(call: Call[Time]) -> Any:
-    return call.served.reader().find_by_commit_time(call.given.time_us)
-
-
-@_operation(Time)
-def find_by_store_time(call: Call[Time]) -> Any:
-    return call.served.reader().find_by_store_time(call.given.time_us)
-
-
-@_operation(Time)
-def seq_before(call: Call[Time]) -> Any:
-    return call.served.reader().seq_before(call.given.time_us)
-
-
-@_operation(Nothing)
-def check_files(call: Call[Nothing]) -> Any:
-    return asdict(call.served.reader().check_files())
-
-
-class Between(Arguments):
-    after_seq: int
-    upto_seq: int | None = None
-
-
-@_operation(Between)
-def entries(call: Call[Between]) -> bytes:
+@_operation
+def entries(call: Call, after_seq: int, upto_seq: int | None = None) -> bytes:
     """Index entries as bytes, in order, some at a time."""
-    found = next(call.served.reader().all_entries(call.given.after_seq, call.given.upto_seq), None)
+    found = next(call.served.reader().all_entries(after_seq, upto_seq), None)
     return b"" if found is None else _packed(found)
 
 
-@_operation(Seq)
-def entry_at(call: Call[Seq]) -> bytes:
+@_operation
+def entry_at(call: Call, seq: int) -> bytes:
     """The last index entry up to a seq, as bytes."""
-    found = call.served.reader().entry_at(call.given.seq)
+    found = call.served.reader().entry_at(seq)
     return b"" if found is None else bytes(found.tobytes())
 
 
-class RangeEntries(Arguments):
-    path: str
-    offset: int = Field(ge=0)
-    length: int = Field(ge=0)
-
-
-@_operation(RangeEntries)
-def range_entries(call: Call[RangeEntries]) -> bytes:
+@_operation
+def range_entries(call: Call, path: str, offset: Natural, length: Natural) -> bytes:
     """The index entries of the transactions in a byte range of a segment, from its start, some at a time."""
-    given = call.given
-    segment = served_path(call.served.config.store.path, given.path)
+    segment = served_path(call.served.config.store.path, path)
     if not segment.exists():
         raise missing(segment)
     found = IndexFile(segment).entries["offset"]
-    start = int(np.searchsorted(found, np.uint64(given.offset), side="left"))
-    stop = int(np.searchsorted(found, np.uint64(given.offset + given.length), side="left"))
-    length = given.length
+    start = int(np.searchsorted(found, np.uint64(offset), side="left"))
+    stop = int(np.searchsorted(found, np.uint64(offset + length), side="left"))
     if stop - start > MOST_ENTRIES:
-        length = int(found[start + MOST_ENTRIES]) - given.offset
-    return _packed(read_entries(segment, given.offset, length))
+        length = int(found[start + MOST_ENTRIES]) - offset
+    return _packed(read_entries(segment, offset, length))
 
 
 def _packed(found: Entries) -> bytes:

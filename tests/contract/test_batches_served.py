@@ -73,7 +73,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 def as_other(service: RemoteBatchService) -> RemoteBatchService:
     """The client of the subscriber ``audit``."""
-    return RemoteBatchService(replace(service._connection, token=OTHER_TOKEN), service._batch)
+    return RemoteBatchService(replace(service.connection, token=OTHER_TOKEN), service._batch)
 
 
 def test_each_subscriber_has_its_token_and_sees_its_own_subscription(service: RemoteBatchService) -> None:
@@ -159,7 +159,7 @@ def test_until_waits_for_the_store_and_says_when_nothing_is_left(config: Destina
 
 def test_the_paths_of_a_batch_are_uris_of_the_server(service: RemoteBatchService, config: DestinationConfig) -> None:
     lease = get(service)
-    place = service._connection.place
+    place = service.connection.place
     assert [byte_range.path for byte_range in lease.manifest.ranges] == [
         f"towpath+{place}/000-0000000-00000000004.binlog"
     ]
