@@ -24,6 +24,7 @@ from pydantic import Field
 from cdc.base.errors import LeaseHeldError, UsageError
 from cdc.base.log import get_logger
 from cdc.base.targets import encode_name, split_table
+from cdc.batches.results import record_tables
 from cdc.meta import Meta, ParkedTable, Subscription
 
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ class _InMeta(ParkingRecords):
             known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
 
     def unpark(self, subscriber: str, result: TableResult, level_seq: int) -> int | None:
-        from cdc.batches.results import record_tables
-
         with self._meta.change() as state:
             known = state.subscription(subscriber)
             _require(known, result.table)

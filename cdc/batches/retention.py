@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cdc.base.errors import CdcError
 from cdc.base.log import get_logger
 from cdc.batches.subscribers import skip_unwanted
+from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import Holder, LogCleaner, RetentionRules
 from cdc.store.retention.disk import DiskWatch, Ratios
 
@@ -87,7 +88,6 @@ def _skip_unwanted(meta: Meta, store: StoreConfig) -> None:
     filtered = [name for name, known in meta.read().subscriptions.items() if known.filter is not None]
     if not filtered:
         return
-    from cdc.store.reader.reader import StoreReader
 
     for name in filtered:
         try:

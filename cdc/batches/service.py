@@ -44,6 +44,8 @@ from cdc.batches.subscribers import (
 )
 from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, TableRecord, open_meta
 from cdc.meta.state import check_name
+from cdc.store.reader.batch_builder import Limits
+from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
@@ -433,8 +435,6 @@ class BatchService:
     @property
     def _reader(self) -> Reader:
         if self._known_reader is None:
-            from cdc.store.reader.reader import StoreReader
-
             source = self.meta.source()
             if source is None:  # nothing can be handed out yet: do not keep this reader
                 return StoreReader(self._config.store.path)
@@ -642,8 +642,6 @@ class BatchService:
 
     def _select_again(self, manifest: Manifest, known: Subscription, until_us: int | None = None) -> Selection | None:
         """Selects an outstanding batch's transactions again; ``until_us``: only those committed before."""
-        from cdc.store.reader.batch_builder import Limits
-
         same = Limits(_UNLIMITED_BYTES, manifest.transactions, None, until_us)
         return self._select(known, manifest.after_seq, same)
 
@@ -671,6 +669,4 @@ class BatchService:
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:
     """Returns the configured limits. ``until_us``: only transactions committed before (microseconds since 1970)."""
-    from cdc.store.reader.batch_builder import Limits
-
     return Limits(batch.max_bytes, batch.max_transactions, batch.max_row_events, until_us)

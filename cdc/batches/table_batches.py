@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from cdc.base.errors import IdentityError
 from cdc.base.patterns import exact
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
+from cdc.batches.subscribers import make_filter
 from cdc.meta import Meta, Subscription, open_meta
+from cdc.store.reader.batch_builder import Limits
+from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
@@ -73,8 +76,6 @@ class TableBatches:
     @property
     def reader(self) -> StoreReader:
         """The store. Raises IdentityError if nothing was captured yet."""
-        from cdc.store.reader.reader import StoreReader
-
         source = self.meta.source()
         if source is None:
             raise IdentityError(
@@ -98,9 +99,6 @@ class TableBatches:
         removed at the end of the block. Raises CutOffError if retention has removed transactions after ``after_seq``,
         DamagedError, StorageError.
         """
-        from cdc.batches.subscribers import make_filter
-        from cdc.store.reader.batch_builder import Limits
-
         limits, reader, pattern = self._config.batch, self.reader, exact(table)
         if whole:
             wanted = Limits(1 << 62, until_seq=until_seq)

@@ -14,6 +14,8 @@ from cdc.base.units import time_us
 from cdc.batches.preconditions import held_error, incomplete_error
 from cdc.batches.subscribers import make_filter
 from cdc.meta import State, open_meta
+from cdc.store.reader.batch_builder import Limits
+from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
     from cdc.base.errors import LeaseHeldError, StoreIncompleteError
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 def waiting_seq(config: DestinationConfig, after_seq: int = 0, subscriber: str = "apply") -> int | None:
     """Returns the seq up to which the store has been filled, if it has a transaction for the subscriber behind
     ``after_seq`` that no batch has yet; else None. Raises what reading store and meta raises."""
-    from cdc.store.reader.batch_builder import Limits
-
     with _state(config) as state:
         reader = _reader(config, state)
         if not reader.exists():
@@ -67,6 +67,4 @@ def _state(config: DestinationConfig) -> Iterator[State]:
 
 
 def _reader(config: DestinationConfig, state: State) -> StoreReader:
-    from cdc.store.reader.reader import StoreReader
-
     return StoreReader(config.store.path, None if state.source is None else state.source.base_name)

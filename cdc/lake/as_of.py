@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from cdc.base.errors import CdcError, NeedsSnapshotError, TargetError, UnsupportedError, UsageError
 from cdc.base.log import get_logger
-from cdc.base.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path
+from cdc.base.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path, split_table
 from cdc.batches.manifest import Manifest, schemas_of
 from cdc.batches.table_batches import TableChanges, batches_between
 from cdc.binlog.positions import format_seq
@@ -117,8 +117,6 @@ def _seq(batches: TableChanges, seq: int | None, time: datetime | str | None, gt
 
 
 def _tables(config: DestinationConfig, subscription: Subscription, tables: Iterable[str] | None) -> list[str]:
-    from cdc.base.targets import split_table
-
     if tables is None:
         return sorted(t for t in subscription.tables if config.tables.includes(*split_table(t)))
     return [config.tables.name(table) for table in tables]

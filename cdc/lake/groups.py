@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import CdcError
 from cdc.base.units import iso_time_us
+from cdc.client import open_meta, open_store
+from cdc.config import destinations, load_destination
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -48,8 +50,6 @@ def collect(config: DestinationConfig, tables: Mapping[str, Iterable[str]]) -> d
 def _neighbours(config: DestinationConfig) -> tuple[dict[str, DestinationConfig], dict[str, str]]:
     """Returns the members that are configured in the destination's folder, and the errors of files that cannot be
     loaded."""
-    from cdc.config import destinations, load_destination
-
     found, errors = {config.name: config}, {}
     folder = config.file.parent
     for name in destinations(folder):
@@ -79,8 +79,6 @@ def _member(name: str, config: DestinationConfig | None, error: str | None) -> d
 
 def _complete_until_us(config: DestinationConfig) -> int:
     """Returns the source's time up to which a member's store is complete, µs since 1970; 0 if it is not known."""
-    from cdc.client import open_meta, open_store
-
     state = open_meta(config).read()
     capture = open_store(config, state.source.base_name if state.source else None).capture_state()
     return 0 if capture is None else capture.complete_until_us

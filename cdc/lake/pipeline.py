@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import MergeFailedError
+from cdc.batches.lease import renewed
 from cdc.batches.manifest import TableResult
+from cdc.client import open_batches, open_store
 from cdc.lake.jobs.values import (
     MaintainTables,
     Merge,
@@ -56,8 +58,6 @@ def fetch(
     taken. Raises StoreIncompleteError if the store has no more of them, and is not known to be complete up to
     ``until`` within ``wait_s`` (default: ``batch.until_wait_s``). Raises LeaseHeldError.
     """
-    from cdc.client import open_batches
-
     return open_batches(config).get(owner, wait_s=wait_s, until=until)
 
 
@@ -70,22 +70,16 @@ def fetch_following(
 ) -> Lease | None:
     """Takes the batch that follows one that the caller has just acked; see :func:`fetch`. Raises TokenError if another
     process of this owner has taken it."""
-    from cdc.client import open_batches
-
     return open_batches(config).get_following(acked, owner, wait_s=wait_s, until=until)
 
 
 def stored_seq(config: DestinationConfig) -> int:
     """Returns the seq up to which the store has the source's transactions; 0 if it is empty."""
-    from cdc.client import open_batches
-
     return open_batches(config).last_seq()
 
 
 def next_seq(config: DestinationConfig) -> int | None:
     """Returns the seq of the first transaction that no batch has yet; None if there is none."""
-    from cdc.client import open_batches
-
     return open_batches(config).next_seq()
 
 
@@ -96,6 +90,7 @@ def obstacle(
     the store could tell."""
     if config.store.kind == "server":
         return None
+
     from cdc.batches import waiting
 
     return waiting.obstacle(config, owner, until)
@@ -104,8 +99,6 @@ def obstacle(
 def resume(config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
     """Returns the lease that :func:`fetch` returned to another process of the same run, by its
     :attr:`Lease.fingerprint`. Raises TokenError if the batch never had it, DamagedError if the manifest is gone."""
-    from cdc.client import open_batches
-
     return open_batches(config).resume(batch, fingerprint)
 
 
@@ -115,9 +108,6 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     Raises MergeFailedError (also if the driver was killed), TokenError if the lease was lost, or the PermanentError of
     the table that failed. After an error call :func:`finalize` to roll the batch back: it stays outstanding.
     """
-    from cdc.batches.lease import renewed
-    from cdc.client import open_batches
-
     # A Connect server that does not take the interrupt goes on; the check before each statement stops its merge.
     with renewed(open_batches(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
         if _is_submitted(config) and not _needs_driver(config, lease):
@@ -127,8 +117,6 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
 def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:
     """Acks the batch with the results of its merge, or rolls it back. Either may be repeated."""
-    from cdc.client import open_batches
-
     service, manifest = open_batches(config), lease.manifest
     if ok:
         service.ack(manifest.batch, lease.token, subscriber=manifest.subscriber, results=results)
@@ -141,8 +129,6 @@ def release(config: DestinationConfig, owner: str) -> list[int]:
 
     Call this only from the owner's sole process, after a process before it was killed.
     """
-    from cdc.client import open_batches
-
     return open_batches(config).release(owner)
 
 
@@ -261,8 +247,6 @@ def verify(
 
 def has_captured(config: DestinationConfig) -> bool:
     """Whether capture has described the source's tables; without that no snapshot can be taken."""
-    from cdc.client import open_store
-
     return open_store(config).newest_schemas() is not None
 
 
@@ -296,8 +280,6 @@ def replay(
 def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
     """Tries the tables again that were parked because of an error; see :func:`cdc.lake.jobs.parked.retry_parked`.
     ``lease``: the batch that waits meanwhile; it is renewed as in :func:`merge`."""
-    from cdc.batches.lease import renewed
-    from cdc.client import open_batches
     from cdc.lake.jobs import parked
 
     if not parked.waiting_tables(config):

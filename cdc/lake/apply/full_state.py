@@ -19,6 +19,7 @@ from pyspark.sql.window import Window
 
 from cdc.base.targets import SOURCE_COLUMN
 from cdc.decode.layout import DELETE, INSERT
+from cdc.lake.apply.merge import merge_versions
 from cdc.lake.apply.statements import empty_statement, key_ranges, own_conditions, soft_delete_statement
 from cdc.lake.apply.versions import CLOSES, recent, versions
 from cdc.lake.delta.sql import quote
@@ -57,7 +58,6 @@ def merge_full_state(commit: Commit, rows: DataFrame, keys: Keys, commit_time: d
                 events,
                 lambda view: soft_delete_statement(commit.target, view, keys.names, names, ranges, not keys.is_primary),
             )
-        from cdc.lake.apply.merge import merge_versions
 
         conditions = [*ranges, recent(events)]
         found = _in_place(versions(commit, events.drop(SEEN), keys.names, conditions), keys.names)

@@ -30,6 +30,7 @@ from cdc.lake.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaSt
 from cdc.lake.delta.sql import literal, quote
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record
 from cdc.lake.rows.columns import SourceColumns, TablePolicies
+from cdc.lake.runtime.failures import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -244,7 +245,6 @@ def create_table(
         state = target.state_of_all()
         if state is not None:
             return state
-        from cdc.lake.runtime.failures import explain
 
         raise explain(error, target.table) from error
     state = target.state_of_all()

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import VersionError
-from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
+from cdc.binlog.sql.schemas import ColumnSchema, TableSchema, quote_members
+from cdc.binlog.table_map import ColumnType
+from cdc.decode.columns import BINARY, BLOBS, Column
 
 if TYPE_CHECKING:
     from cdc.decode import TableLayout
@@ -158,10 +160,6 @@ _SIZES = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 
 def _words(column: object) -> tuple[str, str]:
     """Returns the data type and the column type of a table map's column, in the words of ``information_schema``."""
-    from cdc.binlog.sql.schemas import quote_members
-    from cdc.binlog.table_map import ColumnType
-    from cdc.decode.columns import BINARY, BLOBS, Column
-
     assert isinstance(column, Column)
     if column.declared and column.column_type:
         return column.declared, column.column_type

@@ -22,9 +22,12 @@ from cdc.base.errors import (
 )
 from cdc.base.log import get_logger
 from cdc.base.targets import split_table
+from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.job import Job, table_sessions
 from cdc.lake.jobs.parked import bring_level
+from cdc.lake.jobs.read_columns import make_reading
 from cdc.meta import UnknownColumns
+from cdc.snapshot.files import SnapshotFiles
 
 if TYPE_CHECKING:
     from cdc.lake.jobs.catch_up import CatchUp
@@ -47,8 +50,6 @@ def merge_columns(mine: Job, files: SnapshotFiles, wanted: UnknownColumns, low_s
 
     Raises TooEarlyError if the columns have to be read again, and what stopped the table.
     """
-    from cdc.lake.jobs.read_columns import make_reading
-
     if low_seq < wanted.seq:
         raise TooEarlyError("the columns were read before the statement was done", place=f"table {mine.table}")
     reading = make_reading(table_sessions(mine.config), mine.config, mine.batches, files, wanted)
@@ -57,9 +58,6 @@ def merge_columns(mine: Job, files: SnapshotFiles, wanted: UnknownColumns, low_s
 
 def merge_rest(mine: Job) -> CatchUp | None:
     """Brings a table level whose columns a killed process has merged already. Returns None if they are not merged."""
-    from cdc.lake.delta.tables import target_of
-    from cdc.snapshot.files import SnapshotFiles
-
     wanted, state = mine.columns(), target_of(mine.config, mine.table).state()
     if wanted is None or state is None or state.applied_seq < wanted.seq:
         return None

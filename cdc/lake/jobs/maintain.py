@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.errors import ConfigError
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time_us
 
@@ -23,7 +24,6 @@ def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, A
     store, because it is maintained there. Raises UsageError on a standby, ConfigError
     if there is no store yet.
     """
-    from cdc.base.errors import ConfigError
     from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
     from cdc.lake.jobs.snapshot import remove_useless

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cdc.base.errors import UsageError
-from cdc.base.targets import split_table
+from cdc.base.targets import split_table, table_path
+from cdc.base.units import human_bytes
+from cdc.client import open_batches, open_table_batches
+from cdc.lake.delta.log import open_delta
+from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.job import SUBSCRIBER, require_included
+from cdc.lake.jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
+from cdc.snapshot import SnapshotFiles, last_progress
+from cdc.store.reader.points import find_point
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -110,8 +117,6 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
 
 def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
     """Returns how long a table will take, by its last snapshot if there is one."""
-    from cdc.snapshot import SnapshotFiles, last_progress
-
     last = last_progress(SnapshotFiles.find(config, *split_table(table)))
     rate = last.rows_per_s if last is not None and last.rows_per_s > 0 else READ_ROWS_PER_S
     if config.snapshot.max_rows_per_s is not None:
@@ -124,11 +129,6 @@ def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
 
 def plan_replay(config: DestinationConfig, request: Replay) -> Plan:
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
-    from cdc.client import open_table_batches
-    from cdc.lake.delta.tables import target_of
-    from cdc.lake.jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
-    from cdc.store.reader.points import find_point
-
     require_sensible(config, request)
     batches = open_table_batches(config)
     reader, known = batches.reader, batches.meta.read().subscription(SUBSCRIBER)
@@ -170,8 +170,6 @@ def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[
 
 def _merge_rate(config: DestinationConfig) -> float:
     """Returns the rows that recent merges changed in a second."""
-    from cdc.client import open_batches
-
     batches = open_batches(config)
     known = batches.subscription(SUBSCRIBER)
     rows, seconds = 0, 0.0
@@ -188,10 +186,6 @@ def _merge_rate(config: DestinationConfig) -> float:
 def _lake(config: DestinationConfig, table: str) -> str | None:
     """Returns what the Delta table is now, in words; None if there is none."""
     import pyarrow as pa
-
-    from cdc.base.targets import table_path
-    from cdc.base.units import human_bytes
-    from cdc.lake.delta.log import open_delta
 
     path = table_path(config.apply.target, *split_table(table))
     with open_delta(path, table) as delta:

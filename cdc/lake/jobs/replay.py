@@ -19,13 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import CdcError, CutOffError, UsageError
 from cdc.base.log import get_logger
+from cdc.base.targets import begins_of, split_table
 from cdc.binlog.positions import format_seq
 from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES, lake_uri
 from cdc.config.catalog import CatalogConfig
+from cdc.lake.delta.tables import target_of
+from cdc.lake.jobs.catch_up import Span, catch_up
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.lake.jobs.parked import bring_level
 from cdc.meta import ParkedTable, Subscription
+from cdc.snapshot.files import SnapshotFiles
+from cdc.store.reader.points import find_point, require_point
+from cdc.store.reader.staged import filesystem
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -112,8 +118,6 @@ class _Points:
 
 
 def _points(config: DestinationConfig, request: Replay) -> _Points:
-    from cdc.store.reader.points import find_point
-
     reader = open_table_batches(config, archived="release").reader
     first = None if request.from_ is None else find_point(reader, request.from_)
     return _Points(first, None if request.to is None else find_point(reader, request.to))
@@ -122,8 +126,6 @@ def _points(config: DestinationConfig, request: Replay) -> _Points:
 def require_sensible(config: DestinationConfig, request: Replay) -> None:
     """Raises UsageError for tables that are not included, options that contradict each other, and texts that name no
     point."""
-    from cdc.store.reader.points import require_point
-
     if not request.tables:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
     for table in request.tables:
@@ -158,8 +160,6 @@ def require_sensible(config: DestinationConfig, request: Replay) -> None:
 def _in_place(
     config: DestinationConfig, table: str, request: Replay, points: _Points, progress: Progress
 ) -> ReplayResult:
-    from cdc.lake.delta.tables import target_of
-
     began = time.monotonic()
     target = target_of(config, table)
     reader = open_table_batches(config, archived="release").reader
@@ -186,7 +186,6 @@ def _in_place(
 
 def _range(config: DestinationConfig, table: str, first: int, progress: Progress) -> ReplayResult:
     """Applies the changes after a point once more to the table as it is, as its next generation."""
-    from cdc.lake.delta.tables import target_of
     from cdc.lake.jobs.load import begin_generation
 
     began = time.monotonic()
@@ -250,8 +249,6 @@ def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
 
 
 def _into(config: DestinationConfig, table: str, request: Replay, points: _Points, progress: Progress) -> ReplayResult:
-    from cdc.lake.delta.tables import target_of
-
     assert request.into is not None
     began = time.monotonic()
     there = elsewhere(config, request.into, request.mode)
@@ -284,7 +281,6 @@ def elsewhere(config: DestinationConfig, target: str, mode: str | None) -> Desti
 
 def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, progress: Progress) -> CatchUp:
     """Builds a table at ``folder/DB/TABLE`` up to a seq."""
-    from cdc.lake.jobs.catch_up import Span, catch_up
     from cdc.lake.jobs.load import ChangesMeanwhile, load_snapshot
 
     there = elsewhere(mine.config, folder, mode)
@@ -321,8 +317,6 @@ def _folder_beside(config: DestinationConfig, table: str) -> str:
 
 
 def _filesystem(folder: str) -> tuple[Any, str]:
-    from cdc.store.reader.staged import filesystem
-
     return filesystem(folder if "://" in folder else f"file://{folder}")
 
 
@@ -343,9 +337,6 @@ def _remove(side: str, table: str) -> None:
 def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) -> Base:
     """Returns what a table can be built from. Raises CutOffError if the store has neither all of its changes nor a
     snapshot with all changes after it."""
-    from cdc.base.targets import begins_of, split_table
-    from cdc.snapshot.files import SnapshotFiles
-
     kept = _kept_seq(reader)
     for files in reversed(SnapshotFiles.find(config, *split_table(table))):
         loaded = files.loaded()
@@ -388,8 +379,6 @@ def require_kept(reader: Store, seq: int, table: str) -> None:
 
 def require_repeatable(config: DestinationConfig, reader: Store, first: int, table: str) -> None:
     """Raises UsageError or CutOffError if the changes after a seq cannot be applied once more to the table as it is."""
-    from cdc.lake.delta.tables import target_of
-
     require_kept(reader, first, table)
     if config.table_apply(table).mode == "scd2":
         raise UsageError(

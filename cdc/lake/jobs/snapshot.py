@@ -30,10 +30,18 @@ from cdc.base.validation import there_is
 from cdc.batches import parking
 from cdc.batches.table_batches import batches_between
 from cdc.client import open_batches, open_meta, open_store
+from cdc.lake.apply.schema.statements import read_statements, zone_of
+from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.lake.jobs.parked import bring_level
+from cdc.lake.jobs.read_snapshot import read_in_spark
 from cdc.meta import ParkedTable, UnknownColumns
+from cdc.snapshot import take_all
+from cdc.snapshot.files import SnapshotFiles, all_snapshots
+from cdc.snapshot.taking import wait_for_margin
+from cdc.source.schemas import is_dropped
+from cdc.source.server import clock_and_position
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -117,7 +125,6 @@ def take_snapshots(
     kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
     on a table), and what reading and loading raise.
     """
-    from cdc.snapshot.taking import wait_for_margin
     from cdc.source.connection import require_server  # loads PyMySQL, which those who only plan do without
 
     require_server(config.source, "a snapshot")
@@ -206,8 +213,6 @@ def take_snapshots(
 def remove_useless(config: DestinationConfig) -> list[str]:
     """Removes loaded snapshots from which no table can be built again, because retention has removed changes behind
     them. Returns their tables."""
-    from cdc.snapshot.files import all_snapshots
-
     kept = open_store(config).removed_seq()
     removed = []
     for files in all_snapshots(config):
@@ -233,8 +238,6 @@ def _begins_anew(error: CdcError, *, of_columns: bool) -> bool:
 
 def _loaded_before(mine: Job) -> SnapshotFiles | None:
     """Returns the snapshot that a killed process has loaded without bringing the table level; None if there is none."""
-    from cdc.snapshot.files import SnapshotFiles
-
     record = mine.record()
     if record is None or record.loaded is None:
         return None
@@ -249,7 +252,6 @@ def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> dict[s
     if newest is None or meta.read().subscription(SUBSCRIBER).position() < newest[0]:
         return {}
     from cdc.source.connection import connect
-    from cdc.source.schemas import is_dropped
 
     errors: dict[str, CdcError] = {}
     with closing(connect(config.source)) as conn:
@@ -310,16 +312,12 @@ def _read(
     columns: Mapping[str, UnknownColumns],
     progress: ProgressCallback | None,
 ) -> dict[str, SnapshotFiles | CdcError]:
-    from cdc.snapshot import take_all
-
     source = open_meta(config).source()
     assert source is not None  # there is a store
     from cdc.lake.runtime.session import acquire, in_process
 
     read = None
     if not in_process(config.spark):  # executors are elsewhere, perhaps many; else threads of this process read
-        from cdc.lake.jobs.read_snapshot import read_in_spark
-
         read = read_in_spark(acquire(config.spark).spark)
     names = {table: one.names for table, one in columns.items()}
     return take_all(config, tables, source, progress=progress, read=read, columns=names)
@@ -330,7 +328,6 @@ def _read(
 
 def _require_no_archive(mine: Job) -> None:
     """Raises UnsupportedError before anything is read, if the load would be refused."""
-    from cdc.lake.delta.tables import target_of
     from cdc.lake.jobs.load import require_no_archive
 
     target = target_of(mine.config, mine.table)
@@ -401,9 +398,7 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
 def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     """Returns the DDL statements between the position of a table that keeps its history and that of its snapshot; none
     if the store does not have all of them any more."""
-    from cdc.lake.apply.schema.statements import read_statements, zone_of
     from cdc.lake.delta.proof import position_of as reached
-    from cdc.lake.delta.tables import target_of
 
     target = target_of(mine.config, mine.table)
     state = target.state()
@@ -446,8 +441,6 @@ def _result(
 ) -> SnapshotResult:
     """Returns what was done. ``files``: what was read; None: nothing. ``bounds``: the positions between which it was
     read."""
-    from cdc.lake.delta.tables import target_of
-
     records, columns = ([], ()) if files is None else (files.records(), files.info.columns)
     low, high = bounds
     state = target_of(mine.config, mine.table).state()
@@ -468,8 +461,6 @@ def _result(
 
 def _remove_older(mine: Job, files: SnapshotFiles) -> None:
     """Removes the snapshots that the table was loaded from before."""
-    from cdc.snapshot.files import SnapshotFiles
-
     for one in SnapshotFiles.find(mine.config, files.info.db, files.info.name):
         if one.id < files.id:
             one.remove()
@@ -484,7 +475,6 @@ def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
 def _wait_for(mine: Job, reader: Store, high: int) -> None:
     """Waits until the store has every transaction up to a position. Raises StoreIncompleteError."""
     from cdc.source.connection import connect
-    from cdc.source.server import clock_and_position
 
     deadline = time.monotonic() + STORE_WAIT_S
     clock_us: int | None = None

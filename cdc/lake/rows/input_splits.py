@@ -11,8 +11,8 @@ from pyspark.sql.datasource import InputPartition
 
 from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries
-from cdc.decode.scan import TransactionSlice
-from cdc.decode.transactions import ALL_TABLES
+from cdc.decode.scan import TransactionSlice, split_transaction
+from cdc.decode.transactions import ALL_TABLES, open_range
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.staged import is_uri, staged_entries
@@ -58,9 +58,6 @@ class _Splitter:
             first = following
 
     def _slices(self, path: str, offset: int, length: int, table: str) -> Iterator[InputSplit]:
-        from cdc.decode.scan import split_transaction
-        from cdc.decode.transactions import open_range
-
         transaction = open_range(path, offset, length, self.mask).between(0, None)
         for part in split_transaction(transaction, table, self.size_bytes):
             yield InputSplit(path, offset, length, self.mask, part)

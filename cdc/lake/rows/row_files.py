@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from cdc.base.log import get_logger
 from cdc.disk.work_folders import make_work_folder
+from cdc.lake.rows.split_reader import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +45,6 @@ class RowFiles:
     def write(self, number: int, batches: Iterable[pa.RecordBatch], fields: StructType) -> None:
         """Writes the rows of one split. Splits may be written by several threads. Raises OSError."""
         import pyarrow.parquet as pq
-
-        from cdc.lake.rows.split_reader import arrow_schema
 
         schema, writer = _numbered(arrow_schema(fields)), None
         try:

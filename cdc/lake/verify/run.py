@@ -19,6 +19,7 @@ from cdc.base.targets import split_table
 from cdc.base.units import iso_time
 from cdc.base.validation import there_is
 from cdc.client import open_batches, open_meta
+from cdc.lake.runtime.failures import first_line
 from cdc.lake.verify.buckets import Buckets
 from cdc.lake.verify.columns import TableColumns, table_columns
 from cdc.lake.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
@@ -222,8 +223,6 @@ class _Run:
                 report.unknown.append(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - Spark, py4j and gRPC raise hundreds of types
-                from cdc.lake.runtime.failures import first_line
-
                 _log.debug("the comparison failed", table=name, exc_info=True)
                 report.unknown.append(f"the rows could not be compared: {first_line(error)}")
                 return

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from cdc.base.units import human_seconds
+from cdc.config.alarms import AlarmKind
 from cdc.watch.status import alarms, archive_sentences, gap_sentences
 
 if TYPE_CHECKING:
@@ -94,8 +95,6 @@ def unreadable(config: DestinationConfig, error: str, facts: Facts | None = None
 def all_kinds() -> tuple[str, ...]:
     """Returns the names of all alarms."""
     from typing import get_args
-
-    from cdc.config.alarms import AlarmKind
 
     return get_args(AlarmKind)
 

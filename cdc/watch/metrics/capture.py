@@ -13,6 +13,10 @@ from cdc.base.errors import CdcError
 from cdc.base.log import get_logger
 from cdc.base.targets import split_table
 from cdc.base.units import human_seconds
+from cdc.batches.subscribers import make_filter
+from cdc.meta import open_meta
+from cdc.store.formats.archive_record import record_of
+from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
 from cdc.watch.metrics import catalogue as names
 from cdc.watch.metrics.catalogue import Metric
@@ -112,8 +116,6 @@ class CaptureCollector:
         return values
 
     def _store(self) -> Values:
-        from cdc.store.reader.reader import StoreReader
-
         reader = StoreReader(self._config.store.path)
         if not reader.exists():
             return {}
@@ -137,7 +139,6 @@ class CaptureCollector:
 
     def _archive(self) -> Values:
         from cdc.copies.archive.writer import backlog_of
-        from cdc.store.formats.archive_record import record_of
 
         store = self._config.store.path
         record = record_of(store, self._config.archive_uri or "")
@@ -153,10 +154,6 @@ class CaptureCollector:
         }
 
     def _subscriptions(self) -> Values:
-        from cdc.batches.subscribers import make_filter
-        from cdc.meta import open_meta
-        from cdc.store.reader.reader import StoreReader
-
         if self._meta is None:
             self._meta = open_meta(self._config)
         state, reader = self._meta.read(), StoreReader(self._config.store.path)

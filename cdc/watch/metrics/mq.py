@@ -11,6 +11,7 @@ import cdc
 from cdc.base.errors import CdcError
 from cdc.base.units import human_seconds
 from cdc.watch.metrics import catalogue as names
+from cdc.watch.metrics.capture import Health
 from cdc.watch.metrics.catalogue import Metric
 from cdc.watch.metrics.families import Sample, families
 
@@ -46,8 +47,6 @@ class PushMonitor:
 
     def health(self) -> Health:
         """Returns whether batches are sent, or have failed for a short time only."""
-        from cdc.watch.metrics.capture import Health
-
         stats, name = self._pusher.stats, self._pusher.config.name
         if stats.last_error is None:
             return Health(True, f"{name}: pushing.")

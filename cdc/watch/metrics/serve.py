@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cdc.watch.metrics.capture import CaptureMonitor
+
 if TYPE_CHECKING:
     from cdc.capture import Progress
     from cdc.config import DestinationConfig
@@ -26,7 +28,6 @@ def served(
     if port is None:
         yield None
         return
-    from cdc.watch.metrics.capture import CaptureMonitor
     from cdc.watch.metrics.http import serving
 
     monitor = CaptureMonitor(config.name, config.metrics.unhealthy_after)

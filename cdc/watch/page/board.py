@@ -11,6 +11,8 @@ from typing import Any
 
 from cdc.base.errors import CdcError
 from cdc.base.log import get_logger, hide_password
+from cdc.batches.manifest_files import ManifestFiles
+from cdc.client import open_batches
 from cdc.config import DestinationConfig, load
 from cdc.config.memory import in_memory
 
@@ -137,9 +139,6 @@ class Board:
 def newest_batches(config: DestinationConfig, most: int = _BATCHES) -> list[AckedBatch]:
     """Returns the newest acked batches, oldest first. Raises DamagedError, StorageError, PeerUnavailableError."""
     from datetime import datetime
-
-    from cdc.batches.manifest_files import ManifestFiles
-    from cdc.client import open_batches
 
     batches = open_batches(config)
     known = batches.meta.read().subscriptions.get("apply")

@@ -18,6 +18,7 @@ from cdc.client import connect, open_store
 from cdc.decode.transactions import ALL_TABLES, Transactions, open_range
 from cdc.store.formats.layout import segment_name, segments_folder
 from cdc.store.reader.look import StoreLook
+from cdc.wire.files import uri_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +64,6 @@ class StoreFollower:
             folder = segments_folder(config.store.path)
             self._path: Callable[[str], Path | str] = lambda name: folder / name
         else:
-            from cdc.wire.files import uri_of
-
             connection = connect(config)
             self._path = lambda name: uri_of(connection, f"segments/{name}")
         self._seen: object = None

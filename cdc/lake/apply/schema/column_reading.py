@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from cdc.decode.layout import DELETE, INSERT, UPDATE
 from cdc.lake.apply.schema.columns import columns_of, holds, widens
 from cdc.lake.apply.schema.evidence import conditions_met
 from cdc.lake.delta.present_rows import LakeVersion, matched
@@ -151,8 +152,6 @@ def first_changes(changes: DataFrame, columns: SourceColumns, keys: Sequence[str
 
     ``changes``: with both images and the columns of ``columns``, JSON as text.
     """
-    from cdc.decode.layout import DELETE, INSERT, UPDATE
-
     names = [field.name for field in columns.read_fields]
     at = [f.col(SEQ).cast("long").alias(SEQ), f.col(ROW).cast("long").alias(ROW)]
 
