@@ -23,7 +23,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-versions test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-sparks test-versions test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -52,6 +52,9 @@ test-pythons: install ## the quick tests on each Python from 3.11 to 3.14 that t
 
 test-airflows: install ## the tests of the DAGs on the oldest and the newest Airflow 3 (minutes)
 	@scripts/test-airflows.sh $(ARGS)
+
+test-sparks: install ## tests with Spark on the other tried pairs of Spark and Delta (an hour)
+	@$(WITH_JAVA) scripts/test-sparks.sh $(ARGS)
 
 test-versions: install ## the tests with servers on MySQL 5.7 and 8.0 and MariaDB 10.5 and 11.4, random first loads on these and on those of `make test`; as root, random histories too (two hours)
 	@$(WITH_JAVA) scripts/test-versions.sh $(ARGS)

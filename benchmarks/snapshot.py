@@ -39,7 +39,7 @@ from cdc import snapshot
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
-from cdc.lake.runtime.jars import PACKAGE
+from cdc.lake.runtime.jars import delta_packages
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 from tests.support.snapshots import identity, write_config
 
@@ -103,7 +103,9 @@ def ready(setup: Setup, server: Server) -> Iterator[dict[str, Callable[[], None]
     """Fills the table, captures meanwhile, and yields each way to read it."""
     with tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=os.environ.get("TMPDIR")) as folder:
         fill(server, setup.rows)
-        packages = {"spark.jars.packages": f"{PACKAGE},{PACKAGES[setup.server]}"} if setup.jdbc else {}
+        packages = (
+            {"spark.jars.packages": f"{delta_packages().names[0]},{PACKAGES[setup.server]}"} if setup.jdbc else {}
+        )
         config = write_config(
             server,
             Path(folder),

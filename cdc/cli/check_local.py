@@ -266,8 +266,23 @@ def _spark(config: DestinationConfig) -> list[Finding]:
         found.append(ok("spark", f"merges run on {where}, which has its own Java and Delta"))
         return found
     found.append(_package("delta-spark"))
+    found += _untried_pair()
     found.append(_java())
     return found
+
+
+def _untried_pair() -> list[Finding]:
+    """Returns a warning if these releases of Spark and Delta were not tried together."""
+    from cdc.lake.runtime.jars import TRIED, tried_pairs
+
+    try:
+        pair = version("pyspark"), version("delta-spark")
+    except PackageNotFoundError:
+        return []
+    if pair in TRIED:
+        return []
+    text = f"PySpark {pair[0]} with delta-spark {pair[1]} was not tried"
+    return [warning("spark", text, f"Tried: {tried_pairs()}. If a merge fails, install one of these pairs.")]
 
 
 def _catalog(config: DestinationConfig) -> list[Finding]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from delta.tables import DeltaOptimizeBuilder
+from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import DeltaTable
 
 from cdc.base.errors import ConfigError, TargetError
@@ -23,6 +26,25 @@ TABLE = "CREATE TABLE t (id INT PRIMARY KEY, day DATE NOT NULL, region VARCHAR(9
 ROWS = "INSERT INTO t VALUES " + ", ".join(
     f"({i}, '2026-01-0{1 + i % 3}', '{('', 'eu', 'us')[i % 3]}', {i})" for i in range(30)
 )
+
+
+@pytest.fixture
+def delta_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Records which methods of Delta's interface for Python are called; they do their work."""
+    calls: list[str] = []
+
+    def record(owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def recorded(*arguments: Any) -> Any:
+            calls.append(name)
+            return method(*arguments)
+
+        monkeypatch.setattr(owner, name, recorded)
+
+    record(DeltaOptimizeBuilder, "executeCompaction")
+    record(SparkDeltaTable, "vacuum")
+    return calls
 
 
 def again(loop: Loop, old: str, new: str) -> DestinationConfig:
@@ -152,7 +174,7 @@ def test_clustering_and_properties_follow_the_configuration(mysql9: Server, tmp_
 
 
 def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
-    mysql9: Server, tmp_path: Path, database: Database
+    mysql9: Server, tmp_path: Path, database: Database, delta_calls: list[str]
 ) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=KEEPS_NOTHING)
     loop.sql(TABLE, "CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO other VALUES (1)")
@@ -168,6 +190,7 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
     assert (second.files_removed, second.files_added) == (files, 1)
     assert second.files_deleted == 0, "the store's transactions need the old versions"
     assert second.kept_for_h == 2
+    assert delta_calls == ["executeCompaction"]
     loop.require_equal("t")
     version = loop.version("t")
     assert [table.files_removed for table in pipeline.maintain_tables(loop.config, vacuum=False)] == [0, 0]
@@ -179,9 +202,8 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
     loop.require_equal("t")
 
 
-@pytest.mark.long
 def test_vacuum_deletes_what_no_transaction_needs(
-    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, delta_calls: list[str]
 ) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=KEEPS_NOTHING)
     loop.sql(TABLE, ROWS)
@@ -195,6 +217,7 @@ def test_vacuum_deletes_what_no_transaction_needs(
     (done,) = pipeline.maintain_tables(loop.config)
     assert done.files_deleted is not None
     assert done.files_deleted > 0
+    assert delta_calls[-1] == "vacuum"
     assert len(before - set(loop.path("t").glob("*.parquet"))) > 0
     loop.require_equal("t")
 

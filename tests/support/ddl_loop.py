@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 import pymysql
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField
 
 from cdc.base.targets import table_path
@@ -38,6 +37,7 @@ from cdc.config import DestinationConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.lake import pipeline
 from cdc.lake.delta.log import reader_uri
+from cdc.lake.rows.column_types import to_arrow
 from cdc.meta import ParkedTable
 from cdc.source.schemas import read_schemas
 from cdc.source.server import describe
@@ -379,7 +379,7 @@ def _read_files(table: DeltaTable) -> pa.Table:
         file = pq.read_table(unquote(uri.removeprefix("file://")))
         columns = {}
         for column in fields:
-            kind = to_arrow_type(StructField.fromJson(column).dataType, timezone="UTC")
+            kind = to_arrow(StructField.fromJson(column).dataType)
             physical = column.get("metadata", {}).get("delta.columnMapping.physicalName", column["name"])
             there = physical in file.column_names
             nulls = pa.nulls(len(file), kind)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from cdc.lake.runtime.jars import DELTA, S3, jars_of, spark_home
+from cdc.lake.runtime.jars import delta_packages, jars_of, s3_packages, spark_home
 from tests.support.machines import Machine, wait_for_port
 
 PORT, PAGE, REST = 7077, 8080, 6066
@@ -90,7 +90,7 @@ class Cluster:
 
 def give_jars(machine: Machine) -> None:
     """Copies the jars of Delta and S3A into a machine's cache, since it cannot fetch any."""
-    for packages in (DELTA, S3):
+    for packages in (delta_packages(), s3_packages()):
         jars_of(packages)
         for name in ("complete", "jars"):
             source, to = packages.folder / name, machine.path("cache") / packages.folder.name / name

@@ -41,7 +41,7 @@ from cdc.lake.delta.transaction import (
 )
 from cdc.lake.runtime.driver_jvm import DriverJvm
 from cdc.lake.runtime.failures import first_line, is_concurrent
-from cdc.lake.runtime.guard import is_connect
+from cdc.lake.runtime.private_pyspark import is_connect, java_rows
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -142,7 +142,7 @@ class Adoption:
     def add_rows(self, rows: DataFrame) -> None:
         """Writes rows as files of the table, as each statement of Spark does."""
         with self.jvm.active():
-            self._adds += from_scala(self._txn.writeFiles(rows._jdf))
+            self._adds += from_scala(self._txn.writeFiles(java_rows(rows)))
 
     def commit(self, application: str, seq: int, user_metadata: str) -> None:
         """Makes the added files the whole table, in a commit that carries an applied position and user metadata.

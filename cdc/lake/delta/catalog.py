@@ -24,7 +24,7 @@ from cdc.config.catalog import SESSION_CATALOG
 from cdc.lake.delta.log import read_state
 from cdc.lake.delta.sql import literal, quote
 from cdc.lake.runtime.failures import first_line
-from cdc.lake.runtime.guard import is_connect
+from cdc.lake.runtime.private_pyspark import is_connect, java_session, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,10 +255,9 @@ def _set_managed(spark: SparkSession, name: Name, target: Target, managed: bool)
             place=f"table {target.table}",
             remedy="Spark Connect cannot change that: run `cdc apply` once without spark.remote.",
         )
-    session: Any = spark
-    jvm = session.sparkContext._jvm
+    jvm = jvm_of(spark)
     try:
-        catalog = session._jsparkSession.sessionState().catalog()
+        catalog = java_session(spark).sessionState().catalog()
         some = jvm.scala.Option.apply
         identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(name.table, some(name.database))
         found = catalog.getTableMetadata(identifier)

@@ -18,9 +18,11 @@ from cdc.lake.delta.layout import clustering_of
 from cdc.lake.delta.log import open_newest
 from cdc.lake.delta.tables import follow_configuration, require_owner, target_of
 from cdc.lake.runtime.failures import explain, is_concurrent
+from cdc.lake.runtime.private_pyspark import is_connect
 from cdc.lake.runtime.session import setting_of
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable
     from pyspark.sql import SparkSession
 
     from cdc.config import DestinationConfig
@@ -122,7 +124,9 @@ def maintain_table(
 
 def _optimize(spark: SparkSession, target: Target) -> Maintained:
     try:
-        metrics = spark.sql(f"OPTIMIZE {target.sql}").collect()[0]["metrics"]
+        table = _delta_table(spark, target)
+        rows = spark.sql(f"OPTIMIZE {target.sql}") if table is None else table.optimize().executeCompaction()
+        metrics = rows.collect()[0]["metrics"]
     except Exception as error:
         if not is_concurrent(error):
             raise
@@ -140,10 +144,25 @@ def _vacuum(
         return replace(done, note=note)
     hours = max(math.ceil(own), math.ceil(needed_for_h))
     with setting_of(spark, _VACUUM):
-        found = spark.sql(f"VACUUM {target.sql} RETAIN {hours} HOURS DRY RUN").collect()
-        if found:
-            spark.sql(f"VACUUM {target.sql} RETAIN {hours} HOURS").collect()
+        statement = f"VACUUM {target.sql} RETAIN {hours} HOURS"
+        # Delta's interface for Python has no dry run. VACUUM makes two commits, even if it deletes nothing.
+        found = spark.sql(f"{statement} DRY RUN").collect()
+        table = _delta_table(spark, target) if found else None
+        if table is not None:
+            table.vacuum(hours)
+        elif found:
+            spark.sql(statement).collect()
     return replace(done, files_deleted=len(found), kept_for_h=hours)
+
+
+def _delta_table(spark: SparkSession, target: Target) -> DeltaTable | None:
+    """Returns Delta's interface for Python to a table; None over Spark Connect, where statements of SQL do the same:
+    for Spark 4.1 and 4.2 Delta has published no jar with the server's side of :mod:`delta.connect`."""
+    if is_connect(spark):
+        return None
+    from delta.tables import DeltaTable
+
+    return DeltaTable.forPath(spark, target.path)
 
 
 def retention_h(properties: dict[str, str]) -> float | None:

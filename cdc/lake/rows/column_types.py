@@ -10,6 +10,7 @@ from pyspark.sql import types as t
 from cdc.base.errors import UnsupportedTypeError
 from cdc.binlog.sql.tokens import word_set
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
+from cdc.lake.runtime import private_pyspark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,16 +94,12 @@ def spark_type(column: ColumnSchema, table: str, policies: ValuePolicies = DEFAU
 
 def from_arrow(kind: pa.DataType) -> t.DataType:
     """Returns the Spark type of an Arrow type of the decoder."""
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    return from_arrow_type(kind)
+    return private_pyspark.from_arrow_type(kind)
 
 
 def to_arrow(kind: t.DataType) -> pa.DataType:
     """Returns the Arrow type of the decoder for a Spark type."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    return to_arrow_type(kind, timezone="UTC")
+    return private_pyspark.to_arrow_type(kind)
 
 
 def from_arrow_schema(schema: pa.Schema) -> t.StructType:

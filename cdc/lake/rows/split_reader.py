@@ -19,6 +19,7 @@ from cdc.disk.encryption.keys import Key
 from cdc.lake.rows import null_dates
 from cdc.lake.rows.input_splits import EMPTY, InputSplit
 from cdc.lake.rows.row_choice import SEEN, ChosenRows, RowChoice
+from cdc.lake.runtime import private_pyspark
 from cdc.lake.runtime.failures import marked_errors
 from cdc.wire.connection import Connection, remember
 
@@ -134,9 +135,7 @@ def without_extras(fields: StructType) -> StructType:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Returns the Arrow schema that Spark expects of batches for this schema."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
+    return private_pyspark.to_arrow_schema(schema)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBatch:

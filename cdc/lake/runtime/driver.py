@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cdc.base.log import get_logger
+from cdc.lake.runtime import private_pyspark
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -85,13 +85,9 @@ def start(conf: SparkConf) -> None:
 
     Raises DriverStartError if the JVM ends at once, and any error of Spark if the context does not start.
     """
-    from pyspark import SparkContext
-
     with submit_options(dict(conf.getAll())) as options, _submit_arguments(options):
         gateway = _launch()
-    context: Any = SparkContext(conf=conf, gateway=gateway)
-    # A thread of this process receives the JVM's counters. When the JVM dies, it would print its own exception.
-    context._accumulatorServer.handle_error = _log_broken_connection
+    private_pyspark.start_context(conf, gateway, _log_broken_connection)
 
 
 @contextmanager
@@ -110,17 +106,15 @@ def _submit_arguments(options: list[str]) -> Iterator[None]:
 
 
 def _launch() -> Any:
-    from pyspark.java_gateway import launch_gateway
-
     if os.environ.get("CDC_SPARK_LOG"):
-        return launch_gateway()  # type: ignore[no-untyped-call]
+        return private_pyspark.launch_driver()
     reading, writing = os.pipe()
     last: deque[str] = deque(maxlen=_LAST_LINES)
     reader = threading.Thread(target=_relay, args=(os.fdopen(reading, errors="replace"), last), name="spark-stderr")
     reader.daemon = True
     reader.start()
     try:
-        return launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+        return private_pyspark.launch_driver(writing)
     except Exception as error:
         os.close(writing)
         writing = -1
@@ -149,34 +143,23 @@ def _log_broken_connection(_request: Any, address: Any) -> None:
 
 def pid() -> int | None:
     """Returns the process id of the driver JVM that this process started; None if it does not run."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    process = private_pyspark.process_of(private_pyspark.gateway())
     return process.pid if process is not None and process.poll() is None else None
 
 
 def kill() -> None:
     """Kills the JVM that this process started, whatever state it is in, and resets PySpark."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    context: Any = SparkContext._active_spark_context
-    gateway: Any = SparkContext._gateway
+    gateway = private_pyspark.gateway()
     if gateway is None:
         return
-    process = getattr(gateway, "proc", None)
+    process, server = private_pyspark.process_of(gateway), private_pyspark.counter_server()
     if process is not None:
         process.kill()
         process.wait()
-    if context is not None and context._accumulatorServer is not None:
-        ignore_errors(context._accumulatorServer.shutdown)
+    if server is not None:
+        ignore_errors(server.shutdown)
     ignore_errors(gateway.shutdown)
-    SparkContext._active_spark_context = None
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    SparkSession._instantiatedSession = None
-    SparkSession._activeSession = None
+    private_pyspark.forget_driver()
 
 
 def ignore_errors(call: Any) -> None:

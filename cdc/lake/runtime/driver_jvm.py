@@ -17,6 +17,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[imp
 from py4j.protocol import Py4JAuthenticationError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from cdc.base.errors import RetryableError
+from cdc.lake.runtime.private_pyspark import connect_ids, java_session, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ class DriverJvm:
     @classmethod
     def of(cls, spark: SparkSession) -> DriverJvm:
         """Returns the JVM of a session of this process."""
-        return cls(spark._jvm, spark._jsparkSession)
+        return cls(jvm_of(spark), java_session(spark))
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -81,13 +82,13 @@ class Gateway:
         """Yields the JVM below a session on the server, by a connection of its own. Raises RetryableError if the server
         is not there."""
         with self._connection() as jvm:
-            session = jvm.io.towpath.DriverGateway.session(*_id_of(spark))
+            session = jvm.io.towpath.DriverGateway.session(*connect_ids(spark))
             yield DriverJvm(jvm, session, is_shared=True)
 
     def cancel(self, spark: SparkSession) -> None:
         """Cancels the jobs of all threads that use the JVM for this session."""
         with self._connection() as jvm:
-            jvm.io.towpath.DriverGateway.cancel(*_id_of(spark))
+            jvm.io.towpath.DriverGateway.cancel(*connect_ids(spark))
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -113,9 +114,3 @@ class Gateway:
             ) from error
         finally:
             gateway.close()
-
-
-def _id_of(spark: SparkSession) -> tuple[str, str]:
-    """Returns the user and the id by which a Connect server knows a session."""
-    client: Any = spark.client
-    return client._user_id or "", client._session_id

@@ -105,7 +105,7 @@ def is_concurrent(error: BaseException) -> bool:
     """Whether another writer committed to the table between this statement's snapshot and its own commit."""
     if isinstance(error, ConcurrentCommitError):
         return True
-    text = _text(error)
+    text = f"{type(error).__name__}: {_text(error)}"  # delta-spark's exceptions have the class in their type only
     return any(mark in text for mark in _CONCURRENT)
 
 

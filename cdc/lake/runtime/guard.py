@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.base.errors import ConfigError, RetryableError
 from cdc.config.lake import LOG_STORE, LOG_STORES, SAFE_LOG_STORES
 from cdc.lake.runtime.failures import first_line
+from cdc.lake.runtime.private_pyspark import is_connect, java_context, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from cdc.config.lake import Lake
 
 ONE_DRIVER = "set s3.log_store: single_driver and see to it that there is only ever one driver, and no orphan of one"
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Whether the session runs on a Spark Connect server."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def prove_guard(spark: SparkSession, config: SparkConfig) -> None:
@@ -50,15 +46,15 @@ def prove_guard(spark: SparkSession, config: SparkConfig) -> None:
 
 def _prove_by_commits(spark: SparkSession, lake: Lake) -> None:
     """Writes two files of one name by the log store, as two drivers do that commit one version."""
-    context: Any = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(f"{lake.target.rstrip('/')}/_towpath_check_{secrets.token_hex(8)}")
+    jvm = jvm_of(spark)
+    path = jvm.org.apache.hadoop.fs.Path(f"{lake.target.rstrip('/')}/_towpath_check_{secrets.token_hex(8)}")
     try:
-        conf = context._jsc.hadoopConfiguration()
-        store = context._jvm.io.towpath.S3ConditionalPutLogStore(conf)
+        conf = java_context(spark).hadoopConfiguration()
+        store = jvm.io.towpath.S3ConditionalPutLogStore(conf)
         try:
-            store.write(path, _lines(context, "first"), False, conf)
+            store.write(path, _lines(jvm, "first"), False, conf)
             try:
-                store.write(path, _lines(context, "second"), False, conf)
+                store.write(path, _lines(jvm, "second"), False, conf)
                 replaced = True
             except Exception as error:
                 if "FileAlreadyExistsException" not in str(error):
@@ -80,7 +76,7 @@ def _prove_by_commits(spark: SparkSession, lake: Lake) -> None:
         )
 
 
-def _lines(context: Any, line: str) -> Any:
-    lines = context._jvm.java.util.ArrayList()
+def _lines(jvm: Any, line: str) -> Any:
+    lines = jvm.java.util.ArrayList()
     lines.add(line)
     return lines.iterator()

@@ -11,6 +11,7 @@ S3. If no repository can be reached, put the jars into a folder and name them in
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import subprocess
@@ -19,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.base.errors import DamagedError, RetryableError
+from cdc.base.errors import ConfigError, DamagedError, RetryableError
 from cdc.base.log import get_logger
 from cdc.disk.cache import cache_dir
 from cdc.disk.durable import replace_file
+from cdc.lake.runtime.private_pyspark import builder_options
 
-PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""The Delta release for the pinned PySpark; later releases have no jar for it."""
-
+TRIED = (("4.2.0", "4.4.0"), ("4.1.4", "4.4.0"), ("4.0.5", "4.0.1"))
+"""Releases of PySpark and delta-spark that were tried together; `make test-sparks` runs tests on each pair."""
 _TIMEOUT_S = 900
 _log = get_logger(__name__)
 
@@ -44,26 +45,53 @@ class Packages:
         return cache_dir() / self.names[0].replace(":", "_")
 
 
-DELTA = Packages((PACKAGE,))
-_SDK = "2.35.4"
-"""The release of Amazon's SDK that hadoop-aws names."""
-S3 = Packages(
-    (
-        "org.apache.hadoop:hadoop-aws:3.5.0",  # the release of Spark's Hadoop client
-        *(f"software.amazon.awssdk:{module}:{_SDK}" for module in ("s3", "s3-transfer-manager", "sts")),
-    ),
-    # The bundle holds all of Amazon's services, in 600 MB. Of the others Spark has newer releases.
-    ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*", "commons-logging:*", "commons-codec:*"),
-)
-"""The packages that Spark needs for ``s3a://``."""
+_SDKS = {"3.5.0": "2.35.4"}
+"""The release of Amazon's SDK that hadoop-aws names, by the release of Hadoop."""
 CLASSES = Path(__file__).with_name("towpath.jar")
 """Towpath's log store for S3, its local file system and its Connect server, compiled from ``java`` beside it by
 ``scripts/make-java-classes.sh``."""
 
 
+@functools.cache
+def delta_packages() -> Packages:
+    """Returns Delta for the installed PySpark and delta-spark, under the coordinate that delta-spark itself makes of
+    both versions. Raises ConfigError if delta-spark is not installed."""
+    try:
+        from delta.pip_utils import configure_spark_with_delta_pip
+    except ImportError as error:
+        raise ConfigError(
+            f"the package delta-spark cannot be imported: {error}", place="spark", remedy="Install towpath[spark]."
+        ) from None
+    from pyspark.sql import SparkSession
+
+    options = builder_options(configure_spark_with_delta_pip(SparkSession.Builder()))
+    return Packages((options["spark.jars.packages"],))
+
+
+@functools.cache
+def s3_packages() -> Packages:
+    """Returns what Spark needs for ``s3a://``, of the release of its Hadoop client. Raises ConfigError for a release
+    that was not tried."""
+    clients = (spark_home() / "jars").glob("hadoop-client-api-*.jar")
+    hadoop = next((client.stem.rpartition("-")[2] for client in clients), "unknown")
+    sdk = _SDKS.get(hadoop)
+    if sdk is None:
+        raise ConfigError(
+            f"Towpath has the jars for S3 of Hadoop {', '.join(_SDKS)}, and this Spark has Hadoop {hadoop}",
+            place="apply.target",
+            remedy="Install PySpark 4.2, or name hadoop-aws of 3.4.2 or later in spark.conf as spark.jars.packages.",
+        )
+    amazons = [f"software.amazon.awssdk:{module}:{sdk}" for module in ("s3", "s3-transfer-manager", "sts")]
+    return Packages(
+        (f"org.apache.hadoop:hadoop-aws:{hadoop}", *amazons),
+        # The bundle holds all of Amazon's services, in 600 MB. Of the others Spark has newer releases.
+        ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*", "commons-logging:*", "commons-codec:*"),
+    )
+
+
 def delta_jars() -> list[Path]:
-    """Returns the jar files of Delta; see :func:`jars_of`."""
-    return jars_of(DELTA)
+    """Returns the jar files of Delta; see :func:`delta_packages` and :func:`jars_of`."""
+    return jars_of(delta_packages())
 
 
 def jars_of(packages: Packages) -> list[Path]:
@@ -98,7 +126,7 @@ def of_session(conf: Mapping[str, str], *, with_s3: bool) -> list[str]:
 
     ours: list[Path] = [] if theirs("delta-spark") else delta_jars()
     if with_s3:
-        ours += [] if theirs("hadoop-aws") else jars_of(S3)
+        ours += [] if theirs("hadoop-aws") else jars_of(s3_packages())
         ours += [] if theirs(CLASSES.name) else [CLASSES]
     return [*map(str, ours), *given]
 
@@ -107,7 +135,7 @@ def of_driver(jars: Sequence[str]) -> list[str]:
     """Returns those of the jars that a driver in this process loads with Spark's own classes, so that an archive can
     have them (:mod:`cdc.lake.runtime.class_archive`), and Towpath's. The others would hide newer ones of Spark. None
     are returned if Delta is another release than ours."""
-    ours = [jar for jar in jars if Path(jar).parent == DELTA.folder / "jars"]
+    ours = [jar for jar in jars if Path(jar).parents[2:3] == (cache_dir(),)]
     names = ("io.delta_delta-spark", "io.delta_delta-storage")
     return [*(jar for jar in ours if Path(jar).name.startswith(names)), str(CLASSES)] if ours else []
 
@@ -199,8 +227,14 @@ def _resolve(packages: Packages) -> None:
         raise RetryableError(
             f"the jars of {packages.names[0]} could not be fetched: {why}",
             place="spark",
-            remedy="Check that Maven Central can be reached, or name jar files in spark.conf as spark.jars.",
+            remedy="Check that Maven Central can be reached and has them (tried together: "
+            f"{tried_pairs()}), or name jar files in spark.conf as spark.jars.",
         )
+
+
+def tried_pairs() -> str:
+    """Returns :data:`TRIED` for messages."""
+    return ", ".join(f"PySpark {spark} with delta-spark {delta}" for spark, delta in TRIED)
 
 
 def _reason(output: str) -> str:
@@ -224,5 +258,5 @@ def spark_home() -> Path:
 
 
 if __name__ == "__main__" and "--resolved" not in sys.argv:
-    for jar in (*delta_jars(), *((*jars_of(S3), CLASSES) if "--s3" in sys.argv else ())):
+    for jar in (*delta_jars(), *((*jars_of(s3_packages()), CLASSES) if "--s3" in sys.argv else ())):
         sys.stdout.write(f"{jar}\n")

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import CdcError, ConfigError, RetryableError
 from cdc.config.spark import FIXED_SETTINGS
-from cdc.lake.runtime import class_archive, driver, jars
+from cdc.lake.runtime import class_archive, driver, jars, private_pyspark
 from cdc.lake.runtime.driver_jvm import DriverJvm, Gateway
 from cdc.lake.runtime.failures import first_line
-from cdc.lake.runtime.guard import is_connect, prove_guard
+from cdc.lake.runtime.guard import prove_guard
+from cdc.lake.runtime.private_pyspark import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,9 +155,7 @@ class WarmSession:
         try:
             if is_connect(self.spark):
                 return bool(self.spark.version)
-            # Under spark-submit the JVM has started this process, not the other way round.
-            process = getattr(self.spark.sparkContext._gateway, "proc", None)
-            return (process is None or process.poll() is None) and self.spark.sparkContext._jsc is not None
+            return private_pyspark.is_alive(self.spark)
         except Exception as error:  # noqa: BLE001
             logging.getLogger(__name__).debug("the session is broken: %s", error)
             return False
@@ -236,8 +235,7 @@ def _start(config: SparkConfig, *, is_short: bool) -> SparkSession:
         driver.start(conf)
         spark = SparkSession.builder.getOrCreate()
         if archive is not None:
-            jvm: Any = spark._jvm
-            jvm.io.towpath.ClassArchive.writeAtExit(str(archive.folder), archive.digest)
+            private_pyspark.jvm_of(spark).io.towpath.ClassArchive.writeAtExit(str(archive.folder), archive.digest)
         return spark
     except CdcError:
         raise
@@ -443,13 +441,7 @@ class TableSession:
 
     def observation(self) -> Any:
         """Returns a new ``Observation`` for this session's DataFrames."""
-        if is_connect(self.spark):
-            from pyspark.sql.connect.observation import Observation as OfConnect
-
-            return OfConnect()
-        from pyspark.sql import Observation
-
-        return Observation()
+        return private_pyspark.observation(self.spark)
 
 
 class TableSessions:

@@ -60,3 +60,13 @@ def test_metrics_that_cannot_be_served_or_pushed_are_found(monkeypatch: pytest.M
     monkeypatch.setattr(check_local, "version", absent)
     [(level, message)] = metrics(both)
     assert (level, "prometheus-client is not installed" in message) == ("error", True)
+
+
+def test_an_untried_pair_of_spark_and_delta_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
+    monkeypatch.setattr(check_local, "version", versions.__getitem__)
+    assert check_local._untried_pair() == []
+    versions["pyspark"] = "4.2.1"
+    (found,) = check_local._untried_pair()
+    assert (found.level, found.message) == ("warning", "PySpark 4.2.1 with delta-spark 4.4.0 was not tried")
+    assert "PySpark 4.2.0 with delta-spark 4.4.0, " in (found.remedy or "")

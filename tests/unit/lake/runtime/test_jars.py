@@ -79,7 +79,7 @@ def test_a_cache_of_an_older_version_is_taken_over(fetches: list[Path]) -> None:
 
 
 def test_each_group_of_packages_has_a_folder_of_its_own(fetches: list[Path]) -> None:
-    assert {jar.parent for jar in jars.delta_jars()}.isdisjoint(jar.parent for jar in jars.jars_of(jars.S3))
+    assert {jar.parent for jar in jars.delta_jars()}.isdisjoint(jar.parent for jar in jars.jars_of(jars.s3_packages()))
     assert [folder.name for folder in fetches] == [
         "io.delta_delta-spark_4.2_2.13_4.4.0",
         "org.apache.hadoop_hadoop-aws_3.5.0",
@@ -88,4 +88,4 @@ def test_each_group_of_packages_has_a_folder_of_its_own(fetches: list[Path]) -> 
 
 def test_hadoop_aws_is_of_the_release_of_sparks_hadoop() -> None:
     client = next((jars.spark_home() / "jars").glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-    assert jars.S3.names[0] == f"org.apache.hadoop:hadoop-aws:{client}"
+    assert jars.s3_packages().names[0] == f"org.apache.hadoop:hadoop-aws:{client}"

@@ -15,7 +15,7 @@ from cdc.config import SparkConfig
 from cdc.lake.runtime import jars, shipping
 from cdc.lake.runtime.session import in_process, settings, short_options, worker_path
 
-DELTA, S3 = (f"/ours/{packages.folder.name}.jar" for packages in (jars.DELTA, jars.S3))
+DELTA, S3 = (f"/ours/{packages.folder.name}.jar" for packages in (jars.delta_packages(), jars.s3_packages()))
 
 
 @pytest.fixture(autouse=True)
