@@ -257,22 +257,22 @@ def build_manifest(
     *,
     destination: str,
     subscriber: str,
-    known: Subscription,
+    subscription: Subscription,
     gaps: Iterable[Gap],
     server_uuid: str,
     beginning: Beginning | None,
 ) -> Manifest:
     """Builds the manifest of the subscriber's next batch from what the store selected.
 
-    ``known`` is the subscription as it was at the selection, ``beginning`` where the store begins.
+    ``subscription`` is the subscription as it was at the selection, ``beginning`` where the store begins.
     """
     return Manifest(
         destination=destination,
         subscriber=subscriber,
-        batch=known.next_batch,
+        batch=subscription.next_batch,
         epoch=split_seq(selection.last_seq).epoch,
         server_uuid=server_uuid,
-        after_seq=known.start_seq(),
+        after_seq=subscription.start_seq(),
         first_seq=selection.first_seq,
         last_seq=selection.last_seq,
         transactions=selection.transactions,
@@ -281,7 +281,7 @@ def build_manifest(
         ddl=selection.ddl,
         tables=tuple(selection.tables),
         table_bits=dict(selection.table_bits) or None,
-        table_filter=known.filter,
+        table_filter=subscription.filter,
         schema_path=files.schema_path,
         ranges=files.ranges,
         positions=Positions(first=_position(selection.first), last=_position(selection.last, selection.file_created_s)),
@@ -290,10 +290,15 @@ def build_manifest(
     )
 
 
-def _beginning(found: Beginning) -> StoreBeginning:
-    time = iso_time_us(found.time_us) if found.time_us > 0 else None
+def _beginning(beginning: Beginning) -> StoreBeginning:
+    time = iso_time_us(beginning.time_us) if beginning.time_us > 0 else None
     return StoreBeginning(
-        seq=found.seq, file=found.file, pos=found.pos, gtid=found.gtid, time=time, reason=found.reason
+        seq=beginning.seq,
+        file=beginning.file,
+        pos=beginning.pos,
+        gtid=beginning.gtid,
+        time=time,
+        reason=beginning.reason,
     )
 
 

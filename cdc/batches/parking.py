@@ -66,25 +66,25 @@ class _InMeta(ParkingRecords):
 
     def park(self, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
         with self._meta.change() as state:
-            known = state.subscription(subscriber)
-            before = known.parked.get(table)
-            known.parked[table] = parked
+            subscription = state.subscription(subscriber)
+            before = subscription.parked.get(table)
+            subscription.parked[table] = parked
             return before
 
     def keep_from(self, subscriber: str, table: str, keep_seq: int | None = None) -> None:
         with self._meta.change() as state:
-            known = state.subscription(subscriber)
-            known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
+            subscription = state.subscription(subscriber)
+            subscription.parked[table] = _require(subscription, table).model_copy(update={"keep_seq": keep_seq})
 
     def unpark(self, subscriber: str, result: TableResult, level_seq: int) -> int | None:
         with self._meta.change() as state:
-            known = state.subscription(subscriber)
-            _require(known, result.table)
-            wanted = known.end_of_batches()
-            if level_seq < wanted:
-                return wanted
-            record_tables(known, [result])
-            del known.parked[result.table]
+            subscription = state.subscription(subscriber)
+            _require(subscription, result.table)
+            end_seq = subscription.end_of_batches()
+            if level_seq < end_seq:
+                return end_seq
+            record_tables(subscription, [result])
+            del subscription.parked[result.table]
             return None
 
     def release_parked(self, subscriber: str, table: str) -> None:
@@ -97,16 +97,16 @@ def records_of(meta: Meta) -> ParkingRecords:
     return meta if isinstance(meta, ParkingRecords) else _InMeta(meta)
 
 
-def park_left_out(known: Subscription, results: Iterable[TableResult], now: datetime) -> None:
+def park_left_out(subscription: Subscription, results: Iterable[TableResult], now: datetime) -> None:
     """Parks the tables that a merge left out, and releases those that are gone before they were loaded; for the change
     of the meta that acks the batch."""
     for result in results:
-        if result.released and known.table(result.table) is None:
-            known.parked.pop(result.table, None)
+        if result.released and subscription.table(result.table) is None:
+            subscription.parked.pop(result.table, None)
             _log.info("parked table released, as the source has dropped or renamed it", table=result.table)
         if result.parked is None:
             continue
-        before = known.parked.get(result.table)
+        before = subscription.parked.get(result.table)
         table = ParkedTable(
             due=result.parked.due,
             reason=result.parked.reason,
@@ -114,7 +114,7 @@ def park_left_out(known: Subscription, results: Iterable[TableResult], now: date
             keep_seq=result.parked.keep_seq,
             columns=result.parked.columns,
         )
-        known.parked[result.table] = table if before is None else _further(before, table)
+        subscription.parked[result.table] = table if before is None else _further(before, table)
         _log.warning("table parked", table=result.table, due=table.due, reason=table.reason)
 
 
@@ -180,11 +180,11 @@ def release_parked(meta: Meta, subscriber: str, table: str) -> None:
     records_of(meta).release_parked(subscriber, table)
 
 
-def _require(known: Subscription, table: str) -> ParkedTable:
-    found = known.parked.get(table)
-    if found is None:
+def _require(subscription: Subscription, table: str) -> ParkedTable:
+    parked = subscription.parked.get(table)
+    if parked is None:
         raise UsageError(f"table {table} is not parked", remedy="`cdc status` lists the parked tables.")
-    return found
+    return parked
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------

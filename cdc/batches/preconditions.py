@@ -54,12 +54,12 @@ def require_token(entry: Outstanding, token: str, now: datetime) -> None:
         raise TokenError(f"the lease of batch {entry.batch} expired at {iso_time(entry.expires)}", remedy=_GET_AGAIN)
 
 
-def is_repeated(known: Subscription, batch: int, token: str, outcome: Literal["acked", "rolled_back"]) -> bool:
+def is_repeated(subscription: Subscription, batch: int, token: str, outcome: Literal["acked", "rolled_back"]) -> bool:
     """Whether this ack or rollback repeats one that was done, with the same token.
 
     Raises TokenError if the batch ended with another token, BatchError if it ended in the other way.
     """
-    ended = None if known.find(batch) else known.ended(batch)
+    ended = None if subscription.find(batch) else subscription.ended(batch)
     if ended is None:
         return False
     was = ended.outcome.replace("_", " ")
@@ -72,10 +72,10 @@ def is_repeated(known: Subscription, batch: int, token: str, outcome: Literal["a
     return True
 
 
-def require_last_acked(known: Subscription, batch: int, token: str) -> None:
+def require_last_acked(subscription: Subscription, batch: int, token: str) -> None:
     """Checks that nothing was handed out since this batch was acked with this token. Raises TokenError."""
-    last = known.finished[-1] if known.finished else None
-    if known.outstanding or last is None or (last.batch, last.token, last.outcome) != (batch, token, "acked"):
+    last = subscription.finished[-1] if subscription.finished else None
+    if subscription.outstanding or last is None or (last.batch, last.token, last.outcome) != (batch, token, "acked"):
         raise TokenError(
             f"another process has taken the batches after batch {batch}",
             remedy="This process ends here; batches that it acked stay acked.",
@@ -91,11 +91,11 @@ def require_manifest_of(entry: Outstanding, manifest: Manifest, path: Path) -> N
         )
 
 
-def are_same_bytes(ranges: Sequence[ByteRange], found: Sequence[Range]) -> bool:
+def are_same_bytes(ranges: Sequence[ByteRange], selected: Sequence[Range]) -> bool:
     """Whether these are the same bytes of the same files; the paths may differ."""
-    return len(ranges) == len(found) and all(
+    return len(ranges) == len(selected) and all(
         (old.offset, old.length) == (new.offset, new.length) and _is_same_file(Path(old.path), new.path)
-        for old, new in zip(ranges, found, strict=True)
+        for old, new in zip(ranges, selected, strict=True)
     )
 
 
@@ -110,14 +110,14 @@ def _is_same_file(old: Path, new: Path) -> bool:
 
 
 def require_store(
-    path: Path, name: str, state: State, known: Subscription | None, reader: StoreState, *, staged: bool = False
+    path: Path, name: str, state: State, subscription: Subscription | None, reader: StoreState, *, staged: bool = False
 ) -> bool:
     """Whether there is a store to read; False if this destination has never had one.
 
     ``staged``: outstanding batches are staged, and do not need the store. Raises StorageError if the meta knows of a
     store that is missing or empty, and CutOffError if the store begins behind the subscriber's cursor.
     """
-    position = 0 if known is None else known.position()
+    position = 0 if subscription is None else subscription.position()
     if not reader.exists():
         cursors = {subscriber: s.position() for subscriber, s in state.subscriptions.items()}
         if state.source is None and not any(cursors.values()):
@@ -140,7 +140,7 @@ def require_store(
                 "again.",
             )
         return True
-    if position and beginning.seq > position and not (staged and known is not None and known.outstanding):
+    if position and beginning.seq > position and not (staged and subscription is not None and subscription.outstanding):
         reader.require_kept(position)  # if retention removed it, its error says more
         raise cut_off_error(path, name, beginning, position)
     return True
@@ -172,7 +172,7 @@ def incomplete_error(
     name: str, until: datetime, complete_us: int, capture: CaptureState | None
 ) -> StoreIncompleteError:
     """Returns the error for a store that may lack transactions committed before ``until``."""
-    known = f"complete up to {iso_time_us(complete_us)}" if complete_us else "not known to be complete at all"
+    reached = f"complete up to {iso_time_us(complete_us)}" if complete_us else "not known to be complete at all"
     if capture is None or not capture.running:
         remedy = f"Capture is not running: start `cdc capture {name}`, then try again."
     elif not capture.connected:
@@ -180,7 +180,7 @@ def incomplete_error(
     else:
         remedy = "Capture is behind, or the source's clock has not reached that time: try again, or wait longer."
     return StoreIncompleteError(
-        f"transactions committed before {iso_time(until)} may be missing: the store is {known}",
+        f"transactions committed before {iso_time(until)} may be missing: the store is {reached}",
         place=name,
         remedy=f"No later transaction was taken. {remedy}",
     )

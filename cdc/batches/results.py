@@ -29,7 +29,7 @@ def read_results(results: Any) -> tuple[TableResult, ...]:
         raise UsageError(f"these are not the results of a merge: {' '.join(str(error).split())}") from None
 
 
-def record_tables(known: Subscription, results: Iterable[TableResult]) -> None:
+def record_tables(subscription: Subscription, results: Iterable[TableResult]) -> None:
     """Records the lake's tables, as a merge left them, in the subscription.
 
     A record never goes back: if two drivers merged the same batch, the slower one may report an older version.
@@ -37,12 +37,12 @@ def record_tables(known: Subscription, results: Iterable[TableResult]) -> None:
     for result in results:
         if result.delta_id is None or result.delta_version is None:
             continue
-        before = known.table(result.table)
+        before = subscription.table(result.table)
         record = TableRecord(result.generation, result.delta_version, result.applied_seq or 0, result.delta_id)
         if before is not None and before.delta_id == record.delta_id:
             is_ahead = (before.generation, before.applied_seq) > (record.generation, record.applied_seq)
             record = before if is_ahead else replace(record, version=max(before.version, record.version))
-        known.tables[result.table] = record.text
+        subscription.tables[result.table] = record.text
 
 
 def history_mark(manifest: Manifest) -> HistoryMark | None:
@@ -124,25 +124,25 @@ class RunStats:
 
     def log(self) -> None:
         """Logs a line for each table, and a warning for each one in which dates became null or that was left out."""
-        for name, one in sorted(self.tables.items()):
-            if one.batches:
+        for name, stats in sorted(self.tables.items()):
+            if stats.batches:
                 _log.info(
                     "table applied",
                     table=name,
-                    changes=one.changes,
-                    inserted=one.inserted,
-                    updated=one.updated,
-                    deleted=one.deleted,
-                    skipped=one.skipped,
-                    seconds=round(one.seconds, 3),
-                    files=one.files,
-                    batches=one.batches,
-                    delta_version=one.delta_version,
+                    changes=stats.changes,
+                    inserted=stats.inserted,
+                    updated=stats.updated,
+                    deleted=stats.deleted,
+                    skipped=stats.skipped,
+                    seconds=round(stats.seconds, 3),
+                    files=stats.files,
+                    batches=stats.batches,
+                    delta_version=stats.delta_version,
                 )
-            if one.parked is not None:
-                _log.warning("table left out", table=name, reason=one.parked)
-            if one.null_dates:
-                _log.warning("zero or impossible dates became null", table=name, values=one.null_dates)
+            if stats.parked is not None:
+                _log.warning("table left out", table=name, reason=stats.parked)
+            if stats.null_dates:
+                _log.warning("zero or impossible dates became null", table=name, values=stats.null_dates)
 
 
 @contextmanager

@@ -29,20 +29,20 @@ def holders(subscriptions: Mapping[str, Subscription], rules: RetainConfig, now:
     """Returns every subscriber and every parked table that holds the store back, and the subscribers that ``wait_for``
     names before their first read. A batch whose lease has expired is not in use: its token is not valid any more."""
     parked = [
-        Holder(f"{name}: parked table {table}", one.keep_seq)
-        for name, known in sorted(subscriptions.items())
-        for table, one in sorted(known.parked.items())
-        if one.keep_seq is not None
+        Holder(f"{name}: parked table {table}", record.keep_seq)
+        for name, subscription in sorted(subscriptions.items())
+        for table, record in sorted(subscription.parked.items())
+        if record.keep_seq is not None
     ]
-    found = [
+    subscribers = [
         Holder(
             name,
-            known.acked_seq,
-            tuple((batch.first_seq, batch.last_seq) for batch in known.outstanding if batch.expires > now),
+            subscription.acked_seq,
+            tuple((batch.first_seq, batch.last_seq) for batch in subscription.outstanding if batch.expires > now),
         )
-        for name, known in sorted(subscriptions.items())
+        for name, subscription in sorted(subscriptions.items())
     ]
-    return found + parked + [Holder(name, 0) for name in rules.wait_for if name not in subscriptions]
+    return subscribers + parked + [Holder(name, 0) for name in rules.wait_for if name not in subscriptions]
 
 
 def make_watch(config: StoreConfig) -> DiskWatch:
@@ -85,7 +85,7 @@ def make_cleaner(
 
 def _skip_unwanted(meta: Meta, store: StoreConfig) -> None:
     """Moves the cursors of filtered subscribers over what they do not get, also of those that do not read now."""
-    filtered = [name for name, known in meta.read().subscriptions.items() if known.filter is not None]
+    filtered = [name for name, subscription in meta.read().subscriptions.items() if subscription.filter is not None]
     if not filtered:
         return
 

@@ -206,8 +206,10 @@ class BatchService:
     def next_seq(self, subscriber: str = "apply") -> int | None:
         """Returns the seq of the first transaction that no batch has yet; None if the store has no more for the
         subscriber. Hands out nothing."""
-        known = self.subscription(subscriber)
-        selection = self._select(known, known.start_seq(), replace(limits_of(self._config.batch), max_transactions=1))
+        subscription = self.subscription(subscriber)
+        selection = self._select(
+            subscription, subscription.start_seq(), replace(limits_of(self._config.batch), max_transactions=1)
+        )
         return None if selection is None else selection.first_seq
 
     def last_seq(self) -> int:
@@ -235,8 +237,12 @@ class BatchService:
 
     def _skip_filtered(self, subscriber: str) -> None:
         """Moves the cursor of a filtered subscriber over what its filter leaves out, once in a while."""
-        known, now = self.meta.read().subscriptions.get(subscriber), time.monotonic()
-        if known is None or known.filter is None or now - self._skipped.get(subscriber, -_SKIP_S) < _SKIP_S:
+        subscription, now = self.meta.read().subscriptions.get(subscriber), time.monotonic()
+        if (
+            subscription is None
+            or subscription.filter is None
+            or now - self._skipped.get(subscriber, -_SKIP_S) < _SKIP_S
+        ):
             return
         self._skipped[subscriber] = now
         skip_unwanted(self.meta, self._reader, subscriber)
@@ -250,16 +256,16 @@ class BatchService:
         """
         tables = read_results(results)
         with self.meta.change() as state:
-            known = state.subscription(subscriber)
-            if is_repeated(known, batch, token, "acked"):
+            subscription = state.subscription(subscriber)
+            if is_repeated(subscription, batch, token, "acked"):
                 return
-            entry = known.require_first(batch, "acked")
+            entry = subscription.require_first(batch, "acked")
             require_token(entry, token, self._clock())
             try:
                 manifest = self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
-                known.mark = history_mark(manifest) or known.mark
-                skipped = [table for table in manifest.tables if table not in known.parked]
-                park_excluded(known, excluded_tables(known, self._config.tables, skipped), self._clock())
+                subscription.mark = history_mark(manifest) or subscription.mark
+                skipped = [table for table in manifest.tables if table not in subscription.parked]
+                park_excluded(subscription, excluded_tables(subscription, self._config.tables, skipped), self._clock())
             except DamagedError as error:  # the merge is done: ack the batch although its results are not recorded
                 _log.warning(
                     "batch acked, but its results are not recorded",
@@ -267,11 +273,11 @@ class BatchService:
                     subscriber=subscriber,
                     reason=str(error),
                 )
-            known.remove(batch)
-            known.acked_seq = entry.last_seq
-            known.remember(entry, "acked")
-            record_tables(known, tables)
-            park_left_out(known, tables, self._clock())
+            subscription.remove(batch)
+            subscription.acked_seq = entry.last_seq
+            subscription.remember(entry, "acked")
+            record_tables(subscription, tables)
+            park_left_out(subscription, tables, self._clock())
         self.manifests.prune(subscriber, batch)
         if self._stage is not None:
             self._stage.remove(subscriber, [batch])
@@ -284,15 +290,15 @@ class BatchService:
         not inside the batch.
         """
         with self.meta.change() as state:
-            known = state.subscription(subscriber)
-            entry = known.require_first(batch, "acked")
+            subscription = state.subscription(subscriber)
+            entry = subscription.require_first(batch, "acked")
             require_token(entry, token, self._clock())
             if not entry.after_seq < seq < entry.last_seq:
                 raise UsageError(
                     f"seq {seq} is not inside batch {batch}, which has those after {entry.after_seq} up to "
                     f"{entry.last_seq}"
                 )
-            known.acked_seq = max(known.acked_seq, seq)
+            subscription.acked_seq = max(subscription.acked_seq, seq)
 
     def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
         """Rolls back a batch and all later ones: their transactions are handed out again, in new batches.
@@ -301,11 +307,11 @@ class BatchService:
         and BatchError as :meth:`ack` does.
         """
         with self.meta.change() as state:
-            known = state.subscription(subscriber)
-            if is_repeated(known, batch, token, "rolled_back"):
+            subscription = state.subscription(subscriber)
+            if is_repeated(subscription, batch, token, "rolled_back"):
                 return []
-            require_token(known.require(batch), token, self._clock())
-            rolled_back = roll_back_from(known, batch)
+            require_token(subscription.require(batch), token, self._clock())
+            rolled_back = roll_back_from(subscription, batch)
         self._remove_files(subscriber, rolled_back)
         return rolled_back
 
@@ -316,11 +322,11 @@ class BatchService:
         so do all batches before it.
         """
         with self.meta.change() as state:
-            known = state.subscriptions.get(check_name(subscriber))
-            entries = [] if known is None else known.outstanding
+            subscription = state.subscriptions.get(check_name(subscriber))
+            entries = [] if subscription is None else subscription.outstanding
             others = [number for number, entry in enumerate(entries) if entry.owner != owner]
             mine = entries[others[-1] + 1 if others else 0 :]
-            rolled_back = roll_back_from(known, mine[0].batch) if known is not None and mine else []
+            rolled_back = roll_back_from(subscription, mine[0].batch) if subscription is not None and mine else []
         self._remove_files(subscriber, rolled_back)
         return rolled_back
 
@@ -340,8 +346,8 @@ class BatchService:
         earlier try never obtains the token of a later one. Raises TokenError if the batch never had such a lease,
         DamagedError if its manifest is missing.
         """
-        known = self.meta.read().subscription(subscriber)
-        entry, ended = known.find(batch), known.ended(batch)
+        subscription = self.meta.read().subscription(subscriber)
+        entry, ended = subscription.find(batch), subscription.ended(batch)
         tokens = [ended.token] if ended is not None else []
         if entry is not None:
             tokens += [entry.token, *entry.replaced]
@@ -366,8 +372,8 @@ class BatchService:
 
     def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
         """Returns the batches that are neither acked nor rolled back, in order; none for an unknown subscriber."""
-        known = self.meta.read().subscriptions.get(check_name(subscriber))
-        return [] if known is None else known.outstanding
+        subscription = self.meta.read().subscriptions.get(check_name(subscriber))
+        return [] if subscription is None else subscription.outstanding
 
     # subscribers ------------------------------------------------------------------------------------------------
 
@@ -460,22 +466,22 @@ class BatchService:
                     return None
                 time.sleep(min(pause_s, left_s))
                 continue
-            known = seen or self._add_subscriber(subscriber)
-            repeated = self._handed_out(known, request)
+            subscription = seen or self._add_subscriber(subscriber)
+            repeated = self._handed_out(subscription, request)
             if repeated is not None:
                 return repeated
             if request.after is not None:
-                require_last_acked(known, *request.after)
-            if self._due(known, request) is not None:
-                lease = self._get_outstanding(known, request)
+                require_last_acked(subscription, *request.after)
+            if self._due(subscription, request) is not None:
+                lease = self._get_outstanding(subscription, request)
                 if lease is not None:
                     return lease
                 continue
             # Read before the selection: all transactions that make the store complete are then visible to it.
             complete_us = 0 if until is None else self._reader.complete_until_us()
-            selection = self._select(known, known.start_seq(), request.limits)
+            selection = self._select(subscription, subscription.start_seq(), request.limits)
             if selection is not None:
-                lease = self._hand_out(selection, known, request)
+                lease = self._hand_out(selection, subscription, request)
                 if lease is not None:
                     return lease
                 continue
@@ -496,9 +502,9 @@ class BatchService:
         begins_seq = 0 if beginning is None else beginning.seq
         return add_subscriber(self.meta, subscriber, first_batch, self._reader.removed_seq(), begins_seq)
 
-    def _handed_out(self, known: Subscription, request: _Request) -> Lease | None:
+    def _handed_out(self, subscription: Subscription, request: _Request) -> Lease | None:
         """Returns the lease with the request's token, which an earlier try got; None if there is none."""
-        entry = next((entry for entry in known.outstanding if entry.token == request.token), None)
+        entry = next((entry for entry in subscription.outstanding if entry.token == request.token), None)
         if entry is None or entry.owner != request.owner or entry.expires <= self._clock():
             return None
         path = self.manifests.path(request.subscriber, entry.batch)
@@ -508,9 +514,9 @@ class BatchService:
             return None  # the batch is rolled back, with a warning, when it is handed out again
         return Lease(manifest.model_copy(update={"acked": None}), path, entry.token, entry.expires)
 
-    def _due(self, known: Subscription, request: _Request) -> Outstanding | None:
+    def _due(self, subscription: Subscription, request: _Request) -> Outstanding | None:
         """Returns the outstanding batch to hand out again; None if a new one is due. Raises LeaseHeldError."""
-        for entry in known.outstanding if request.ahead else known.outstanding[:1]:
+        for entry in subscription.outstanding if request.ahead else subscription.outstanding[:1]:
             if entry.owner != request.owner:
                 if entry.expires > self._clock():
                     raise held_error(self._config.name, request.subscriber, entry)
@@ -519,16 +525,16 @@ class BatchService:
                 return entry
         return None
 
-    def _get_outstanding(self, known: Subscription, request: _Request) -> Lease | None:
+    def _get_outstanding(self, subscription: Subscription, request: _Request) -> Lease | None:
         """Hands out an outstanding batch again; None if it was rolled back, or ended meanwhile: look again."""
         if self._stage is None:  # a staged batch is whole, even if the store has lost its transactions
-            self._reader.require_kept(known.acked_seq)
-            self._roll_back_changed(known, request.subscriber)
+            self._reader.require_kept(subscription.acked_seq)
+            self._roll_back_changed(subscription, request.subscriber)
         lease = self._hand_out_again(request)
         if lease is None or request.until is None:
             return lease
-        found = self._select_again(lease.manifest, known, time_us(request.until))
-        if found is not None and found.transactions >= lease.manifest.transactions:
+        selection = self._select_again(lease.manifest, subscription, time_us(request.until))
+        if selection is not None and selection.transactions >= lease.manifest.transactions:
             return lease
         _log.info("batch rolled back: it reaches beyond the time limit", batch=lease.batch)
         self.rollback(lease.batch, lease.token, subscriber=request.subscriber)
@@ -537,9 +543,9 @@ class BatchService:
     def _hand_out_again(self, request: _Request) -> Lease | None:
         """None: the batch has ended meanwhile, or its manifest is lost: look again."""
         with self.meta.change() as state:
-            known = state.subscriptions.get(request.subscriber)
-            entry = None if known is None else self._due(known, request)
-            if known is None or entry is None:
+            subscription = state.subscriptions.get(request.subscriber)
+            entry = None if subscription is None else self._due(subscription, request)
+            if subscription is None or entry is None:
                 return None
             path = self.manifests.path(request.subscriber, entry.batch)
             try:
@@ -552,7 +558,7 @@ class BatchService:
                     subscriber=request.subscriber,
                     reason=str(error),
                 )
-                roll_back_from(known, entry.batch)
+                roll_back_from(subscription, entry.batch)
                 return None
             entry.replaced = [*entry.replaced, entry.token][-_REMEMBERED_TOKENS:]
             entry.owner, entry.token, entry.expires = request.owner, request.token, self._expiry(request.lease_s)
@@ -566,18 +572,21 @@ class BatchService:
         lease = None
         try:
             with self.meta.change() as state:
-                known = state.subscriptions.get(request.subscriber)
-                if known is None or (known.start_seq(), known.next_batch) != (seen.start_seq(), seen.next_batch):
+                subscription = state.subscriptions.get(request.subscriber)
+                if subscription is None or (subscription.start_seq(), subscription.next_batch) != (
+                    seen.start_seq(),
+                    seen.next_batch,
+                ):
                     return None
-                if self._due(known, request) is not None:
+                if self._due(subscription, request) is not None:
                     return None
                 manifest = build_manifest(
                     selection,
                     files,
                     destination=self._config.name,
                     subscriber=request.subscriber,
-                    known=seen,
-                    gaps=known.gaps,
+                    subscription=seen,
+                    gaps=subscription.gaps,
                     server_uuid=self._bound_source(state).of_seq(selection.last_seq).server_uuid,
                     beginning=self._reader.beginning(),
                 )
@@ -591,7 +600,7 @@ class BatchService:
                     token=request.token,
                     expires=self._expiry(request.lease_s),
                 )
-                known.add(entry)
+                subscription.add(entry)
                 lease = Lease(manifest, path, entry.token, entry.expires)
             return lease
         finally:
@@ -615,18 +624,18 @@ class BatchService:
             )
         return state.source
 
-    def _roll_back_changed(self, known: Subscription, subscriber: str) -> None:
+    def _roll_back_changed(self, subscription: Subscription, subscriber: str) -> None:
         """Rolls back outstanding batches from the first one on whose bytes are not where its manifest says.
 
         Then the store is another one, or was restored from an older copy. The transactions come in new batches.
         """
-        for entry in known.outstanding:
+        for entry in subscription.outstanding:
             try:
                 manifest = load_manifest(self.manifests.path(subscriber, entry.batch))
             except DamagedError:
                 return  # the batch is rolled back, with a warning, when it is handed out
-            found = self._select_again(manifest, known)
-            if found is not None and are_same_bytes(manifest.ranges, found.ranges):
+            selection = self._select_again(manifest, subscription)
+            if selection is not None and are_same_bytes(manifest.ranges, selection.ranges):
                 continue
             _log.warning("batch rolled back: the store has changed under it", batch=entry.batch, subscriber=subscriber)
             with self.meta.change() as state:
@@ -637,13 +646,15 @@ class BatchService:
             self._remove_files(subscriber, rolled_back)
             return
 
-    def _select(self, known: Subscription, after_seq: int, limits: Limits) -> Selection | None:
-        return self._reader.select(after_seq, limits, make_filter(known.filter))
+    def _select(self, subscription: Subscription, after_seq: int, limits: Limits) -> Selection | None:
+        return self._reader.select(after_seq, limits, make_filter(subscription.filter))
 
-    def _select_again(self, manifest: Manifest, known: Subscription, until_us: int | None = None) -> Selection | None:
+    def _select_again(
+        self, manifest: Manifest, subscription: Subscription, until_us: int | None = None
+    ) -> Selection | None:
         """Selects an outstanding batch's transactions again; ``until_us``: only those committed before."""
         same = Limits(_UNLIMITED_BYTES, manifest.transactions, None, until_us)
-        return self._select(known, manifest.after_seq, same)
+        return self._select(subscription, manifest.after_seq, same)
 
     def _remove_files(self, subscriber: str, batches: list[int]) -> None:
         self.manifests.remove(subscriber, batches)
@@ -654,14 +665,14 @@ class BatchService:
         """Removes staged copies that killed processes have left behind."""
         from cdc.batches.stage import folder_of
 
-        known = self.meta.read().subscription(subscriber)
+        subscription = self.meta.read().subscription(subscriber)
         keep: dict[int, str | None] = {}
-        for entry in known.outstanding:
+        for entry in subscription.outstanding:
             try:
                 keep[entry.batch] = folder_of(load_manifest(self.manifests.path(subscriber, entry.batch)).ranges)
             except DamagedError:  # the batch and its copy are removed when it is due
                 keep[entry.batch] = None
-        stage.sweep(subscriber, known.next_batch, keep)
+        stage.sweep(subscriber, subscription.next_batch, keep)
 
     def _expiry(self, lease_s: float) -> datetime:
         return self._clock() + timedelta(seconds=lease_s)

@@ -100,8 +100,8 @@ class Stage:
         from id ``below`` on are left alone, because another process may be staging them.
         """
         for number, folder in self._folders(subscriber):
-            wanted = number >= below or (number in keep and keep[number] in (None, folder))
-            if not wanted:
+            kept = number >= below or (number in keep and keep[number] in (None, folder))
+            if not kept:
                 self._discard(folder)
 
     def _folders(self, subscriber: str) -> Iterator[tuple[int, str]]:
@@ -109,13 +109,13 @@ class Stage:
         fs, path = filesystem(uri)
         try:
             fs.invalidate_cache(path)
-            found = fs.ls(path, detail=False)
+            listed = fs.ls(path, detail=False)
         except FileNotFoundError:
             return
         except OSError as error:
             _log.warning("the staging folder could not be listed", uri=uri, reason=str(error))
             return
-        for each in sorted(found):
+        for each in sorted(listed):
             match = _FOLDER.fullmatch(str(each).rstrip("/").rpartition("/")[2])
             if match is not None:
                 yield int(match[1]), f"{uri}/{match[0]}"

@@ -42,15 +42,15 @@ def add_subscriber(meta: Meta, name: str, first_batch: int, removed_seq: int, be
     with meta.change() as state:
         is_new = name not in state.subscriptions
         new = Subscription(next_batch=first_batch, acked_seq=removed_seq, since_seq=max(removed_seq, begins_seq))
-        known = state.subscriptions.setdefault(name, new)
-        known = known.model_copy(deep=True)
+        subscription = state.subscriptions.setdefault(name, new)
+        subscription = subscription.model_copy(deep=True)
     if is_new and removed_seq:
         _log.warning(
             "retention has removed the store's beginning: the new subscriber begins at the first transaction left",
             subscriber=name,
             removed_until=removed_seq,
         )
-    return known
+    return subscription
 
 
 def remove_subscriber(meta: Meta, name: str, now: datetime) -> list[int]:
@@ -59,8 +59,8 @@ def remove_subscriber(meta: Meta, name: str, now: datetime) -> list[int]:
     Raises UsageError if there is no such subscriber, LeaseHeldError while one of its leases is live.
     """
     with meta.change() as state:
-        known = state.subscription(name)
-        for entry in known.outstanding:
+        subscription = state.subscription(name)
+        for entry in subscription.outstanding:
             if entry.expires > now:
                 raise LeaseHeldError(
                     f"batch {entry.batch} is held by {entry.owner} until {iso_time(entry.expires)}",
@@ -68,14 +68,14 @@ def remove_subscriber(meta: Meta, name: str, now: datetime) -> list[int]:
                     remedy="Ack it or roll it back first, or wait until its lease has expired.",
                 )
         del state.subscriptions[name]
-        return [entry.batch for entry in known.outstanding]
+        return [entry.batch for entry in subscription.outstanding]
 
 
-def roll_back_from(known: Subscription, batch: int) -> list[int]:
+def roll_back_from(subscription: Subscription, batch: int) -> list[int]:
     """Rolls back an outstanding batch and all later ones; returns their ids."""
-    removed = known.remove_from(batch)
+    removed = subscription.remove_from(batch)
     for entry in removed:
-        known.remember(entry, "rolled_back")
+        subscription.remember(entry, "rolled_back")
     return [entry.batch for entry in removed]
 
 
@@ -89,9 +89,11 @@ def skip_unwanted(meta: Meta, reader: SupportsSkipping, name: str) -> None:
     if upto <= seen.acked_seq:
         return
     with meta.change() as state:
-        known = state.subscriptions.get(name)
-        if known is not None and known == seen:  # else there was a get or an ack meanwhile: the next get does it
-            known.acked_seq = upto
+        subscription = state.subscriptions.get(name)
+        if (
+            subscription is not None and subscription == seen
+        ):  # else there was a get or an ack meanwhile: the next get does it
+            subscription.acked_seq = upto
 
 
 # gaps -------------------------------------------------------------------------------------------------------------
@@ -106,13 +108,15 @@ def accept_beginning(meta: Meta, subscriber: str, first: int) -> tuple[Gap, list
     missing, or the gap was accepted before.
     """
     with meta.change() as state:
-        known = state.subscription(check_name(subscriber))
-        position, since = known.position(), known.since_seq
+        subscription = state.subscription(check_name(subscriber))
+        position, since = subscription.position(), subscription.since_seq
         if position < first:
             gap = _gap(position, first, "the store begins behind the cursor")
-            rolled_back = roll_back_from(known, known.outstanding[0].batch) if known.outstanding else []
-            known.acked_seq = first
-        elif since and not known.tables and not known.has_accepted(0, since):
+            rolled_back = (
+                roll_back_from(subscription, subscription.outstanding[0].batch) if subscription.outstanding else []
+            )
+            subscription.acked_seq = first
+        elif since and not subscription.tables and not subscription.has_accepted(0, since):
             gap, rolled_back = _gap(0, since, "nothing proves what tables had before the subscriber began"), []
         else:
             raise UsageError(
@@ -120,7 +124,7 @@ def accept_beginning(meta: Meta, subscriber: str, first: int) -> tuple[Gap, list
                 f"begins at {first}",
                 remedy="For a Delta table that has lost changes, name it with --table.",
             )
-        known.gaps = [*known.gaps, gap]
+        subscription.gaps = [*subscription.gaps, gap]
     return gap, rolled_back
 
 
@@ -132,22 +136,22 @@ def accept_tables(meta: Meta, subscriber: str, tables: Mapping[str, TableRecord 
     """
     gaps = []
     with meta.change() as state:
-        known = state.subscription(check_name(subscriber))
+        subscription = state.subscription(check_name(subscriber))
         for name, record in tables.items():
-            before = known.table(name)
+            before = subscription.table(name)
             if record is not None and before == record:
                 raise UsageError(
                     f"the Delta table of {name} is as it was at the last ack",
                     remedy="There is nothing to accept: leave it out.",
                 )
             if record is None:
-                known.tables.pop(name, None)
+                subscription.tables.pop(name, None)
                 reason = "the Delta table is gone"
             else:
-                known.tables[name] = record.text
+                subscription.tables[name] = record.text
                 reason = "the Delta table is taken as it is"
-            gaps.append(_gap(0, known.position(), reason, name))
-        known.gaps = [*known.gaps, *gaps]
+            gaps.append(_gap(0, subscription.position(), reason, name))
+        subscription.gaps = [*subscription.gaps, *gaps]
     return gaps
 
 

@@ -101,10 +101,10 @@ class TableBatches:
         """
         limits, reader, pattern = self._config.batch, self.reader, exact(table)
         if whole:
-            wanted = Limits(1 << 62, until_seq=until_seq)
+            batch_limits = Limits(1 << 62, until_seq=until_seq)
         else:
-            wanted = Limits(limits.max_bytes, limits.max_transactions, limits.max_row_events, until_seq=until_seq)
-        selection = reader.select(after_seq, wanted, make_filter(pattern))
+            batch_limits = Limits(limits.max_bytes, limits.max_transactions, limits.max_row_events, until_seq=until_seq)
+        selection = reader.select(after_seq, batch_limits, make_filter(pattern))
         if selection is None:
             yield None
             return
@@ -124,7 +124,7 @@ class TableBatches:
                 files,
                 destination=self._config.name,
                 subscriber="apply",
-                known=Subscription(acked_seq=after_seq, filter=pattern),
+                subscription=Subscription(acked_seq=after_seq, filter=pattern),
                 gaps=(),
                 server_uuid=source.of_seq(selection.last_seq).server_uuid,
                 beginning=reader.beginning(),

@@ -30,10 +30,10 @@ def waiting_seq(config: DestinationConfig, after_seq: int = 0, subscriber: str =
         reader = _reader(config, state)
         if not reader.exists():
             return None
-        known = state.subscriptions.get(subscriber)
-        after = max(after_seq, reader.removed_seq() if known is None else known.start_seq())
-        wanted = None if known is None else make_filter(known.filter)
-        if reader.select(after, Limits(max_transactions=1), wanted) is None:
+        subscription = state.subscriptions.get(subscriber)
+        after = max(after_seq, reader.removed_seq() if subscription is None else subscription.start_seq())
+        table_filter = None if subscription is None else make_filter(subscription.filter)
+        if reader.select(after, Limits(max_transactions=1), table_filter) is None:
             return None
         return reader.last_seq()
 
@@ -47,8 +47,8 @@ def obstacle(
     Raises what reading store and meta raises.
     """
     with _state(config) as state:
-        known = state.subscriptions.get(subscriber)
-        for entry in [] if known is None else known.outstanding[:1]:
+        subscription = state.subscriptions.get(subscriber)
+        for entry in [] if subscription is None else subscription.outstanding[:1]:
             if entry.owner != owner and entry.expires > datetime.now(UTC):
                 return held_error(config.name, subscriber, entry)
         if until is None:

@@ -73,8 +73,8 @@ class CatalogConfig(Section):
     def name_of(self, table: str) -> tuple[str, str]:
         """Returns database and name in the catalog of the source table ``db.table``."""
         db, _, name = table.partition(".")
-        found = self.names.get(table) or _filled(self.table, db, name)
-        return _filled(self.database, db, name), found.lower()
+        table_name = self.names.get(table) or _filled(self.table, db, name)
+        return _filled(self.database, db, name), table_name.lower()
 
 
 def _filled(pattern: str, db: str, table: str) -> str:

@@ -100,15 +100,15 @@ def _types(value: Any) -> Any:
     """Checks a mapping like ``{tinyint(1): boolean}`` and writes its types in lower case."""
     if not isinstance(value, dict):
         return value
-    found: dict[str, str] = {}
+    forms: dict[str, str] = {}
     for name, to in value.items():
         kind = "".join(str(name).lower().split())
         if kind not in TYPES:
             raise ValueError(f"{name!r} is not a type that can be mapped; choose from {', '.join(TYPES)}")
         if to not in TYPES[kind]:
             raise ValueError(f"{name}: {to!r} must be {TYPES[kind][1]} (or {TYPES[kind][0]}, as without a policy)")
-        found[kind] = to
-    return found
+        forms[kind] = to
+    return forms
 
 
 def _null_word(value: Any) -> Any:

@@ -53,8 +53,8 @@ def _text(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        key: str(one).lower() if isinstance(one, bool) else str(one) if isinstance(one, int | float) else one
-        for key, one in value.items()
+        key: str(text).lower() if isinstance(text, bool) else str(text) if isinstance(text, int | float) else text
+        for key, text in value.items()
     }
 
 

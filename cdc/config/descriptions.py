@@ -16,13 +16,13 @@ from pydantic import BaseModel
 
 def description_of(model: type[BaseModel], name: str) -> str | None:
     """The docstring of a key of a model, which may be defined in a base class. None if it has none."""
-    for one in model.__mro__:
+    for section in model.__mro__:
         if (
-            one is not BaseModel
-            and issubclass(one, BaseModel)
-            and name in (found := _of_module(one).get(one.__name__, {}))
+            section is not BaseModel
+            and issubclass(section, BaseModel)
+            and name in (docstrings := _of_module(section).get(section.__name__, {}))
         ):
-            return found[name]
+            return docstrings[name]
     return None
 
 

@@ -58,20 +58,20 @@ def find(folder: Path, name: str | None) -> Path:
             remedy="Name one of them.",
         )
     if name not in names:
-        known = f"Choose from: {', '.join(names)}." if names else "Write one with `cdc init`."
-        raise ConfigError(f"no destination is called {name!r} ({name}.yaml)", place=str(folder), remedy=known)
+        remedy = f"Choose from: {', '.join(names)}." if names else "Write one with `cdc init`."
+        raise ConfigError(f"no destination is called {name!r} ({name}.yaml)", place=str(folder), remedy=remedy)
     return folder / f"{name}.yaml"
 
 
 def server_ids(folder: Path) -> set[int]:
     """Returns the server ids that the files of a folder name, those of files that cannot be loaded included."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for name in destinations(folder):
         text = (folder / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
         match = re.search(r"^\s*server_id:\s*(\d+)", text, re.MULTILINE)
         if match is not None:
-            found.add(int(match[1]))
-    return found
+            ids.add(int(match[1]))
+    return ids
 
 
 def load_destination(folder: Path, name: str | None) -> DestinationConfig:
@@ -171,14 +171,14 @@ def _replace_variables(value: Any, file: Path, key: str) -> Any:
         return value
 
     def from_environment(match: re.Match[str]) -> str:
-        found = os.environ.get(match[1])
-        if found is None:
+        value = os.environ.get(match[1])
+        if value is None:
             raise ConfigError(
                 f"the environment variable {match[1]} is not set",
                 place=f"{file}: {key}",
                 remedy=f"Set {match[1]}, or write the value itself.",
             )
-        return found
+        return value
 
     replaced = _VARIABLE.sub(from_environment, value)
     if replaced == value or not _VARIABLE.fullmatch(value):

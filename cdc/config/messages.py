@@ -80,9 +80,9 @@ def _finding(
         plain = f"apply.{steps[-1]}" if steps[:2] == ["tables", "overrides"] else key
         if plain in _WITHOUT_EFFECT:
             return f"{key}: {_WITHOUT_EFFECT[plain]}"
-        known = _known_keys(steps[:-1], model)
-        hint = f" (known here: {', '.join(known)})" if known else ""
-        return f"{key}: unknown key; {suggestion(steps[-1], known) or 'remove it, or correct its name'}{hint}"
+        keys = _known_keys(steps[:-1], model)
+        hint = f" (known here: {', '.join(keys)})" if keys else ""
+        return f"{key}: unknown key; {suggestion(steps[-1], keys) or 'remove it, or correct its name'}{hint}"
     if kind == "missing":
         return f"{key}: is missing; add it"
     if kind == "literal_error":
@@ -110,14 +110,14 @@ def _show(steps: list[str], value: Any) -> str:
 
 def _known_keys(steps: list[str], model: type[BaseModel]) -> list[str]:
     """Returns the keys of the section at the path ``steps``."""
-    found: Any = model
+    annotation: Any = model
     for step in steps:
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            field = found.model_fields.get(step)
-            found = None if field is None else field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            field = annotation.model_fields.get(step)
+            annotation = None if field is None else field.annotation
         else:  # a mapping by free names (overrides), whose values are sections
-            found = get_args(found)[-1] if get_args(found) else None
-    return list(dict.fromkeys(name for section in _sections(found) for name in section.model_fields))
+            annotation = get_args(annotation)[-1] if get_args(annotation) else None
+    return list(dict.fromkeys(name for section in _sections(annotation) for name in section.model_fields))
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -74,11 +74,11 @@ class MetaConfig(SectionWithFolder):
             )
         servers, _, node = hosts.partition("/")
         listed = servers.split(",")
-        for one in listed:
-            if not 0 < int(one.rpartition(":")[2]) < 65536:
-                raise ValueError(f"names {one}, which has no port from 1 to 65535")
-            if listed.count(one) > 1:
-                raise ValueError(f"names {one} twice")
+        for server in listed:
+            if not 0 < int(server.rpartition(":")[2]) < 65536:
+                raise ValueError(f"names {server}, which has no port from 1 to 65535")
+            if listed.count(server) > 1:
+                raise ValueError(f"names {server} twice")
         if {".", ".."} & set(node.split("/")):
             raise ValueError("has a node that is named . or ..")
         return hosts

@@ -126,8 +126,8 @@ def _key(path: str, model: type[BaseModel], name: str, schema: Mapping[str, Any]
 
 
 def _default(field: FieldInfo) -> Any:
-    found = field.get_default(call_default_factory=True)
-    return None if found is PydanticUndefined else found
+    default = field.get_default(call_default_factory=True)
+    return None if default is PydanticUndefined else default
 
 
 def _prose(text: str | None) -> str:
@@ -142,18 +142,18 @@ def _kind(path: str, schema: Mapping[str, Any]) -> str:
         return _DURATION
     if any("enum" in option or "const" in option for option in options) or schema.get("oneOf"):
         return "choice"
-    found = {str(option["type"]) for option in options if "type" in option}
-    if "array" in found:
+    types = {str(option["type"]) for option in options if "type" in option}
+    if "array" in types:
         return "list"
-    if "object" in found:
+    if "object" in types:
         return "mapping"
-    if "string" in found:
+    if "string" in types:
         return "path" if any(option.get("format") == "path" for option in options) else "text"
-    if "integer" in found:
+    if "integer" in types:
         return _BYTES if path.endswith("_bytes") else "whole number"
-    if "boolean" in found:
+    if "boolean" in types:
         return "boolean"
-    return "number" if "number" in found else "mapping"  # a section of its own is a reference to its model
+    return "number" if "number" in types else "mapping"  # a section of its own is a reference to its model
 
 
 def _written(path: str, kind: str, value: Any) -> Any:
@@ -420,19 +420,19 @@ def json_schema() -> dict[str, Any]:
                 if (text := description_of(model, name)) is not None:
                     target["properties"][name]["description"] = text
     for model_name, name in _SHORT_FORMS:
-        found = definitions[model_name]["properties"][name]
-        section = {"$ref": found.pop("$ref")}
-        found["anyOf"] = [section, {"type": "string"}]
+        archive_schema = definitions[model_name]["properties"][name]
+        section = {"$ref": archive_schema.pop("$ref")}
+        archive_schema["anyOf"] = [section, {"type": "string"}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Towpath: conf/DEST.yaml", **schema}
 
 
 def _property(key: Key, model: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = dict(model["properties"][name])
-    found.pop("default", None)
-    found.pop("description", None)
+    rendered = dict(model["properties"][name])
+    rendered.pop("default", None)
+    rendered.pop("description", None)
     if key.kind in (_DURATION, _BYTES, "choice", "whole number", "number", "boolean"):
-        options = found["anyOf"] if found.keys() == {"anyOf"} else [found]
-        found = {"anyOf": [*options, {"$ref": "#/$defs/Variable"}]}
+        options = rendered["anyOf"] if rendered.keys() == {"anyOf"} else [rendered]
+        rendered = {"anyOf": [*options, {"$ref": "#/$defs/Variable"}]}
     text = key.description
     if key.doc.choices:
         text = " ".join([text, *(f"{choice}: {meaning}." for choice, meaning in key.doc.choices.items())])
@@ -441,7 +441,7 @@ def _property(key: Key, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         described["default"] = yaml.safe_load(key.default)
     if key.doc.example is not None:
         described["examples"] = [key.doc.example]
-    return {**described, **found}
+    return {**described, **rendered}
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

@@ -61,12 +61,12 @@ class StartTime(Section):
     @classmethod
     def _time(cls, time: Any) -> Any:
         try:
-            found = datetime.fromisoformat(time) if isinstance(time, str) else time
+            moment = datetime.fromisoformat(time) if isinstance(time, str) else time
         except ValueError:
-            found = None
-        if not isinstance(found, datetime) or found.tzinfo is None:
+            moment = None
+        if not isinstance(moment, datetime) or moment.tzinfo is None:
             raise ValueError("is not a time with its zone; write it like 2026-11-20T10:00:00Z or …+01:00")
-        return found
+        return moment
 
 
 def _start_kind(value: Any) -> str:

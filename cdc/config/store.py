@@ -319,7 +319,7 @@ class StoreConfig(SectionWithFolder):
     def _url(cls, url: str | None) -> str | None:
         if url is None:
             return None
-        urls = [one.strip().rstrip("/") for one in url.split(",")]
+        urls = [address.strip().rstrip("/") for address in url.split(",")]
         for one in urls:
             parts = require_http(
                 one,

@@ -33,11 +33,11 @@ class WatchedFile:
     def look(self) -> bool:
         """Takes a content that is new and was there at the last look already. Returns whether it has taken one; a file
         that is gone counts as a content."""
-        found = _fingerprint(self.path)
-        settled, self._seen = found == self._seen, found
-        if not settled or found == self._taken:
+        fingerprint = _fingerprint(self.path)
+        settled, self._seen = fingerprint == self._seen, fingerprint
+        if not settled or fingerprint == self._taken:
             return False
-        self._taken = found
+        self._taken = fingerprint
         return True
 
     def take(self) -> None:

@@ -74,9 +74,9 @@ class Meta(ABC):
         with self.change() as state:
             if state.source is None:
                 state.source = identity
-            known = state.source
-            require_same_source(known, identity, self.place)
-            return known
+            bound = state.source
+            require_same_source(bound, identity, self.place)
+            return bound
 
     # subscriptions ----------------------------------------------------------------------------------------------
 
@@ -86,9 +86,9 @@ class Meta(ABC):
         For an existing one, replaces its filter and keeps its cursor and batches.
         """
         with self.change() as state:
-            found = state.subscriptions.setdefault(check_name(name), Subscription())
-            found.filter = table_filter
-            return found
+            subscription = state.subscriptions.setdefault(check_name(name), Subscription())
+            subscription.filter = table_filter
+            return subscription
 
     def subscriptions(self) -> dict[str, Subscription]:
         """Returns all subscriptions by name."""
@@ -123,10 +123,10 @@ class DurableMeta(Meta):
 _IDENTITY = {"server_uuid": "UUID", "flavor": "flavour", "base_name": "binlog base name", "epoch": "epoch"}
 
 
-def require_same_source(known: SourceIdentity, found: SourceIdentity, place: str) -> None:
-    """Checks that ``found`` is the source of this destination. Raises IdentityError, naming the difference."""
+def require_same_source(bound: SourceIdentity, source: SourceIdentity, place: str) -> None:
+    """Checks that ``source`` is the source of this destination. Raises IdentityError, naming the difference."""
     for key, what in _IDENTITY.items():
-        had, has = getattr(known, key), getattr(found, key)
+        had, has = getattr(bound, key), getattr(source, key)
         if had != has:
             raise IdentityError(
                 f"this destination belongs to a source with {what} {had!r}, but the server's is {has!r}",

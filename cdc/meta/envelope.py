@@ -48,10 +48,10 @@ def unwrap(data: bytes, place: str, remedy: str, what: str = "file", newest: int
             place=place,
             remedy=remedy,
         )
-    said, found = document.get("checksum"), checksum(document.get("body"))
-    if said != found:
+    recorded, computed = document.get("checksum"), checksum(document.get("body"))
+    if recorded != computed:
         raise DamagedError(
-            f"its checksum is wrong: it has {said!r}, but its body gives {found!r}", place=place, remedy=remedy
+            f"its checksum is wrong: it has {recorded!r}, but its body gives {computed!r}", place=place, remedy=remedy
         )
     return document
 

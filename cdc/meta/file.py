@@ -79,10 +79,10 @@ class FileMeta(DurableMeta):
             return State(destination=self._destination)
         except OSError as error:
             raise explain(error, self.file) from error
-        known = self._parsed
-        if known is None or known[0] != data:
-            known = self._parsed = (data, parse(data, self.place))
-        return self._check_destination(known[1].copied())
+        parsed = self._parsed
+        if parsed is None or parsed[0] != data:
+            parsed = self._parsed = (data, parse(data, self.place))
+        return self._check_destination(parsed[1].copied())
 
     @contextmanager
     def change(self) -> Iterator[State]:

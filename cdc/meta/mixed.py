@@ -99,11 +99,11 @@ class MixedMeta(Meta):
         state = state.copied()
         with self._storing:
             self._durable.hold(0)
-            with self._durable.change() as there:
-                there.destination, there.source = state.destination, state.source
-                there.subscriptions = state.copied().subscriptions
-                for known in there.subscriptions.values() if not clean else ():
-                    known.next_batch += RESERVED_IDS
+            with self._durable.change() as stored:
+                stored.destination, stored.source = state.destination, state.source
+                stored.subscriptions = state.copied().subscriptions
+                for subscription in stored.subscriptions.values() if not clean else ():
+                    subscription.next_batch += RESERVED_IDS
             self._stored = state
 
     def _flush_by_period(self) -> None:
@@ -120,5 +120,7 @@ def _must_store_now(before: State, after: State) -> bool:
     """Whether a change is of the source, of subscribers or of their filters."""
     if (before.destination, before.source) != (after.destination, after.source):
         return True
-    old, new = ({name: one.filter for name, one in state.subscriptions.items()} for state in (before, after))
+    old, new = (
+        {name: subscription.filter for name, subscription in state.subscriptions.items()} for state in (before, after)
+    )
     return old != new

@@ -100,8 +100,8 @@ class ParkedTable(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = write(self)
-        return {key: value for key, value in found.items() if key not in _OF_SNAPSHOTS or value is not None}
+        fields: dict[str, Any] = write(self)
+        return {key: value for key, value in fields.items() if key not in _OF_SNAPSHOTS or value is not None}
 
 
 _OF_SNAPSHOTS = frozenset({"loaded", "columns"})
@@ -161,12 +161,12 @@ class SourceIdentity(_Part):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = write(self)
-        return {key: value for key, value in found.items() if key not in _OF_FAILOVERS or value}
+        fields: dict[str, Any] = write(self)
+        return {key: value for key, value in fields.items() if key not in _OF_FAILOVERS or value}
 
     def of_epoch(self, epoch: int) -> SourceIdentity:
         """Returns the identity of an epoch; this one for an epoch that is not known."""
-        return next((one for one in self.former if one.epoch == epoch), self)
+        return next((identity for identity in self.former if identity.epoch == epoch), self)
 
     def of_seq(self, seq: int) -> SourceIdentity:
         """Returns the identity of the epoch that a seq belongs to."""
@@ -174,11 +174,11 @@ class SourceIdentity(_Part):
 
     def base_names(self) -> dict[int, str]:
         """Returns the base name of the binlog files in each epoch."""
-        return {one.epoch: one.base_name for one in (*self.former, self)}
+        return {identity.epoch: identity.base_name for identity in (*self.former, self)}
 
     def failovers(self) -> tuple[tuple[SourceIdentity, EpochStart], ...]:
         """Returns the epochs that failovers have begun, oldest first."""
-        return tuple((one, one.began) for one in (*self.former, self) if one.began is not None)
+        return tuple((identity, identity.began) for identity in (*self.former, self) if identity.began is not None)
 
 
 _OF_FAILOVERS = frozenset({"address", "began", "former", "begins_seq"})
@@ -328,8 +328,8 @@ class Subscription(_Part):
             what = f"batch {batch} was {done.outcome.replace('_', ' ')} already"
         else:
             what = f"batch {batch} is not outstanding"
-        known = ", ".join(str(o.batch) for o in self.outstanding)
-        raise BatchError(what, remedy=f"Outstanding: {known}." if known else "No batch is outstanding.")
+        outstanding = ", ".join(str(o.batch) for o in self.outstanding)
+        raise BatchError(what, remedy=f"Outstanding: {outstanding}." if outstanding else "No batch is outstanding.")
 
     def remove(self, batch: int) -> Outstanding:
         """Removes the first outstanding batch. Raises BatchOrderError for another one, because data would be lost."""
@@ -359,19 +359,19 @@ class State(_Part):
     def copied(self) -> State:
         """Returns a copy that may be changed. It costs far less than parsing the state of thousands of tables."""
         return self.model_copy(
-            update={"subscriptions": {name: one.copied() for name, one in self.subscriptions.items()}}
+            update={"subscriptions": {name: subscription.copied() for name, subscription in self.subscriptions.items()}}
         )
 
     def subscription(self, name: str) -> Subscription:
         """Returns a subscription. Raises UsageError if there is no such subscriber."""
-        found = self.subscriptions.get(name)
-        if found is None:
-            known = ", ".join(sorted(self.subscriptions))
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            names = ", ".join(sorted(self.subscriptions))
             raise UsageError(
                 f"there is no subscriber {name!r}",
-                remedy=f"Subscribers: {known}." if known else "The first `cdc apply` or `cdc batch get` adds one.",
+                remedy=f"Subscribers: {names}." if names else "The first `cdc apply` or `cdc batch get` adds one.",
             )
-        return found
+        return subscription
 
 
 def check_name(name: str) -> str:

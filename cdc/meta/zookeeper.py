@@ -97,13 +97,13 @@ class ZooKeeperMeta(DurableMeta):
             return self._load(client).state
         with self._connection.errors("read the meta"):  # a leader reads it for each request
             number = client.retry(self._read_number, client)
-        known = self._known
-        if known is None or known[0] != number:
+        latest = self._known
+        if latest is None or latest[0] != number:
             loaded = self._load(client)
             if loaded.number is None:
                 return loaded.state
-            known = self._known = loaded.number, loaded.state
-        return known[1].copied()
+            latest = self._known = loaded.number, loaded.state
+        return latest[1].copied()
 
     def _read_number(self, client: Any) -> int | None:
         client.sync(self._base)  # this member of the ensemble may be behind
@@ -202,21 +202,21 @@ class ZooKeeperMeta(DurableMeta):
             paths = [f"{name}/{child}" for name in ours for child in children[name] & nodes.OWN]
             marks = [(path, client.get_children_async(self._path(path))) for path in paths if path.endswith("/mark")]
             paths += [f"{path}/{mark}" for path, answer in marks for mark in answer.get()]
-            found = self._get_all(client, [*ours, *paths])
+            contents = self._get_all(client, [*ours, *paths])
         except NoNodeError:
             if before is not None:
                 return None
-            ours, found = [], {}  # nothing is stored here yet
+            ours, contents = [], {}  # nothing is stored here yet
         after = self._get_ours(client)
         if _change_number(before) != _change_number(after):
             return None
         if after is not None:
-            found[nodes.OURS] = after
-        data = {path: content for path, (content, _) in found.items()}
+            contents[nodes.OURS] = after
+        data = {path: content for path, (content, _) in contents.items()}
         return _Loaded(
             state=nodes.parse(data, self._destination, self._name),
             nodes=data,
-            versions={path: stat.version for path, (_, stat) in found.items()},
+            versions={path: stat.version for path, (_, stat) in contents.items()},
             number=_change_number(after),
             foreign={name: held - nodes.OWN if name in ours else held for name, held in children.items()},
         )
@@ -297,14 +297,14 @@ class ZooKeeperMeta(DurableMeta):
             client = self._connection.client()
             with self._connection.errors("look"):
                 client.retry(client.sync, self._base)
-                found = client.retry(self._get_ours, client)
+                node = client.retry(self._get_ours, client)
         except MetaUnavailableError as error:
             raise MetaUnavailableError(
                 f"the connection was lost during a change, and it is not known whether it was made: {error.message}",
                 place=self.place,
                 remedy="It was made as a whole or not at all. Try again when ZooKeeper answers.",
             ) from error
-        return found is not None and change.encode() in found[0]
+        return node is not None and change.encode() in node[0]
 
     # the lock ---------------------------------------------------------------------------------------------------
 

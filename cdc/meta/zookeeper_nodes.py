@@ -57,7 +57,7 @@ def render(state: State, address: Address | None, change: str) -> Nodes:
     """
     body = state.model_dump(mode="json", include={"destination", "source"})
     nodes = {OURS: _json(wrap(body, NODES_VERSION, change=change))}
-    for name, known in state.subscriptions.items():
+    for name, subscription in state.subscriptions.items():
         if name in RESERVED:
             raise UsageError(
                 f"{name!r} cannot be the name of a subscriber: Canal's tree uses it for another node",
@@ -66,7 +66,7 @@ def render(state: State, address: Address | None, change: str) -> Nodes:
         node = node_of(name, state.subscriptions)
         ours = {} if node == name else {SUBSCRIBER: name}
         nodes[node] = b""
-        nodes.update({f"{node}/{path}": data for path, data in _subscription(known, state, address, ours)})
+        nodes.update({f"{node}/{path}": data for path, data in _subscription(subscription, state, address, ours)})
     return nodes
 
 
@@ -78,20 +78,20 @@ def node_of(name: str, names: Collection[str]) -> str:
 
 
 def _subscription(
-    known: Subscription, state: State, address: Address | None, further: Mapping[str, str]
+    subscription: Subscription, state: State, address: Address | None, further: Mapping[str, str]
 ) -> Iterator[tuple[str, bytes]]:
-    body = _body(known)
+    body = _body(subscription)
     ours = {key: body[key] for key in _IN_OURS if key in body}
     yield OURS, _json({**further, **ours, "checksum": checksum(body)})
-    if known.filter is not None:
-        yield FILTER, known.filter.encode()
-    if known.acked_seq:
-        cursor = _log_position(known.acked_seq, state, address)
-        yield CURSOR, _json({**cursor, OURS: {"acked_seq": known.acked_seq}})
+    if subscription.filter is not None:
+        yield FILTER, subscription.filter.encode()
+    if subscription.acked_seq:
+        cursor = _log_position(subscription.acked_seq, state, address)
+        yield CURSOR, _json({**cursor, OURS: {"acked_seq": subscription.acked_seq}})
     for node, records in (_buckets(TABLES, body.get("tables", {})) | _buckets(PARKED, body.get("parked", {}))).items():
         yield node, _json(records)
     yield MARK, b""
-    for entry in known.outstanding:
+    for entry in subscription.outstanding:
         end = _log_position(entry.last_seq, state, address)
         start = _log_position(entry.first_seq, state, address)
         document = {"@type": f"{_POSITION}PositionRange", "ack": end, "end": end, "start": start}
@@ -102,9 +102,9 @@ _IN_OURS = ("next_batch", "finished", "since_seq", "gaps", "mark")
 _OPTIONAL = ("since_seq", "gaps", "tables", "mark", "parked")
 
 
-def _body(known: Subscription) -> dict[str, Any]:
+def _body(subscription: Subscription) -> dict[str, Any]:
     """Returns the content that the checksum covers. Keys that may be absent are left out when they are empty."""
-    body = known.model_dump(mode="json")
+    body = subscription.model_dump(mode="json")
     return {key: value for key, value in body.items() if key not in _OPTIONAL or value not in (None, [], {})}
 
 
@@ -119,9 +119,9 @@ def _log_position(seq: int, state: State, address: Address | None) -> dict[str, 
     identity: dict[str, Any] = {"slaveId": -1}
     if address is not None:
         identity["sourceAddress"] = {"address": address.host, "port": address.port}
-    found = {"@type": f"{_POSITION}LogPosition", "identity": identity}
+    position = {"@type": f"{_POSITION}LogPosition", "identity": identity}
     entry = _entry_position(seq, state)
-    return found if entry is None else {**found, "postion": entry}  # Canal's spelling
+    return position if entry is None else {**position, "postion": entry}  # Canal's spelling
 
 
 def _entry_position(seq: int, state: State) -> dict[str, Any] | None:
@@ -156,10 +156,10 @@ def parse(nodes: Mapping[str, bytes], destination: str, place: FullName) -> Stat
         )
     for node in names:
         within = {path.removeprefix(f"{node}/"): data for path, data in nodes.items() if path.startswith(f"{node}/")}
-        name, found = _read_subscription(node, within, state, _below(place, node))
+        name, subscription = _read_subscription(node, within, state, _below(place, node))
         if name in state.subscriptions:
             raise DamagedError(f"is a second node of the subscriber {name!r}", place=place(node), remedy=_REMEDY)
-        state.subscriptions[name] = found
+        state.subscriptions[name] = subscription
     return state
 
 

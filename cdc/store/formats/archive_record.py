@@ -54,10 +54,10 @@ def read_record(store: Path) -> ArchiveRecord:
     document = read_document(path, _REMEDY)
     if document is None:
         return ArchiveRecord()
-    known = ArchiveRecord.__dataclass_fields__
+    fields = ArchiveRecord.__dataclass_fields__
     empty = asdict(ArchiveRecord())
-    values = {name: value for name, value in document.items() if name in known} if isinstance(document, dict) else {}
-    if values.keys() != known.keys() or any(type(values[name]) is not type(empty[name]) for name in known):
+    values = {name: value for name, value in document.items() if name in fields} if isinstance(document, dict) else {}
+    if values.keys() != fields.keys() or any(type(values[name]) is not type(empty[name]) for name in fields):
         raise DamagedError("is not the record of an archive", place=str(path), remedy=_REMEDY)
     return ArchiveRecord(**values)
 

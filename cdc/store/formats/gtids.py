@@ -44,13 +44,15 @@ class GtidCheckpoint:
 def read_checkpoints(store: Path, flavor: Flavor) -> list[GtidCheckpoint]:
     """Returns the checkpoints, oldest first; none without the file. Raises DamagedError, VersionError, StorageError."""
     path = store / GTIDS_FILE
-    found = layout.read_document(path, _REMEDY)
-    if found is None:
+    document = layout.read_document(path, _REMEDY)
+    if document is None:
         return []
     try:
-        if found["flavor"] != flavor:
-            raise DamagedError(f"is of a source of the kind {found['flavor']}", place=str(path), remedy=_REMEDY)
-        return [GtidCheckpoint(int(one["seq"]), parse_state(one["gtids"], flavor)) for one in found["checkpoints"]]
+        if document["flavor"] != flavor:
+            raise DamagedError(f"is of a source of the kind {document['flavor']}", place=str(path), remedy=_REMEDY)
+        return [
+            GtidCheckpoint(int(item["seq"]), parse_state(item["gtids"], flavor)) for item in document["checkpoints"]
+        ]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DamagedError("is not a list of GTID sets", place=str(path), remedy=_REMEDY) from None
 
@@ -58,14 +60,14 @@ def read_checkpoints(store: Path, flavor: Flavor) -> list[GtidCheckpoint]:
 def write_checkpoint(store: Path, flavor: Flavor, checkpoint: GtidCheckpoint, *, is_complete: bool = False) -> None:
     """Adds a checkpoint durably. Those at or after its seq are replaced by it. ``is_complete``: the source has told the
     GTIDs, so that none is missing any more."""
-    kept = [one for one in read_checkpoints(store, flavor) if one.seq < checkpoint.seq]
+    kept = [earlier for earlier in read_checkpoints(store, flavor) if earlier.seq < checkpoint.seq]
     _write(store, flavor, [*kept, checkpoint], lacks_some=not is_complete and lacks_some(store))
 
 
 def lacks_some(store: Path) -> bool:
     """Whether GTIDs of transactions without captured changes may be missing (:func:`record_missing`)."""
-    found = layout.read_document(store / GTIDS_FILE, _REMEDY)
-    return isinstance(found, dict) and bool(found.get("lacks_some"))
+    document = layout.read_document(store / GTIDS_FILE, _REMEDY)
+    return isinstance(document, dict) and bool(document.get("lacks_some"))
 
 
 def record_missing(store: Path) -> None:
@@ -73,25 +75,28 @@ def record_missing(store: Path) -> None:
     the entries before it. The GTIDs of transactions without captured changes are in no other place of the store; those
     that are known stay, and capture asks the source for all at its next start."""
     path = store / GTIDS_FILE
-    found = layout.read_document(path, _REMEDY)
-    if isinstance(found, dict) and not found.get("lacks_some"):
-        replace_file(path, json.dumps({**found, "lacks_some": True}, indent=1).encode() + b"\n")
+    document = layout.read_document(path, _REMEDY)
+    if isinstance(document, dict) and not document.get("lacks_some"):
+        replace_file(path, json.dumps({**document, "lacks_some": True}, indent=1).encode() + b"\n")
 
 
 def record_newest(store: Path, flavor: Flavor) -> None:
     """Adds a checkpoint of what is visible, unless the last one goes as far or the GTIDs are not known. For the store's
     writer. Raises DamagedError, VersionError, StorageError."""
     checkpoints = read_checkpoints(store, flavor)
-    found = _newest(store, checkpoints, flavor)
-    if found is not None and found.seq > checkpoints[-1].seq:
-        _write(store, flavor, [*checkpoints, found], lacks_some=lacks_some(store))
+    newest = _newest(store, checkpoints, flavor)
+    if newest is not None and newest.seq > checkpoints[-1].seq:
+        _write(store, flavor, [*checkpoints, newest], lacks_some=lacks_some(store))
 
 
 def _write(store: Path, flavor: Flavor, checkpoints: list[GtidCheckpoint], *, lacks_some: bool) -> None:
     document: dict[str, Any] = {
         "version": 1,
         "flavor": flavor,
-        "checkpoints": [{"seq": one.seq, "gtids": format_state(one.gtids, flavor)} for one in checkpoints[-_KEPT:]],
+        "checkpoints": [
+            {"seq": checkpoint.seq, "gtids": format_state(checkpoint.gtids, flavor)}
+            for checkpoint in checkpoints[-_KEPT:]
+        ],
     }
     if lacks_some:
         document["lacks_some"] = True
@@ -104,22 +109,22 @@ def gtids_at_end(store: Path, flavor: Flavor, last_seq: int) -> GtidSet | None:
 
     Raises DamagedError, VersionError, StorageError.
     """
-    found = _newest(
+    newest = _newest(
         store, [checkpoint for checkpoint in read_checkpoints(store, flavor) if checkpoint.seq <= last_seq], flavor
     )
-    return None if found is None else found.gtids
+    return None if newest is None else newest.gtids
 
 
-def _newest(store: Path, known: list[GtidCheckpoint], flavor: Flavor) -> GtidCheckpoint | None:
-    if not known or read_removed(store).seq > known[-1].seq:
+def _newest(store: Path, checkpoints: list[GtidCheckpoint], flavor: Flavor) -> GtidCheckpoint | None:
+    if not checkpoints or read_removed(store).seq > checkpoints[-1].seq:
         return None
-    seq, found = known[-1].seq, known[-1].gtids
+    seq, gtids = checkpoints[-1].seq, checkpoints[-1].gtids
     for entries in entries_after(store, seq):
         if np.any(entries["flags"] & np.uint32(EntryFlag.LOST)):
             return None
-        found |= gtids_of(entries, flavor)
+        gtids |= gtids_of(entries, flavor)
         seq = int(entries["seq"][-1])
-    return GtidCheckpoint(seq, found)
+    return GtidCheckpoint(seq, gtids)
 
 
 def entries_after(store: Path, seq: int) -> Iterator[Entries]:
@@ -162,7 +167,7 @@ def _intervals(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> lis
 def entries_with(entries: Entries, gtids: GtidSet, flavor: Flavor) -> Entries:
     """Returns the entries that have at least one of the GTIDs. Of a set whose sources have many intervals, some more
     may be returned."""
-    wanted = np.zeros(len(entries), dtype=bool)
+    matches = np.zeros(len(entries), dtype=bool)
     last = entries["gtid_number"].astype(np.int64)
     first = last - entries["gtid_count"].astype(np.int64) + 1
     for name, intervals in gtids.sources():
@@ -174,5 +179,5 @@ def entries_with(entries: Entries, gtids: GtidSet, flavor: Flavor) -> Entries:
             raw = uuid.UUID(source).bytes
         mine = (entries["gtid_source"] == np.void(raw)) & (entries["gtid_tag"] == tag.encode())
         low, high = intervals[0][0], intervals[-1][1]
-        wanted |= mine & (entries["gtid_count"] > 0) & (last >= low) & (first <= high)
-    return entries[wanted]
+        matches |= mine & (entries["gtid_count"] > 0) & (last >= low) & (first <= high)
+    return entries[matches]

@@ -121,9 +121,9 @@ class IndexFile:
         """:meth:`parts` as :meth:`verified` copies."""
         stop = len(self.entries) if stop is None else stop
         for at in range(start, stop, _PART_ENTRIES):
-            found = self.verified(at, min(at + _PART_ENTRIES, stop))
+            part = self.verified(at, min(at + _PART_ENTRIES, stop))
             self._release()
-            yield found
+            yield part
 
     def from_end(self, field: str) -> Iterator[int]:
         """Yields the numbers of the entries whose field is not 0, from the last one to the first one."""
@@ -162,7 +162,7 @@ class IndexFile:
         if size == end:
             return True
         lost = skipped_ranges(self.segment.parent.parent, self.segment.name)
-        return bool(lost) and size <= max(end, *(one.offset + one.length for one in lost))
+        return bool(lost) and size <= max(end, *(lost_range.offset + lost_range.length for lost_range in lost))
 
     def verified(self, start: int, stop: int) -> Entries:
         """Returns a copy of some entries. Raises DamagedError if a checksum is wrong."""
@@ -193,8 +193,8 @@ def reaches_end(segment: Path) -> bool:
         finally:
             files.layer.close(fd)
         entries: Entries = np.frombuffer(tail, dtype=ENTRY)
-        there = np.flatnonzero(entries["length"])
-        if len(there) and first_bad(entries[there[-1] :]) < 0 and _end(entries) == content_size(segment):
+        transactions = np.flatnonzero(entries["length"])
+        if len(transactions) and first_bad(entries[transactions[-1] :]) < 0 and _end(entries) == content_size(segment):
             return True
     except FileNotFoundError:
         return IndexFile(segment).is_whole()
@@ -209,9 +209,9 @@ def _end(entries: Entries) -> int:
     stop = len(entries)
     while stop:
         start = max(0, stop - 256)
-        there = np.flatnonzero(entries["length"][start:stop])
-        if len(there):
-            last = start + int(there[-1])
+        transactions = np.flatnonzero(entries["length"][start:stop])
+        if len(transactions):
+            last = start + int(transactions[-1])
             return int(entries["offset"][last]) + int(entries["length"][last])
         stop = start
     return 0
@@ -277,19 +277,19 @@ class StoreStats:
 
     def recorded(self, name: str) -> SegmentStats | None:
         """Returns the recorded stats of a segment; None if there are none, or the index has grown since."""
-        known = self.known.get(name)
-        if known is None:
+        stats = self.known.get(name)
+        if stats is None:
             return None
         try:
             size = index_path(layout.segments_folder(self._store) / name).stat().st_size
         except FileNotFoundError:
             return None
-        return known if (size - HEADER_SIZE) // ENTRY_SIZE == known.entries else None
+        return stats if (size - HEADER_SIZE) // ENTRY_SIZE == stats.entries else None
 
     def of(self, name: str) -> SegmentStats:
         """Returns the stats of a segment at this moment. Raises what opening an index raises."""
-        known = self.recorded(name)
-        return stats_of(IndexFile(layout.segments_folder(self._store) / name)) if known is None else known
+        stats = self.recorded(name)
+        return stats_of(IndexFile(layout.segments_folder(self._store) / name)) if stats is None else stats
 
 
 def update_stats(store: Path) -> None:
@@ -298,21 +298,26 @@ def update_stats(store: Path) -> None:
     stats = StoreStats(store)
     by_segment: dict[str, SegmentStats] = {}
     for name in kept_names(store)[:-1]:
-        known = stats.recorded(name)
-        if known is None:
+        segment_stats = stats.recorded(name)
+        if segment_stats is None:
             index = IndexFile(layout.segments_folder(store) / name)
-            known = stats_of(index) if index.is_whole() else None
-        if known is not None:
-            by_segment[name] = known
+            segment_stats = stats_of(index) if index.is_whole() else None
+        if segment_stats is not None:
+            by_segment[name] = segment_stats
     if by_segment != stats.known:
-        document = {"version": 1, "segments": {name: asdict(found) for name, found in by_segment.items()}}
+        document = {
+            "version": 1,
+            "segments": {name: asdict(recorded_stats) for name, recorded_stats in by_segment.items()},
+        }
         replace_file(store / STATS_FILE, json.dumps(document).encode() + b"\n", durable=False)
 
 
 def _read_stats(path: Path) -> dict[str, SegmentStats]:
     """Returns the recorded stats; none if the file is missing or damaged. Raises VersionError."""
     try:
-        found = layout.read_document(path)
-        return {} if found is None else {name: SegmentStats(**one) for name, one in found["segments"].items()}
+        document = layout.read_document(path)
+        return (
+            {} if document is None else {name: SegmentStats(**fields) for name, fields in document["segments"].items()}
+        )
     except (DamagedError, KeyError, TypeError, AttributeError):
         return {}

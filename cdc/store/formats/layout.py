@@ -117,11 +117,11 @@ def read_json(path: Path, remedy: str | None = None) -> Any:
 
 def require_version(document: Any, path: Path) -> None:
     """Raises VersionError if a file has a newer format version than this Towpath knows."""
-    found = document.get("version") if isinstance(document, dict) else None
-    known = STORE_VERSION if path.name == "store.json" else VERSION
-    if isinstance(found, int) and found > known:
+    version = document.get("version") if isinstance(document, dict) else None
+    newest = STORE_VERSION if path.name == "store.json" else VERSION
+    if isinstance(version, int) and version > newest:
         raise VersionError(
-            f"has format version {found}; this Towpath knows {known}",
+            f"has format version {version}; this Towpath knows {newest}",
             place=str(path),
             remedy="Use the Towpath that wrote it, or a newer one.",
         )
@@ -214,14 +214,14 @@ def check(store: Path, document: Any = None) -> None:
     """Refuses a store of another format (DamagedError) or of a newer version (VersionError), and one that is restored
     in part (DamagedError). A folder without a store passes."""
     require_restored(store)
-    found = read_json(store / "store.json") if document is None else document
-    if found is None:
+    description = read_json(store / "store.json") if document is None else document
+    if description is None:
         return
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise DamagedError("is not the description of a store", place=str(store / "store.json"), remedy=_REMAKE)
-    if not isinstance(found.get("version"), int) or found["version"] > STORE_VERSION:
+    if not isinstance(description.get("version"), int) or description["version"] > STORE_VERSION:
         raise VersionError(
-            f"the store has format version {found.get('version')}, and this Towpath knows versions up to "
+            f"the store has format version {description.get('version')}, and this Towpath knows versions up to "
             f"{STORE_VERSION}",
             place=str(store / "store.json"),
             remedy="Use the Towpath that wrote it, or a newer one.",

@@ -57,11 +57,11 @@ class Removed:
 def read_removed(store: Path) -> Removed:
     """Returns the low-water mark. Raises DamagedError, VersionError, StorageError."""
     path = store / REMOVED_FILE
-    found = layout.read_document(path, _REMOVED_REMEDY)
-    if found is None:
+    document = layout.read_document(path, _REMOVED_REMEDY)
+    if document is None:
         return Removed()
     try:
-        seq, time_us, names = found["seq"], found["commit_time_us"], found["removing"]
+        seq, time_us, names = document["seq"], document["commit_time_us"], document["removing"]
     except (KeyError, TypeError):
         raise DamagedError("is not a store's low-water mark", place=str(path), remedy=_REMOVED_REMEDY) from None
     whole = isinstance(seq, int) and isinstance(time_us, int) and isinstance(names, list)
@@ -138,11 +138,11 @@ finding a batch."""
 def _names(folder: Path) -> list[str]:
     try:
         changed_ns = folder.stat().st_mtime_ns
-        known = _listed.get(folder)
-        if known is not None and known[0] == changed_ns:
-            return known[1]
+        cached = _listed.get(folder)
+        if cached is not None and cached[0] == changed_ns:
+            return cached[1]
         began_ns = time.time_ns()
-        found = os.listdir(folder)
+        listed = os.listdir(folder)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -150,7 +150,7 @@ def _names(folder: Path) -> list[str]:
             f"cannot be read: {error.strerror}", place=str(folder), remedy="Check store.path and its rights."
         ) from None
     # Names of one width, which sort as their seqs do.
-    names = sorted([name for name in found if len(name) == _NAME_LENGTH and name[-7:] == ".binlog"])
+    names = sorted([name for name in listed if len(name) == _NAME_LENGTH and name[-7:] == ".binlog"])
     if began_ns - changed_ns > _TICK_NS:
         if len(_listed) >= _MOST_FOLDERS:
             _listed.clear()
@@ -214,11 +214,11 @@ def read_damaged(store: Path) -> tuple[LostRange, ...]:
     """Returns the lost ranges, in the order in which they were accepted. Raises DamagedError, VersionError,
     StorageError."""
     path = store / DAMAGED_FILE
-    found = layout.read_document(path, _DAMAGED_REMEDY)
-    if found is None:
+    document = layout.read_document(path, _DAMAGED_REMEDY)
+    if document is None:
         return ()
     try:
-        return tuple(LostRange(**{**one, "tables": tuple(one["tables"])}) for one in found["ranges"])
+        return tuple(LostRange(**{**fields, "tables": tuple(fields["tables"])}) for fields in document["ranges"])
     except (KeyError, TypeError, AttributeError):
         raise DamagedError("is not a list of lost ranges", place=str(path), remedy=_DAMAGED_REMEDY) from None
 
@@ -231,4 +231,8 @@ def write_damaged(store: Path, ranges: tuple[LostRange, ...]) -> None:
 
 def skipped_ranges(store: Path, segment: str) -> tuple[LostRange, ...]:
     """Returns the lost ranges of a segment that readers skip."""
-    return tuple(one for one in read_damaged(store) if one.segment == segment and one.how == "passed over")
+    return tuple(
+        lost_range
+        for lost_range in read_damaged(store)
+        if lost_range.segment == segment and lost_range.how == "passed over"
+    )

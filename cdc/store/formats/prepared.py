@@ -93,7 +93,9 @@ def _read(path: Path) -> list[PreparedTransaction]:
     if document is None:
         return []
     try:
-        return sorted((_parse(one) for one in document["transactions"]), key=lambda one: one.seq)
+        return sorted(
+            (_parse(transaction) for transaction in document["transactions"]), key=lambda transaction: transaction.seq
+        )
     except (KeyError, TypeError, ValueError):
         raise DamagedError("is not a list of prepared XA transactions", place=str(path), remedy=_REMEDY) from None
 
@@ -101,40 +103,40 @@ def _read(path: Path) -> list[PreparedTransaction]:
 def pending(store: Path) -> list[PreparedTransaction]:
     """Returns the transactions with captured rows that are neither committed nor rolled back. Raises what
     :func:`read_prepared` raises."""
-    return [one for one in read_prepared(store) if not one.ended_seq]
+    return [transaction for transaction in read_prepared(store) if not transaction.ended_seq]
 
 
 def describe(store: Path) -> dict[str, Any]:
     """Returns the pending transactions as a document: ``count``, ``bytes``, and ``transactions``, oldest first."""
-    found = pending(store)
+    transactions = pending(store)
     return {
-        "count": len(found),
-        "bytes": sum(one.size for one in found),
+        "count": len(transactions),
+        "bytes": sum(transaction.size for transaction in transactions),
         "transactions": [
             {
-                "xid": one.xid,
-                "seq": one.seq,
-                "gtid": one.gtid,
-                "time": iso_time_us(one.time_us),
-                "tables": list(one.tables),
-                "bytes": one.size,
+                "xid": transaction.xid,
+                "seq": transaction.seq,
+                "gtid": transaction.gtid,
+                "time": iso_time_us(transaction.time_us),
+                "tables": list(transaction.tables),
+                "bytes": transaction.size,
             }
-            for one in found
+            for transaction in transactions
         ],
     }
 
 
-def _parse(one: Any) -> PreparedTransaction:
+def _parse(transaction: Any) -> PreparedTransaction:
     return PreparedTransaction(
-        xid=str(one["xid"]),
-        seq=int(one["seq"]),
-        time_us=int(one["time_us"]),
-        gtid=one["gtid"],
-        tables=tuple(one["tables"]),
-        captured=str(one["captured"]),
-        offset=int(one["offset"]),
-        size=int(one["size"]),
-        ended_seq=int(one["ended_seq"]),
+        xid=str(transaction["xid"]),
+        seq=int(transaction["seq"]),
+        time_us=int(transaction["time_us"]),
+        gtid=transaction["gtid"],
+        tables=tuple(transaction["tables"]),
+        captured=str(transaction["captured"]),
+        offset=int(transaction["offset"]),
+        size=int(transaction["size"]),
+        ended_seq=int(transaction["ended_seq"]),
     )
 
 
@@ -151,9 +153,9 @@ class PreparedTransactions:
         self._open: list[tuple[Path, AppendFile]] = []
         """Files that are not durable yet."""
         self._changed = self._others_changed = False
-        for one in (*read_prepared(store), *self._others()):
-            if one.seq <= up_to and not 0 < one.ended_seq <= up_to and self._is_whole(one):
-                self._known[one.xid] = replace(one, ended_seq=0)
+        for transaction in (*read_prepared(store), *self._others()):
+            if transaction.seq <= up_to and not 0 < transaction.ended_seq <= up_to and self._is_whole(transaction):
+                self._known[transaction.xid] = replace(transaction, ended_seq=0)
         self._remove_others()
 
     @property
@@ -164,30 +166,30 @@ class PreparedTransactions:
     @property
     def pending(self) -> list[PreparedTransaction]:
         """The transactions that are neither committed nor rolled back, oldest first."""
-        return sorted(self._known.values(), key=lambda one: one.seq)
+        return sorted(self._known.values(), key=lambda transaction: transaction.seq)
 
     def find(self, xid: str) -> PreparedTransaction | None:
         """Returns a pending transaction."""
         return self._known.get(xid)
 
-    def path(self, one: PreparedTransaction) -> Path:
+    def path(self, transaction: PreparedTransaction) -> Path:
         """Returns the file of a transaction with captured rows."""
-        return self._folder / one.file_name
+        return self._folder / transaction.file_name
 
-    def note(self, one: PreparedTransaction) -> None:
+    def note(self, transaction: PreparedTransaction) -> None:
         """Adds a transaction without captured rows."""
-        self._replace(one)
-        self._known[one.xid] = one
+        self._replace(transaction)
+        self._known[transaction.xid] = transaction
         self._others_changed = True
 
-    def put_aside(self, one: PreparedTransaction, header: bytes, pieces: Iterable[bytes | memoryview]) -> None:
+    def put_aside(self, transaction: PreparedTransaction, header: bytes, pieces: Iterable[bytes | memoryview]) -> None:
         """Adds a transaction with captured rows, whose events ``pieces`` follow the ``header`` in its file. Raises
         StorageError."""
-        self._replace(one)
+        self._replace(transaction)
         make_folder(self._folder)
         if len(self._open) >= _MAX_OPEN:
             self._close_durably()
-        path, size = self.path(one), 0
+        path, size = self.path(transaction), 0
         with storage_errors(path):
             fd = files.layer.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
@@ -199,23 +201,23 @@ class PreparedTransactions:
             for piece in chain((header,), pieces):
                 content.append(memoryview(piece))
                 size += len(piece)
-        self._known[one.xid] = replace(one, offset=len(header), size=size)
+        self._known[transaction.xid] = replace(transaction, offset=len(header), size=size)
         self._changed = True
 
-    def end(self, one: PreparedTransaction, seq: int) -> None:
+    def end(self, transaction: PreparedTransaction, seq: int) -> None:
         """Marks a pending transaction as committed or rolled back at ``seq``. Its file stays until :meth:`forget`."""
-        del self._known[one.xid]
-        self._ending.append(replace(one, ended_seq=seq))
-        self._mark(one)
+        del self._known[transaction.xid]
+        self._ending.append(replace(transaction, ended_seq=seq))
+        self._mark(transaction)
 
-    def drop(self, one: PreparedTransaction) -> None:
+    def drop(self, transaction: PreparedTransaction) -> None:
         """Removes a pending transaction, as if it had never been prepared."""
-        del self._known[one.xid]
-        self._mark(one)
-        if one.size:
-            self._close(self.path(one))
+        del self._known[transaction.xid]
+        self._mark(transaction)
+        if transaction.size:
+            self._close(self.path(transaction))
             with suppress(OSError):
-                files.layer.unlink(self.path(one))
+                files.layer.unlink(self.path(transaction))
 
     def sync(self) -> None:
         """Makes all changes durable. Call this before anything after them is handed to the log. Raises
@@ -224,24 +226,24 @@ class PreparedTransactions:
             return
         make_folder(self._folder)
         self._close_durably()
-        every = sorted((*self._known.values(), *self._ending), key=lambda one: one.seq)
+        every = sorted((*self._known.values(), *self._ending), key=lambda transaction: transaction.seq)
         if self._others_changed:
-            self._write(OTHERS_NAME, [one for one in every if not one.size], durable=False)
+            self._write(OTHERS_NAME, [transaction for transaction in every if not transaction.size], durable=False)
             self._others_changed = False
         if self._changed:
-            self._write(LIST_NAME, [one for one in every if one.size], durable=True)
+            self._write(LIST_NAME, [transaction for transaction in every if transaction.size], durable=True)
             self._changed = False
 
     def forget(self, durable_seq: int) -> None:
         """Removes the transactions whose end is durable in the log. Until the lists change next, they still name
         them."""
-        kept = [one for one in self._ending if one.ended_seq > durable_seq]
+        kept = [transaction for transaction in self._ending if transaction.ended_seq > durable_seq]
         if len(kept) == len(self._ending):
             return
-        for one in self._ending:
-            if one.ended_seq <= durable_seq and one.size:
+        for transaction in self._ending:
+            if transaction.ended_seq <= durable_seq and transaction.size:
                 with suppress(OSError):  # the next start removes it
-                    files.layer.unlink(self.path(one))
+                    files.layer.unlink(self.path(transaction))
         self._ending = kept
 
     def close(self) -> None:
@@ -250,15 +252,15 @@ class PreparedTransactions:
             content.close()
         self._open.clear()
 
-    def _mark(self, one: PreparedTransaction) -> None:
+    def _mark(self, transaction: PreparedTransaction) -> None:
         """Notes that the list changes in which a transaction is."""
-        if one.size:
+        if transaction.size:
             self._changed = True
         else:
             self._others_changed = True
 
     def _write(self, name: str, listed: list[PreparedTransaction], *, durable: bool) -> None:
-        document = {"version": VERSION, "transactions": [asdict(one) for one in listed]}
+        document = {"version": VERSION, "transactions": [asdict(transaction) for transaction in listed]}
         replace_file(self._folder / name, json.dumps(document, indent=1).encode() + b"\n", durable=durable)
 
     def _others(self) -> list[PreparedTransaction]:
@@ -268,9 +270,9 @@ class PreparedTransactions:
             log.warning("damaged list of prepared XA transactions without captured rows ignored", error=str(error))
             return []
 
-    def _replace(self, one: PreparedTransaction) -> None:
+    def _replace(self, transaction: PreparedTransaction) -> None:
         """A server has only one transaction of an xid at a time, so the end of an earlier one was not seen."""
-        earlier = self._known.get(one.xid)
+        earlier = self._known.get(transaction.xid)
         if earlier is not None:
             self.drop(earlier)
 
@@ -289,26 +291,29 @@ class PreparedTransactions:
                 del self._open[at]
                 return
 
-    def _is_whole(self, one: PreparedTransaction) -> bool:
-        if not one.size:
+    def _is_whole(self, transaction: PreparedTransaction) -> bool:
+        if not transaction.size:
             return True
-        path = self.path(one)
+        path = self.path(transaction)
         with storage_errors(path):
             size = content_size(path) if path.exists() else -1
-        if size != one.size:
+        if size != transaction.size:
             log.warning(
                 "the file of a prepared XA transaction is missing or has the wrong size, and is ignored; capture looks "
                 "for the transaction in the source's binlog if it is committed",
-                xid=one.xid,
+                xid=transaction.xid,
                 file=str(path),
                 size=max(0, size),
-                wanted=one.size,
+                wanted=transaction.size,
             )
-        return size == one.size
+        return size == transaction.size
 
     def _remove_others(self) -> None:
         """Removes the files of transactions that are not listed."""
-        kept = {one.file_name for one in self._known.values() if one.size} | {LIST_NAME, OTHERS_NAME}
+        kept = {transaction.file_name for transaction in self._known.values() if transaction.size} | {
+            LIST_NAME,
+            OTHERS_NAME,
+        }
         with suppress(FileNotFoundError):
             for name in os.listdir(self._folder):
                 if name not in kept:

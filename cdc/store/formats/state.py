@@ -51,9 +51,9 @@ def read_beginning(store: Path, base_name: str = "binlog") -> Beginning | None:
     path = store / "store.json"
     document = layout.read_json(path)
     layout.check(store, document)
-    found: Any = None if document is None else document.get("begins")
-    if found is not None:
-        return _parse_beginning(found, path)
+    begins: Any = None if document is None else document.get("begins")
+    if begins is not None:
+        return _parse_beginning(begins, path)
     segments = layout.list_segments(store)
     if not segments:
         return None
@@ -75,14 +75,14 @@ def record_beginning(store: Path, beginning: Beginning) -> None:
     replace_file(path, layout.render(document))
 
 
-def _parse_beginning(found: Any, path: Path) -> Beginning:
+def _parse_beginning(begins: Any, path: Path) -> Beginning:
     remedy = "Restore the file from a copy."
-    known: dict[str, Any] = found if isinstance(found, dict) else {}
-    numbers = all(isinstance(known.get(key), int) for key in ("seq", "pos", "time_us"))
-    if not numbers or not isinstance(known.get("file"), str) or known.get("reason") not in get_args(Reason):
-        raise DamagedError(f"begins: is not a store's beginning: {found!r}", place=str(path), remedy=remedy)
-    reason: Reason = known["reason"]
-    return Beginning(known["seq"], known["file"], known["pos"], known.get("gtid"), known["time_us"], reason)
+    fields: dict[str, Any] = begins if isinstance(begins, dict) else {}
+    numbers = all(isinstance(fields.get(key), int) for key in ("seq", "pos", "time_us"))
+    if not numbers or not isinstance(fields.get("file"), str) or fields.get("reason") not in get_args(Reason):
+        raise DamagedError(f"begins: is not a store's beginning: {begins!r}", place=str(path), remedy=remedy)
+    reason: Reason = fields["reason"]
+    return Beginning(fields["seq"], fields["file"], fields["pos"], fields.get("gtid"), fields["time_us"], reason)
 
 
 # --- the numbers of tables
@@ -111,8 +111,8 @@ class TableNumbers:
 
     def reload(self) -> None:
         """Reads the file again. Raises DamagedError, VersionError, StorageError."""
-        found = layout.read_document(self._path, _REMAKE_TABLES)
-        names = [] if found is None else found.get("tables") if isinstance(found, dict) else None
+        document = layout.read_document(self._path, _REMAKE_TABLES)
+        names = [] if document is None else document.get("tables") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise DamagedError("is not a list of tables", place=str(self._path), remedy=_REMAKE_TABLES)
         self.names = names
@@ -197,26 +197,26 @@ def read_capture_state(store: Path) -> CaptureState | None:
     """Returns the state that capture wrote last; None if it never ran. Raises DamagedError, VersionError,
     StorageError."""
     path = capture_state_path(store)
-    found = layout.read_document(path, _REMAKE_STATE)
-    if found is None:
+    document = layout.read_document(path, _REMAKE_STATE)
+    if document is None:
         return None
     running = is_locked(store)
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise DamagedError("is not a capture's state", place=str(path), remedy=_REMAKE_STATE)
     try:
         return CaptureState(
-            pid=found["pid"],
-            connected=found["connected"] and running,
-            file=found["file"],
-            pos=found["pos"],
-            gtid=found["gtid"],
-            time_us=found["time_us"],
-            complete_until_us=found["complete_until_us"],
+            pid=document["pid"],
+            connected=document["connected"] and running,
+            file=document["file"],
+            pos=document["pos"],
+            gtid=document["gtid"],
+            time_us=document["time_us"],
+            complete_until_us=document["complete_until_us"],
             running=running,
-            error=found.get("error"),
-            ended=found.get("ended", True),
-            purge_left=found.get("purge_left"),
-            purge=found.get("purge"),
+            error=document.get("error"),
+            ended=document.get("ended", True),
+            purge_left=document.get("purge_left"),
+            purge=document.get("purge"),
         )
     except KeyError as error:
         raise DamagedError(f"lacks the key {error}", place=str(path), remedy=_REMAKE_STATE) from None

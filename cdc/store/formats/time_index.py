@@ -137,8 +137,8 @@ class CommitTimeLimit:
             late |= entries["seq"] > np.uint64(self._end)
         if len(newest):
             self._newest_us = int(newest[-1])
-        found = np.flatnonzero(late)
-        return int(found[0]) if len(found) else len(entries)
+        late_numbers = np.flatnonzero(late)
+        return int(late_numbers[0]) if len(late_numbers) else len(entries)
 
 
 def complete_until_us(store: Path) -> int:
@@ -209,9 +209,9 @@ def _is_sound(record: bytes) -> bool:
 def _sound(records: Records, number: int, store: Path) -> np.void:
     """Returns a verified record. It is read again if its checksum is wrong, since the writer may be replacing it."""
     for _ in range(3):
-        found: np.void = np.array(records[number : number + 1])[0]
-        if _is_sound(found.tobytes()):
-            return found
+        record: np.void = np.array(records[number : number + 1])[0]
+        if _is_sound(record.tobytes()):
+            return record
     place = f"{time_index_path(store)}: record {number} (byte {HEADER_SIZE + number * RECORD_SIZE})"
     raise DamagedError("fails its checksum", place=place, remedy=_REMEDY)
 

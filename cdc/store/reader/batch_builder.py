@@ -115,17 +115,17 @@ class BatchBuilder:
         """Bytes of all ranges."""
         return sum(byte_range.length for byte_range in self.ranges)
 
-    def add(self, segment: Path, entries: Entries, wanted: np.ndarray | None = None) -> None:
-        """Adds entries that follow those added before. ``wanted`` says which of them pass the reader's filter; the
+    def add(self, segment: Path, entries: Entries, passing: np.ndarray | None = None) -> None:
+        """Adds entries that follow those added before. ``passing`` says which of them pass the reader's filter; the
         others add nothing to the batch, like position entries."""
         # A range never spans lost transactions, nor a DDL statement of other tables.
         lost = (entries["flags"] & int(EntryFlag.LOST)) != 0
         barriers = lost
-        if wanted is not None:
+        if passing is not None:
             entries = entries.copy()
-            barriers = lost | ~wanted & ((entries["flags"] & int(EntryFlag.DDL)) != 0)
+            barriers = lost | ~passing & ((entries["flags"] & int(EntryFlag.DDL)) != 0)
             for name in ("length", "row_events", "flags", "table_mask"):
-                entries[name][~wanted] = 0
+                entries[name][~passing] = 0
         stop = self._count_fitting(segment, entries)
         if stop < len(entries):
             self.full = True
@@ -134,27 +134,27 @@ class BatchBuilder:
             return
         self.lost += [(segment.name, int(seq)) for seq in entries["seq"][lost]]
         keep = entries["length"] > 0
-        there = entries[keep]
+        transactions = entries[keep]
         self.last = entries[-1]
-        if len(there) == 0:
+        if len(transactions) == 0:
             return
         if self.first is None:
-            self.first = there[0]
-        self.ddl = bool(int(there["flags"][0]) & EntryFlag.DDL)
-        self.transactions += len(there)
-        self.row_events += int(there["row_events"].sum())
-        self.mask |= int(np.bitwise_or.reduce(there["table_mask"]))
-        self._used_bytes += int(there["length"].sum())
-        self._add_ranges(segment, there, np.cumsum(barriers)[keep])
+            self.first = transactions[0]
+        self.ddl = bool(int(transactions["flags"][0]) & EntryFlag.DDL)
+        self.transactions += len(transactions)
+        self.row_events += int(transactions["row_events"].sum())
+        self.mask |= int(np.bitwise_or.reduce(transactions["table_mask"]))
+        self._used_bytes += int(transactions["length"].sum())
+        self._add_ranges(segment, transactions, np.cumsum(barriers)[keep])
 
-    def _add_ranges(self, segment: Path, there: Entries, barriers_before: np.ndarray) -> None:
+    def _add_ranges(self, segment: Path, transactions: Entries, barriers_before: np.ndarray) -> None:
         """Adds the ranges of transactions. No range spans a barrier, because the tables may look different after it;
         ``barriers_before`` counts the barriers before each transaction."""
-        starts = there["offset"].astype(np.int64)
-        ends = starts + there["length"].astype(np.int64)
+        starts = transactions["offset"].astype(np.int64)
+        ends = starts + transactions["length"].astype(np.int64)
         breaks = (starts[1:] - ends[:-1] > _BRIDGE_BYTES) | (np.diff(barriers_before) > 0)
         firsts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
-        lasts = np.concatenate([firsts[1:] - 1, [len(there) - 1]])
+        lasts = np.concatenate([firsts[1:] - 1, [len(transactions) - 1]])
         for start, end in zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True):
             before = self.ranges[-1] if self.ranges else None
             if before is not None and before.path == segment and before.offset + before.length == start:
@@ -252,8 +252,8 @@ class TableFilter:
         masks = entries["table_mask"]
         ddl = (entries["flags"] & int(EntryFlag.DDL)) != 0
         ours = ((masks & np.uint64(self.mask(names))) != 0) | (ddl & (masks == 0))
-        found: npt.NDArray[np.bool_] = ours & (entries["length"] > 0)
-        return found
+        matches: npt.NDArray[np.bool_] = ours & (entries["length"] > 0)
+        return matches
 
 
 def join_filters(patterns: Iterable[str]) -> str | None:

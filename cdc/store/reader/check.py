@@ -53,32 +53,35 @@ def check_files(path: Path) -> FilesReport:
 
 
 def _check_step(before: int, start: int, name: str, report: FilesReport) -> None:
-    one, other = split_seq(before), split_seq(start)
-    if one.epoch != other.epoch:
+    end, begin = split_seq(before), split_seq(start)
+    if end.epoch != begin.epoch:
         return
-    if other.file_number == one.file_number and other.offset > one.offset:
+    if begin.file_number == end.file_number and begin.offset > end.offset:
         report.faults.append(f"the store lacks what lies between {format_seq(before)} and the segment {name}")
-    elif other.file_number > one.file_number + 1:
+    elif begin.file_number > end.file_number + 1:
         report.faults.append(
-            f"the store lacks the binlog files {one.file_number + 1} to {other.file_number - 1}, before the segment "
+            f"the store lacks the binlog files {end.file_number + 1} to {begin.file_number - 1}, before the segment "
             f"{name}"
         )
 
 
 def _check_bytes(index: IndexFile, name: str, report: FilesReport, *, is_newest: bool) -> None:
     """Checks that each transaction of the segment begins where the one before it ends."""
-    there = index.entries[index.entries["length"] > 0]
-    if not len(there):
+    transactions = index.entries[index.entries["length"] > 0]
+    if not len(transactions):
         return
-    starts = there["offset"].astype(np.int64)
-    ends = starts + there["length"].astype(np.int64)
+    starts = transactions["offset"].astype(np.int64)
+    ends = starts + transactions["length"].astype(np.int64)
     expected = np.concatenate([[segment_header_size(index.segment)], ends[:-1]])
     wrong = np.flatnonzero(starts != expected)
-    lost = {(one.offset, one.offset + one.length) for one in read_damaged(index.segment.parent.parent)}
+    lost = {
+        (lost_range.offset, lost_range.offset + lost_range.length)
+        for lost_range in read_damaged(index.segment.parent.parent)
+    }
     for at in wrong.tolist():
         if not any(a <= int(expected[at]) and int(starts[at]) <= b for a, b in lost):
             report.faults.append(
-                f"the index of {name} lacks the transactions before {format_seq(int(there['seq'][at]))}"
+                f"the index of {name} lacks the transactions before {format_seq(int(transactions['seq'][at]))}"
             )
     if not is_newest and not index.is_whole():
         report.faults.append(f"the index of {name} lacks the last transactions of its segment")

@@ -56,7 +56,7 @@ def find_point(reader: Store, text: str, remark: Callable[[str], None] | None = 
         return _stored(reader, int(text))
     gtids = _gtids(text)
     if gtids:
-        return max(_find_gtid(reader, one) for one in gtids)
+        return max(_find_gtid(reader, gtid) for gtid in gtids)
     return _find_time(reader, _time(text), remark)
 
 
@@ -94,19 +94,19 @@ def _time(text: str) -> datetime:
 
 
 def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | None) -> int:
-    wanted = time_us(time)
+    moment_us = time_us(time)
     last = reader.last_entry()
     if last is None:
         raise UsageError("the store has no transaction yet", place=reader.place)
-    first = reader.find_by_commit_time(wanted)
+    first = reader.find_by_commit_time(moment_us)
     # An older transaction in the store proves that it has all that came since.
     oldest = _oldest(reader)
     if first == int(oldest["seq"]) or not oldest["commit_time_us"]:
-        _require_nothing_before(reader, oldest, wanted, remark)
+        _require_nothing_before(reader, oldest, moment_us, remark)
     if first is None:
-        if reader.complete_until_us() < wanted:
+        if reader.complete_until_us() < moment_us:
             raise UsageError(
-                f"the store is not known to have everything up to {iso_time_us(wanted)}",
+                f"the store is not known to have everything up to {iso_time_us(moment_us)}",
                 place=reader.place,
                 remedy="Wait until capture has passed that time, or give an earlier one.",
             )
@@ -129,7 +129,9 @@ def _oldest(reader: Store) -> np.void:
     return first
 
 
-def _require_nothing_before(reader: Store, oldest: np.void, wanted: int, remark: Callable[[str], None] | None) -> None:
+def _require_nothing_before(
+    reader: Store, oldest: np.void, moment_us: int, remark: Callable[[str], None] | None
+) -> None:
     """Raises UsageError if transactions between a time and the oldest one in the store were committed before the store
     began, or may have been removed by retention."""
     seq = int(oldest["seq"])
@@ -138,19 +140,19 @@ def _require_nothing_before(reader: Store, oldest: np.void, wanted: int, remark:
     begins = reader.beginning()
     begins_us = 0 if begins is None else begins.time_us
     in_its_second = False
-    if begins_us > wanted:
-        if remark is None or begins_us // _SECOND_US != wanted // _SECOND_US:
+    if begins_us > moment_us:
+        if remark is None or begins_us // _SECOND_US != moment_us // _SECOND_US:
             raise UsageError(
-                f"the store begins on {iso_time_us(begins_us)}, after {iso_time_us(wanted)}",
+                f"the store begins on {iso_time_us(begins_us)}, after {iso_time_us(moment_us)}",
                 place=reader.place,
                 remedy="Give a later time.",
             )
         in_its_second = True
-    if 0 < reader.removed_seq() < seq and wanted <= committed:
-        if remark is None or committed // _SECOND_US != wanted // _SECOND_US:
+    if 0 < reader.removed_seq() < seq and moment_us <= committed:
+        if remark is None or committed // _SECOND_US != moment_us // _SECOND_US:
             raise UsageError(
                 f"retention has removed the transactions before {iso_time_us(committed)}, and some of them may have "
-                f"been committed after {iso_time_us(wanted)}",
+                f"been committed after {iso_time_us(moment_us)}",
                 place=reader.place,
                 remedy=f"Give a later time; or {seq - 1}, the seq before the oldest transaction that is kept.",
             )
@@ -163,13 +165,13 @@ def _gtids(text: str) -> list[_Gtid]:
     """Parses a GTID set: the last GTID of each source in it. Returns nothing if the text is none."""
     gtids: list[_Gtid] = []
     for part in text.replace("\n", "").split(","):
-        one = part.strip()
-        mariadb = _MARIADB.fullmatch(one)
-        mysql = _MYSQL.fullmatch(one)
+        part_text = part.strip()
+        mariadb = _MARIADB.fullmatch(part_text)
+        mysql = _MYSQL.fullmatch(part_text)
         if mariadb is not None:
             domain, server, number = (int(group) for group in mariadb.groups())
             source = domain.to_bytes(4, "little") + server.to_bytes(4, "little") + bytes(8)
-            gtids.append(_Gtid(source, b"", number, mariadb=True, text=one))
+            gtids.append(_Gtid(source, b"", number, mariadb=True, text=part_text))
         elif mysql is not None:
             source, tag = uuid.UUID(mysql[1]).bytes, ""
             for piece in mysql[2].lstrip(":").split(":"):
@@ -183,8 +185,8 @@ def _gtids(text: str) -> list[_Gtid]:
             return []
     last: dict[tuple[bytes, bytes], _Gtid] = {}
     for gtid in gtids:
-        known = last.get((gtid.source, gtid.tag))
-        if known is None or known.number < gtid.number:
+        newest = last.get((gtid.source, gtid.tag))
+        if newest is None or newest.number < gtid.number:
             last[gtid.source, gtid.tag] = gtid
     return list(last.values())
 
@@ -194,7 +196,7 @@ def _find_gtid(reader: Store, gtid: _Gtid) -> int:
     for entries in reader.all_entries():
         is_mariadb = (entries["flags"] & int(EntryFlag.GTID_MARIADB)) != 0
         numbers, counts = entries["gtid_number"].astype(np.int64), entries["gtid_count"].astype(np.int64)
-        there = (
+        matches = (
             (np.ascontiguousarray(entries["gtid_source"]) == source)
             & (entries["gtid_tag"] == gtid.tag)
             & (is_mariadb == gtid.mariadb)
@@ -202,8 +204,8 @@ def _find_gtid(reader: Store, gtid: _Gtid) -> int:
             & (gtid.number <= numbers)
             & (counts > 0)
         )
-        if there.any():
-            return int(entries["seq"][int(np.flatnonzero(there)[0])])
+        if matches.any():
+            return int(entries["seq"][int(np.flatnonzero(matches)[0])])
     last = reader.last_seq()
     raise UsageError(
         f"the store has no transaction {gtid.text}",

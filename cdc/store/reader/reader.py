@@ -180,10 +180,10 @@ class StoreReader:
         for segment, index in self._indexes(after_seq):
             names = TableNumbers(self.path).names
             for entries in index.verified_parts(index.after(after_seq)):
-                wanted = np.flatnonzero(self._passing(segment, entries, names, table_filter))
-                stop = int(wanted[0]) if len(wanted) else len(entries)
+                passing = np.flatnonzero(self._passing(segment, entries, names, table_filter))
+                stop = int(passing[0]) if len(passing) else len(entries)
                 upto = int(entries["seq"][stop - 1]) if stop else upto
-                if len(wanted):
+                if len(passing):
                     return upto
         self.require_kept(after_seq)
         return upto
@@ -304,14 +304,14 @@ class StoreReader:
         DamagedError, VersionError, StorageError.
         """
         limit = CommitTimeLimit(self.path, time_us)
-        found = limit.certain_seq
-        for entries in self.all_entries(found):
+        seq = limit.certain_seq
+        for entries in self.all_entries(seq):
             count = limit.count_before(entries)
             if count:
-                found = int(entries["seq"][count - 1])
+                seq = int(entries["seq"][count - 1])
             if count < len(entries):
                 break
-        return found
+        return seq
 
     # --- stats
 
@@ -323,8 +323,10 @@ class StoreReader:
         transactions = size = 0
         stats = StoreStats(self.path)
         if table_filter is None:
-            recorded = {name: found for name in names[1:] if (found := stats.recorded(name)) is not None}
-            transactions = sum(found.transactions for found in recorded.values())
+            recorded = {
+                name: segment_stats for name in names[1:] if (segment_stats := stats.recorded(name)) is not None
+            }
+            transactions = sum(segment_stats.transactions for segment_stats in recorded.values())
             size = sum(found.bytes for found in recorded.values())
             oldest = self._oldest(names, after_seq)
             names = [name for name in names if name not in recorded]
@@ -431,23 +433,23 @@ class StoreReader:
         with those of the filter do not."""
         if table_filter is None:
             return None
-        wanted = table_filter.wanted(entries, names)
+        passing = table_filter.wanted(entries, names)
         if len(names) > _TABLE_BITS:
             ddl = ((entries["flags"] & int(EntryFlag.DDL)) != 0) & (entries["table_mask"] != 0)
-            statements = np.flatnonzero(wanted & ddl)
+            statements = np.flatnonzero(passing & ddl)
             if len(statements):
                 self._provide([segment])
                 ours = [name for name in names if table_filter.matches(name)]
             for at in statements:
-                wanted[at] = not names_other_tables(segment, entries[at], ours)
-        return wanted
+                passing[at] = not names_other_tables(segment, entries[at], ours)
+        return passing
 
     def _passing(
         self, segment: Path, entries: Entries, names: Sequence[str], table_filter: TableFilter | None
     ) -> npt.NDArray[np.bool_]:
         """Returns which entries are transactions that pass the filter."""
-        wanted = self._wanted(segment, entries, names, table_filter)
-        return entries["length"] > 0 if wanted is None else wanted
+        passing = self._wanted(segment, entries, names, table_filter)
+        return entries["length"] > 0 if passing is None else passing
 
     def _leaves_rows_alone(self, segment: Path, entry: np.void) -> bool:
         self._provide([segment])
@@ -493,7 +495,7 @@ def _file_created_s(segment: Path, seq: int) -> int | None:
 def first_transaction(entries: Entries, start: int) -> int | None:
     """Returns the number of the first entry from ``start`` on that has bytes; None if there is none."""
     for at in range(start, len(entries), _FIRST_SLICE):
-        there = np.flatnonzero(entries["length"][at : at + _FIRST_SLICE])
-        if len(there):
-            return at + int(there[0])
+        transactions = np.flatnonzero(entries["length"][at : at + _FIRST_SLICE])
+        if len(transactions):
+            return at + int(transactions[0])
     return None

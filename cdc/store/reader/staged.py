@@ -210,9 +210,9 @@ def _wanted_runs(
     neighbours are joined."""
     gap_bytes = _GAP_BYTES if gap_bytes is None else gap_bytes
     if only is None:
-        wanted = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
-        starts = wanted["offset"].astype(np.int64)
-        ends = (wanted["offset"] + wanted["length"]).astype(np.int64)
+        matching = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
+        starts = matching["offset"].astype(np.int64)
+        ends = (matching["offset"] + matching["length"]).astype(np.int64)
     else:
         starts, ends = np.array(sorted(only), dtype=np.int64).reshape(-1, 2).T
     starts, ends = np.concatenate([[0], starts]), np.concatenate([[head], ends])
@@ -250,16 +250,16 @@ def staged_entries(path: Path | str, offset: int, length: int) -> Entries:
 def keys_of(paths: Iterable[str]) -> tuple[Key, ...]:
     """Returns the keys that open these segments, staged or not, for other processes that read them. Raises ConfigError
     if a key of a local one is not known, StorageError, DamagedError."""
-    found: dict[str, Key] = {}
+    keys_by_id: dict[str, Key] = {}
     for path in dict.fromkeys(paths):
         if not is_uri(path):
             with storage_errors(Path(path)):
                 header = header_of(Path(path))
-            if header is not None and header.key_id not in found:
-                found[header.key_id] = keys.find(header.key_id, path)
+            if header is not None and header.key_id not in keys_by_id:
+                keys_by_id[header.key_id] = keys.find(header.key_id, path)
         elif path.endswith(SEALED_SUFFIX):
-            found |= {key.id: key for key in keys.known()}
-    return tuple(found.values())
+            keys_by_id |= {key.id: key for key in keys.known()}
+    return tuple(keys_by_id.values())
 
 
 def _sha256_of(uri: str) -> str:
@@ -282,8 +282,8 @@ def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]], size_bytes:
         for at in range(0, len(steps), _AT_ONCE):
             some = steps[at : at + _AT_ONCE]
             starts, stops = [start for start, _ in some], [stop for _, stop in some]
-            found = fs.cat_ranges([path] * len(some), starts, stops, on_error="raise")
-            for (start, stop), data in zip(some, found, strict=True):
+            chunks = fs.cat_ranges([path] * len(some), starts, stops, on_error="raise")
+            for (start, stop), data in zip(some, chunks, strict=True):
                 if len(data) != stop - start:
                     raise DamagedError("this staged file is shorter than its index says", place=uri, remedy=_REMEDY)
                 copy.seek(start)

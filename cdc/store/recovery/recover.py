@@ -86,21 +86,21 @@ def recover(store: Path, tables: TableNumbers) -> Recovered:
         covered = number < len(segments) - _UNCHECKED_TAIL if checkpoint is None else _covers(checkpoint, segment)
         if _is_sound_by_size(store, segment, covered):
             continue
-        found = verify(segment, tables.number)
+        verification = verify(segment, tables.number)
         changed = True
-        if not is_last and checkpoint is None and _is_torn(found) and not _any_entries(segments[number + 1 :]):
+        if not is_last and checkpoint is None and _is_torn(verification) and not _any_entries(segments[number + 1 :]):
             # An older Towpath wrote it: the later segments were begun before this one was durable.
             for later in segments[number + 1 :]:
                 set_aside(later, "the end of the segment before it is missing", keep=True)
             segments = segments[: number + 1]
             is_last = True
-        if _never_began(found, checkpoint) and is_last:
-            set_aside(segment, str(found.why), keep=segment.stat().st_size > 0)
+        if _never_began(verification, checkpoint) and is_last:
+            set_aside(segment, str(verification.why), keep=segment.stat().st_size > 0)
             segments = segments[:-1]
             break
         flushed = checkpoint.log_bytes if checkpoint is not None and checkpoint.segment == segment.name else 0
-        require_acknowledged(found, flushed, is_last=is_last)
-        repair(found, flushed)
+        require_acknowledged(verification, flushed, is_last=is_last)
+        repair(verification, flushed)
         if is_last:
             break
     if changed and segments:
@@ -197,19 +197,19 @@ def _is_sound_by_size(store: Path, segment: Path, covered: bool) -> bool:
     return reaches_end(segment)
 
 
-def _is_torn(found: Verification) -> bool:
-    return found.scan is None or found.scan.end < found.scan.size
+def _is_torn(verification: Verification) -> bool:
+    return verification.scan is None or verification.scan.end < verification.scan.size
 
 
 def _any_entries(segments: list[Path]) -> bool:
     return any(len(sound_entries(segment)) for segment in segments)
 
 
-def _never_began(found: Verification, checkpoint: Checkpoint | None) -> bool:
+def _never_began(verification: Verification, checkpoint: Checkpoint | None) -> bool:
     """Returns whether the segment's header never became whole, and neither index nor checkpoint names a transaction
     in it."""
-    noted = checkpoint is not None and checkpoint.segment == found.segment.name and checkpoint.log_bytes > 0
-    return found.scan is None and not len(found.visible) and not noted
+    noted = checkpoint is not None and checkpoint.segment == verification.segment.name and checkpoint.log_bytes > 0
+    return verification.scan is None and not len(verification.visible) and not noted
 
 
 def _split_unused(segments: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -248,8 +248,8 @@ class Verification:
     @property
     def visible_end(self) -> int:
         """The end offset of the last visible transaction; 0 if there is none."""
-        there = self.visible[self.visible["length"] > 0]
-        return int((there["offset"] + there["length"]).max()) if len(there) else 0
+        transactions = self.visible[self.visible["length"] > 0]
+        return int((transactions["offset"] + transactions["length"]).max()) if len(transactions) else 0
 
 
 def verify(segment: Path, number: Callable[[str], int]) -> Verification:
@@ -259,10 +259,10 @@ def verify(segment: Path, number: Callable[[str], int]) -> Verification:
     _read_through(segment)
     try:
         require_sound_header(segment)
-        found = scan(segment, epoch=layout.segment_epoch(segment), number=lambda db, t: number(f"{db}.{t}"))
+        whole_scan = scan(segment, epoch=layout.segment_epoch(segment), number=lambda db, t: number(f"{db}.{t}"))
     except DamagedError as error:
         return Verification(segment, None, visible, error)
-    return Verification(segment, found, visible, found.damage)
+    return Verification(segment, whole_scan, visible, whole_scan.damage)
 
 
 def sound_entries(segment: Path) -> Entries:
@@ -294,9 +294,9 @@ def sound_entries(segment: Path) -> Entries:
 def require_acknowledged(verified: Verification, flushed: int, *, is_last: bool) -> None:
     """Raises DamagedError if acknowledged transactions are damaged or missing: those up to ``flushed`` bytes, those up
     to the last entry, and all of a segment that was finished."""
-    found = verified.scan
-    end = 0 if found is None else found.end
-    size = verified.segment.stat().st_size if found is None else found.size
+    segment_scan = verified.scan
+    end = 0 if segment_scan is None else segment_scan.end
+    size = verified.segment.stat().st_size if segment_scan is None else segment_scan.size
     promised = max(flushed, verified.visible_end, 0 if is_last else size)
     if promised <= end:
         return
@@ -313,17 +313,17 @@ def require_acknowledged(verified: Verification, flushed: int, *, is_last: bool)
 
 def repair(verified: Verification, flushed: int) -> None:
     """Cuts off what is not whole, and makes the index agree with the log. Both are durable afterwards."""
-    segment, found = verified.segment, verified.scan
-    assert found is not None
-    if found.end < found.size:
-        _keep_evidence(segment, found)
+    segment, segment_scan = verified.segment, verified.scan
+    assert segment_scan is not None
+    if segment_scan.end < segment_scan.size:
+        _keep_evidence(segment, segment_scan)
     with _opened(segment) as fd:
-        if found.end < found.size:
-            truncate_content(segment, fd, found.end)
-        _write_again(fd, *file_range(segment, max(flushed, verified.visible_end), found.end))
+        if segment_scan.end < segment_scan.size:
+            truncate_content(segment, fd, segment_scan.end)
+        _write_again(fd, *file_range(segment, max(flushed, verified.visible_end), segment_scan.end))
         files.layer.fdatasync(fd)
     path = layout.index_path(segment)
-    entries = merge(verified.visible, rows_to_entries(found.rows))
+    entries = merge(verified.visible, rows_to_entries(segment_scan.rows))
     content = make_header() + seal(entries)
     with storage_errors(path):
         try:
@@ -331,10 +331,10 @@ def repair(verified: Verification, flushed: int) -> None:
         except FileNotFoundError:
             before = b""
     if before != content:
-        added, known = len(entries), len(verified.visible)
-        if added > known:  # the positions between them are lost
+        added, were = len(entries), len(verified.visible)
+        if added > were:  # the positions between them are lost
             record_missing(segment.parent.parent)
-        log.info("index completed from its segment", segment=str(segment), entries=added, were=known)
+        log.info("index completed from its segment", segment=str(segment), entries=added, were=were)
         replace_file(path, content)
         return
     with _opened(path) as fd:
@@ -345,14 +345,14 @@ def repair(verified: Verification, flushed: int) -> None:
 def merge(visible: Entries, scanned: Entries) -> Entries:
     """Returns the entries of all transactions in the log. An entry of the index is kept if it agrees with the log,
     because it has the store time; so are the index's position entries, which the log does not have."""
-    there = visible[visible["length"] > 0]
+    transactions = visible[visible["length"] > 0]
     entries = scanned.copy()
-    if len(there) and len(scanned):
-        at = np.minimum(np.searchsorted(there["seq"], scanned["seq"]), len(there) - 1)
+    if len(transactions) and len(scanned):
+        at = np.minimum(np.searchsorted(transactions["seq"], scanned["seq"]), len(transactions) - 1)
         same = np.ones(len(scanned), dtype=bool)
         for name in ("seq", "offset", "length", "checksum"):
-            same &= there[name][at] == scanned[name]
-        entries[same] = there[at[same]]
+            same &= transactions[name][at] == scanned[name]
+        entries[same] = transactions[at[same]]
     positions = visible[visible["length"] == 0]
     positions = positions[~np.isin(positions["seq"], entries["seq"])]
     both = np.concatenate([entries, positions])
@@ -400,13 +400,20 @@ def _write_again(fd: int, start: int, end: int) -> None:
         start += len(chunk)
 
 
-def _keep_evidence(segment: Path, found: Scan) -> None:
+def _keep_evidence(segment: Path, segment_scan: Scan) -> None:
     """Keeps a copy of a damaged tail before it is cut off: it may tell what happened."""
-    if found.damage is None:
-        log.info("unfinished transaction cut off", segment=str(segment), at=found.end, bytes=found.size - found.end)
+    if segment_scan.damage is None:
+        log.info(
+            "unfinished transaction cut off",
+            segment=str(segment),
+            at=segment_scan.end,
+            bytes=segment_scan.size - segment_scan.end,
+        )
         return
-    keep = keep_tail(segment, found.end)
-    log.warning("damaged tail cut off", segment=str(segment), at=found.end, kept=str(keep), why=str(found.damage))
+    keep = keep_tail(segment, segment_scan.end)
+    log.warning(
+        "damaged tail cut off", segment=str(segment), at=segment_scan.end, kept=str(keep), why=str(segment_scan.damage)
+    )
 
 
 def keep_tail(segment: Path, start: int) -> Path:

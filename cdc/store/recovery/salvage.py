@@ -71,8 +71,8 @@ def examine(segment: Path, *, is_last: bool, number: Callable[[str], int] | None
     acknowledged. ``number`` returns the number of a table that only the segment names. Raises VersionError,
     StorageError.
     """
-    known = {name: number for number, name in enumerate(TableNumbers(segment.parent.parent).names)}
-    verified = verify(segment, number or (lambda name: known.setdefault(name, len(known))))
+    numbers = {name: number for number, name in enumerate(TableNumbers(segment.parent.parent).names)}
+    verified = verify(segment, number or (lambda name: numbers.setdefault(name, len(numbers))))
     size, mapped = _content(segment)
     scanned = np.zeros(0, ENTRY) if verified.scan is None else rows_to_entries(verified.scan.rows)
     visible, why, end = verified.visible, verified.why, 0 if verified.scan is None else verified.scan.end
@@ -81,11 +81,11 @@ def examine(segment: Path, *, is_last: bool, number: Callable[[str], int] | None
     after = visible[(visible["length"] > 0) & (visible["offset"] >= end)]
     entries = merge(visible, np.concatenate([scanned, after]))
     readable = size > 0 and _has_header(segment)
-    there = np.flatnonzero(entries["length"])
-    bad = [int(n) for n in there if not (readable and (entries["offset"][n] < end or is_sound(buf, entries[n])))]
+    transactions = np.flatnonzero(entries["length"])
+    bad = [int(n) for n in transactions if not (readable and (entries["offset"][n] < end or is_sound(buf, entries[n])))]
     limit = max(end, _end_of(entries)) if is_last else size
-    first = _header_end(segment) if readable else int(entries["offset"][there[0]]) if len(there) else 0
-    losses = _losses(entries, there, set(bad), first, limit, why)
+    first = _header_end(segment) if readable else int(entries["offset"][transactions[0]]) if len(transactions) else 0
+    losses = _losses(entries, transactions, set(bad), first, limit, why)
     keep = np.ones(len(entries), dtype=bool)
     keep[bad] = False
     return Examination(segment, size, entries[keep], losses, why)
@@ -134,36 +134,45 @@ def salvage(store: Path, name: str) -> list[LostRange]:
     lock = StoreLock(store)
     try:
         is_last = all(other.name <= name for other in layout.list_segments(store))
-        found = examine(segment, is_last=is_last, number=TableNumbers(store).number)
-        if not found.losses:
+        examination = examine(segment, is_last=is_last, number=TableNumbers(store).number)
+        if not examination.losses:
             raise UsageError(
                 "every acknowledged transaction of this segment is sound: there is no loss to accept",
                 place=str(segment),
-                remedy=None if found.why is None else "The damage lies after them; capture cuts it off when it starts.",
+                remedy=None
+                if examination.why is None
+                else "The damage lies after them; capture cuts it off when it starts.",
             )
-        cut = found.losses[-1] if is_last and found.losses[-1].end >= found.size else None
-        made = [_lost_range(store, name, loss, "cut off" if loss is cut else "passed over") for loss in found.losses]
+        cut = examination.losses[-1] if is_last and examination.losses[-1].end >= examination.size else None
+        lost_ranges = [
+            _lost_range(store, name, loss, "cut off" if loss is cut else "passed over") for loss in examination.losses
+        ]
         others = tuple(
-            o for o in read_damaged(store) if (o.segment, o.offset) not in {(m.segment, m.offset) for m in made}
+            o for o in read_damaged(store) if (o.segment, o.offset) not in {(m.segment, m.offset) for m in lost_ranges}
         )
-        write_damaged(store, (*others, *made))
+        write_damaged(store, (*others, *lost_ranges))
         if is_last:
             remove_checkpoint(store)  # it vouches for transactions that are about to be cut off
-        _rewrite(found, cut)
+        _rewrite(examination, cut)
         remove_file(store / STATS_FILE)  # made from the old index
     finally:
         lock.release()
-    for one in made:
-        place = {"segment": name, "offset": one.offset, "length": one.length, "last_seq": one.last_seq}
-        log.warning("data loss accepted", **place, how=one.how)
-    return made
+    for lost_range in lost_ranges:
+        place = {
+            "segment": name,
+            "offset": lost_range.offset,
+            "length": lost_range.length,
+            "last_seq": lost_range.last_seq,
+        }
+        log.warning("data loss accepted", **place, how=lost_range.how)
+    return lost_ranges
 
 
-def _rewrite(found: Examination, cut: Loss | None) -> None:
+def _rewrite(examination: Examination, cut: Loss | None) -> None:
     """Writes the index without the damaged transactions, and cuts off the segment's damaged end."""
-    index = layout.index_path(found.segment)
-    entries = found.good
-    placeholders = [_placeholder(loss) for loss in found.losses if loss is not cut]
+    index = layout.index_path(examination.segment)
+    entries = examination.good
+    placeholders = [_placeholder(loss) for loss in examination.losses if loss is not cut]
     if cut is not None:
         entries = entries[entries["seq"] <= np.uint64(cut.before_seq)]
     entries = np.concatenate([entries, *placeholders])
@@ -172,9 +181,9 @@ def _rewrite(found: Examination, cut: Loss | None) -> None:
         if index.exists():
             replace_file(index.with_name(index.name + ".cut"), files.layer.read_file(index))
     replace_file(index, make_header() + seal(entries))
-    if cut is not None and found.size > cut.offset:
-        keep_tail(found.segment, cut.offset)
-        truncate(found.segment, cut.offset)
+    if cut is not None and examination.size > cut.offset:
+        keep_tail(examination.segment, cut.offset)
+        truncate(examination.segment, cut.offset)
 
 
 def _placeholder(loss: Loss) -> Entries:
@@ -192,7 +201,12 @@ def _placeholder(loss: Loss) -> Entries:
 
 
 def _losses(
-    entries: Entries, there: npt.NDArray[np.int64], bad: set[int], first: int, limit: int, why: DamagedError | None
+    entries: Entries,
+    transactions: npt.NDArray[np.int64],
+    bad: set[int],
+    first: int,
+    limit: int,
+    why: DamagedError | None,
 ) -> tuple[Loss, ...]:
     """Returns the runs of damaged transactions, and the gaps between the transactions that the index knows."""
     losses: list[Loss] = []
@@ -207,7 +221,7 @@ def _losses(
             losses.append(Loss(start, end, entries[run], seq, reason))
             run.clear()
 
-    for number in [int(n) for n in there]:
+    for number in [int(n) for n in transactions]:
         offset = int(entries["offset"][number])
         is_recorded = _is_recorded(entries, number, at)
         if offset > at and not is_recorded:
@@ -241,8 +255,8 @@ def _seq_before(entries: Entries, number: int) -> int:
 
 
 def _end_of(entries: Entries) -> int:
-    there = entries[entries["length"] > 0]
-    return int((there["offset"] + there["length"]).max()) if len(there) else 0
+    transactions = entries[entries["length"] > 0]
+    return int((transactions["offset"] + transactions["length"]).max()) if len(transactions) else 0
 
 
 def _header_end(segment: Path) -> int:
@@ -260,14 +274,14 @@ def _has_header(segment: Path) -> bool:
 
 def _lost_range(store: Path, name: str, loss: Loss, how: Literal["passed over", "cut off"]) -> LostRange:
     mask = int(np.bitwise_or.reduce(loss.entries["table_mask"])) if len(loss.entries) else 0
-    known = len(loss.entries) > 0
+    has_entries = len(loss.entries) > 0
     return LostRange(
         segment=name,
         offset=loss.offset,
         length=loss.end - loss.offset,
-        first_seq=int(loss.entries["seq"][0]) if known else loss.before_seq + 1,
-        last_seq=int(loss.entries["seq"][-1]) if known else loss.before_seq + 1,
-        transactions=len(loss.entries) if known else None,
+        first_seq=int(loss.entries["seq"][0]) if has_entries else loss.before_seq + 1,
+        last_seq=int(loss.entries["seq"][-1]) if has_entries else loss.before_seq + 1,
+        transactions=len(loss.entries) if has_entries else None,
         tables=TableNumbers(store).in_mask(mask),
         how=how,
         why=loss.why,

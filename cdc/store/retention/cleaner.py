@@ -112,7 +112,7 @@ class Removal:
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.removed)
+        return sum(segment.bytes for segment in self.removed)
 
 
 def retain(
@@ -154,7 +154,7 @@ def retain(
             update_stats(store)
     left = total - freed
     over = 0 if rules.max_bytes is None else max(0, left - rules.max_bytes)
-    last_seq = max((one.last_seq for one in going), default=0)
+    last_seq = max((candidate.last_seq for candidate in going), default=0)
     # A holder below the low-water mark was cut off, and named, by an earlier run.
     cut = tuple(h.name for h in holders if h.acked_seq < last_seq)
     return Removal(tuple(going), cut, left, over, unarchived)
@@ -173,7 +173,7 @@ def remove_until(store: Path, seq: int, *, in_use: Sequence[tuple[int, int]] = (
             going.append(candidate)
         _remove(store, going)
         update_stats(store)
-    return Removal(tuple(going), bytes_left=total - sum(one.bytes for one in going))
+    return Removal(tuple(going), bytes_left=total - sum(segment.bytes for segment in going))
 
 
 def backlogs(
@@ -192,13 +192,19 @@ def backlogs(
 
 
 def _why(
-    one: Candidate, holders: Sequence[Holder], rules: RetentionRules, now_us: int, by_age: bool, room: bool, disk: bool
+    segment: Candidate,
+    holders: Sequence[Holder],
+    rules: RetentionRules,
+    now_us: int,
+    by_age: bool,
+    room: bool,
+    disk: bool,
 ) -> Reason | None:
     """Returns why a segment may go; None if it may not."""
-    if any(first <= one.last_seq for holder in holders for first, _ in holder.in_use):
+    if any(first <= segment.last_seq for holder in holders for first, _ in holder.in_use):
         return None
-    age_s = (now_us - one.store_time_us) / 1e6
-    if holders and all(holder.acked_seq >= one.last_seq for holder in holders):
+    age_s = (now_us - segment.store_time_us) / 1e6
+    if holders and all(holder.acked_seq >= segment.last_seq for holder in holders):
         if by_age and rules.acked_for_s is not None and age_s > rules.acked_for_s:
             return "acked"
         if room:
@@ -247,9 +253,9 @@ def _last_transaction(index: IndexFile) -> tuple[int, int]:
     stop = len(index.entries)
     while stop:
         start = max(0, stop - 256)
-        there = np.flatnonzero(index.entries["length"][start:stop])
-        if len(there):
-            entry = index.verified(start + int(there[-1]), start + int(there[-1]) + 1)[0]
+        transactions = np.flatnonzero(index.entries["length"][start:stop])
+        if len(transactions):
+            entry = index.verified(start + int(transactions[-1]), start + int(transactions[-1]) + 1)[0]
             return int(entry["seq"]), int(entry["commit_time_us"])
         stop = start
     return 0, 0
@@ -263,7 +269,7 @@ def _remove(store: Path, going: Sequence[Candidate]) -> None:
     mark = before
     if last.last_seq > before.seq:
         mark = Removed(last.last_seq, last.commit_time_us)
-    write_removed(store, replace(mark, removing=tuple(one.name for one in going)))
+    write_removed(store, replace(mark, removing=tuple(segment.name for segment in going)))
     finish_removal(store)
 
 
@@ -357,31 +363,33 @@ class LogCleaner:
         """Runs the cleaner once; with ``by_hand`` segments go by age at any hour of the day. Raises what ``holders``
         raises, StorageError, DamagedError, and LeaseHeldError if another run does not end."""
         rules, now = self._rules, self._clock()
-        known = self._holders(now)
+        holders = self._holders(now)
         now_us = int(now.timestamp() * 1_000_000)
         level = self.level()
         removal = retain(
             self._store,
-            known,
+            holders,
             rules,
             now_us=now_us,
             by_age=by_hand or rules.delete_at is None or now.astimezone().hour in rules.delete_at,
             wanted_bytes=self.watch.to_free(),
             dry_run=dry_run,
         )
-        held = backlogs(StoreReader(self._store), known, lost_after_s=rules.lost_after_s, now_us=now_us)
+        held = backlogs(StoreReader(self._store), holders, lost_after_s=rules.lost_after_s, now_us=now_us)
         if not dry_run:
             self._report(removal, held)
         return CleanerRun(removal, held, level)
 
     def _report(self, removal: Removal, held: list[SubscriberBacklog]) -> None:
-        for one in removal.removed:
-            log.info("segment removed", segment=one.name, bytes=one.bytes, last_seq=one.last_seq, why=one.why)
+        for segment in removal.removed:
+            log.info(
+                "segment removed", segment=segment.name, bytes=segment.bytes, last_seq=segment.last_seq, why=segment.why
+            )
         for name in removal.cut_off:
             log.error(
                 "a subscriber was cut off: retention removed what it had not acked",
                 subscriber=name,
-                acked_seq=next(one.acked_seq for one in held if one.name == name),
+                acked_seq=next(backlog.acked_seq for backlog in held if backlog.name == name),
                 removed_until=removal.removed[-1].last_seq,
             )
         for backlog in held:
@@ -407,7 +415,7 @@ class LogCleaner:
                 "over",
                 "the store is larger than retain.max_bytes, and what is left is not acked, or not archived",
                 over_bytes=removal.over_bytes,
-                held_by=[one.name for one in held if one.bytes],
+                held_by=[backlog.name for backlog in held if backlog.bytes],
             )
 
     def _warn(self, key: str, text: str, **what: Any) -> None:

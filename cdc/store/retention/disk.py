@@ -72,8 +72,8 @@ class Ratios:
 
 def disk_usage(path: Path) -> Usage:
     """Returns the usage of the file system that holds ``path``. Raises OSError."""
-    found = shutil.disk_usage(path)
-    return Usage(found.used + found.free, found.free)
+    usage = shutil.disk_usage(path)
+    return Usage(usage.used + usage.free, usage.free)
 
 
 class DiskWatch:

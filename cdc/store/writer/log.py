@@ -145,8 +145,10 @@ class LogTail:
                 place=str(self.segment.path),
                 remedy="The store holds it already, and nothing of it was made visible. Report this.",
             )
-        there = np.flatnonzero(entries["length"])
-        size = int(entries["offset"][there[-1]] + entries["length"][there[-1]]) if len(there) else 0
+        transactions = np.flatnonzero(entries["length"])
+        size = (
+            int(entries["offset"][transactions[-1]] + entries["length"][transactions[-1]]) if len(transactions) else 0
+        )
         before = self.written.end_offset
         end = self.advance(len(entries), int(entries["seq"][-1]), max(size, before))
         return FlushRequest(
@@ -190,8 +192,8 @@ class LogWriter:
                 self.tables = TableNumbers(path)
                 recovered = recover(path, self.tables)
             self._checkpoints = recovered.checkpoints
-            found = recovered.segment
-            segment = None if found is None else SegmentWriter.reopen(found, recovered.file, recovered.header_size)
+            newest = recovered.segment
+            segment = None if newest is None else SegmentWriter.reopen(newest, recovered.file, recovered.header_size)
         except BaseException:
             self._lock.release()
             raise
@@ -292,8 +294,8 @@ class LogWriter:
     def _fail(self, error: BaseException) -> None:
         """Ends the log: a failed write may have left a part of its bytes, and nothing may be appended after them."""
         self._error_raised = True
-        known = error if isinstance(error, CdcError) else StorageError(f"a write was interrupted: {error!r}")
-        self._flusher.fail(known)
+        cause = error if isinstance(error, CdcError) else StorageError(f"a write was interrupted: {error!r}")
+        self._flusher.fail(cause)
 
     def _moved(self) -> None:
         for call in tuple(self.on_moved):  # a callback may be removed meanwhile
