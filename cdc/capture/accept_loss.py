@@ -56,8 +56,8 @@ class AcceptedLoss:
 def examine_servers(config: DestinationConfig) -> list[ServerState]:
     """Returns what capture would do with each server of the source, in the order of the configuration. Changes
     nothing. Raises UsageError if nothing was captured yet."""
-    known, last_seq = _captured(config, open_meta(config))
-    return [_examine(config.at_server(server.address), known, last_seq)[0] for server in config.source.servers()]
+    identity, last_seq = _captured(config, open_meta(config))
+    return [_examine(config.at_server(server.address), identity, last_seq)[0] for server in config.source.servers()]
 
 
 def accept_loss(config: DestinationConfig) -> AcceptedLoss:
@@ -67,11 +67,12 @@ def accept_loss(config: DestinationConfig) -> AcceptedLoss:
     Raises UsageError if no server lacks any, or one can be captured without a loss; LeaseHeldError if capture runs.
     """
     meta = open_meta(config)
-    known, last_seq = _captured(config, meta)
+    identity, last_seq = _captured(config, meta)
     lock = StoreLock(config.store.path)
     try:
         states = [
-            (server, *_examine(config.at_server(server.address), known, last_seq)) for server in config.source.servers()
+            (server, *_examine(config.at_server(server.address), identity, last_seq))
+            for server in config.source.servers()
         ]
         for _, state, _ in states:
             if state.state in ("captured", "ready"):
@@ -80,73 +81,75 @@ def accept_loss(config: DestinationConfig) -> AcceptedLoss:
                     place=config.name,
                     remedy=f"Start `cdc capture {config.name}`.",
                 )
-        found = next(((source, error) for source, _, error in states if error is not None), None)
-        if found is None:
+        lossy_server = next(((source, error) for source, _, error in states if error is not None), None)
+        if lossy_server is None:
             raise UsageError(
                 "no server answers that lacks transactions of the store: "
                 + "; ".join(f"{state.server} {state.message}" for _, state, _ in states),
                 place=config.name,
             )
-        source, error = found
-        return _accept(config.at_server(source.address), meta, known, last_seq, GtidSet(error.lost))
+        source, error = lossy_server
+        return _accept(config.at_server(source.address), meta, identity, last_seq, GtidSet(error.lost))
     finally:
         lock.release()
 
 
 def _captured(config: DestinationConfig, meta: Meta) -> tuple[SourceIdentity, int]:
-    known = meta.source()
+    identity = meta.source()
     reader = StoreReader(config.store.path)
     last_seq = reader.last_seq() if reader.exists() else None
-    if known is None or last_seq is None:
+    if identity is None or last_seq is None:
         raise UsageError("nothing was captured yet", place=config.name, remedy=f"Start `cdc capture {config.name}`.")
-    return known, last_seq
+    return identity, last_seq
 
 
 def _examine(
-    config: DestinationConfig, known: SourceIdentity, last_seq: int
+    config: DestinationConfig, identity: SourceIdentity, last_seq: int
 ) -> tuple[ServerState, LostTransactionsError | None]:
     server = config.source.address
     try:
         with connect(config.source) as conn:
             info = describe(conn)
-            if find_move(config, conn, info, known, last_seq) is not None:
+            if find_move(config, conn, info, identity, last_seq) is not None:
                 return ServerState(server, "ready", "has everything, and capture can move to it"), None
-            if info.flavor != known.flavor:
+            if info.flavor != identity.flavor:
                 return ServerState(server, "unusable", "is another product"), None
             return ServerState(server, "captured", "answers, and is the server that is captured"), None
     except LostTransactionsError as error:
-        return ServerState(server, "lost", error.message, show_state(GtidSet(error.lost), known.flavor)), error
+        return ServerState(server, "lost", error.message, show_state(GtidSet(error.lost), identity.flavor)), error
     except CdcError as error:
         return ServerState(server, "unusable", error.message), None
 
 
-def _accept(config: DestinationConfig, meta: Meta, known: SourceIdentity, last_seq: int, lost: GtidSet) -> AcceptedLoss:
-    kept = store_gtids(config, known, last_seq) - lost
-    tables = _changed_by(config, known, lost)
+def _accept(
+    config: DestinationConfig, meta: Meta, captured: SourceIdentity, last_seq: int, lost: GtidSet
+) -> AcceptedLoss:
+    kept = store_gtids(config, captured, last_seq) - lost
+    tables = _changed_by(config, captured, lost)
     now = datetime.now(UTC).replace(microsecond=0)
-    shown = show_state(lost, known.flavor)
+    shown = show_state(lost, captured.flavor)
     if tables and _SUBSCRIBER not in meta.subscriptions():
         BatchService(config).subscribe(_SUBSCRIBER)
     for table in tables:
         reason = f"A failover to {config.source.address} lost transactions that had changed the table: {shown}."
         park(meta, _SUBSCRIBER, table, ParkedTable(due="snapshot", reason=reason, since=now))
     with connect(config.source) as conn:
-        resume = find_resume(config.source, conn, known.flavor, kept)
+        resume = find_resume(config.source, conn, captured.flavor, kept)
         identity = move(config, describe(conn), meta, last_seq, kept, resume, lost)
-    write_checkpoint(config.store.path, known.flavor, GtidCheckpoint(last_seq, kept))
+    write_checkpoint(config.store.path, captured.flavor, GtidCheckpoint(last_seq, kept))
     log.warning("the loss of transactions is accepted", lost=shown, tables=list(tables))
     return AcceptedLoss(config.source.address, identity.epoch, shown, lost.count, tables)
 
 
-def _changed_by(config: DestinationConfig, known: SourceIdentity, lost: GtidSet) -> tuple[str, ...]:
+def _changed_by(config: DestinationConfig, identity: SourceIdentity, lost: GtidSet) -> tuple[str, ...]:
     """Returns the tables that transactions changed: of all tables those that may be meant, if the store does not have
     all of the transactions any more."""
     numbers = TableNumbers(config.store.path)
-    mask, found = 0, GtidSet()
+    mask, gtids = 0, GtidSet()
     for entries in StoreReader(config.store.path).all_entries():
-        mine = entries_with(entries, lost, known.flavor)
-        found |= gtids_of(mine, known.flavor)
+        mine = entries_with(entries, lost, identity.flavor)
+        gtids |= gtids_of(mine, identity.flavor)
         for entry in mine[mine["length"] > 0]:
             mask |= int(entry["table_mask"])
-    names = numbers.in_mask(mask) if lost <= found else tuple(numbers.names)
+    names = numbers.in_mask(mask) if lost <= gtids else tuple(numbers.names)
     return tuple(name for name in names if config.tables.includes(*name.split(".", 1)))

@@ -42,21 +42,21 @@ class ConfigWatch:
         elif not self._file.look() or not self._file.is_there:
             return None
         try:
-            found = in_memory(load(self._config.file))
+            loaded = in_memory(load(self._config.file))
         except CdcError as error:
             log.error("the configuration cannot be used; capture goes on as before", error=str(error))
             return None
-        self._tell_of_others(found)
-        if _captured(found.tables) == _captured(self._config.tables):
+        self._tell_of_others(loaded)
+        if _captured(loaded.tables) == _captured(self._config.tables):
             return None
-        return self._config.model_copy(update={"tables": found.tables})
+        return self._config.model_copy(update={"tables": loaded.tables})
 
     def take(self, config: DestinationConfig) -> None:
         """Makes this configuration the one with which the file is compared."""
         self._config = config
 
-    def _tell_of_others(self, found: DestinationConfig) -> None:
-        others = [name for name in READ_AT_START if getattr(found, name) != getattr(self._config, name)]
+    def _tell_of_others(self, loaded: DestinationConfig) -> None:
+        others = [name for name in READ_AT_START if getattr(loaded, name) != getattr(self._config, name)]
         if others:
             log.warning("settings have changed that count when capture is started again", sections=others)
 
@@ -80,5 +80,5 @@ def tell_tables(control: Source, before: DestinationConfig, after: DestinationCo
 
 def _captured(tables: TablesConfig) -> tuple[Any, ...]:
     """Returns what capture takes from the section."""
-    members = {name: one.members for name, one in tables.overrides.items() if one.members is not None}
+    members = {name: override.members for name, override in tables.overrides.items() if override.members is not None}
     return tables.include, tables.exclude, members

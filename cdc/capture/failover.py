@@ -56,9 +56,9 @@ class Overlap:
         return (position.file_number, position.pos) < (self.end.file_number, self.end.pos)
 
 
-def needs_failover(info: ServerInfo, known: SourceIdentity, last_seq: int) -> bool:
+def needs_failover(info: ServerInfo, captured: SourceIdentity, last_seq: int) -> bool:
     """Whether the server is another one than the one that the store's end was captured from."""
-    return info.server_uuid != known.server_uuid or split_seq(last_seq).epoch < known.epoch
+    return info.server_uuid != captured.server_uuid or split_seq(last_seq).epoch < captured.epoch
 
 
 def begin_epoch(
@@ -76,40 +76,44 @@ def begin_epoch(
     """
     if isinstance(conn, BinlogFiles):  # it takes nobody's place: its files go on, or are refused
         return None
-    known = meta.source()
-    if known is None or known.flavor != info.flavor or not needs_failover(info, known, last_seq):
+    captured = meta.source()
+    if captured is None or captured.flavor != info.flavor or not needs_failover(info, captured, last_seq):
         return None
-    if _is_begun(info, known, last_seq):
-        require_all(conn, known.flavor, _gtids(config, known, last_seq), f"source {place_of(config.source)}")
-        return known
-    gtids = _gtids(config, known, last_seq)
-    found = resume or find_resume(config.source, conn, known.flavor, gtids, _last_stored(config))
-    return move(config, info, meta, last_seq, gtids, found)
+    if _is_begun(info, captured, last_seq):
+        require_all(conn, captured.flavor, _gtids(config, captured, last_seq), f"source {place_of(config.source)}")
+        return captured
+    gtids = _gtids(config, captured, last_seq)
+    resume_point = resume or find_resume(config.source, conn, captured.flavor, gtids, _last_stored(config))
+    return move(config, info, meta, last_seq, gtids, resume_point)
 
 
 def find_move(
-    config: DestinationConfig, conn: Connection, info: ServerInfo, known: SourceIdentity, last_seq: int
+    config: DestinationConfig, conn: Connection, info: ServerInfo, captured: SourceIdentity, last_seq: int
 ) -> Resume | None:
     """Returns where capture would go on with this server; None if it is the one that is captured. Raises what
     :func:`begin_epoch` raises."""
-    if known.flavor != info.flavor or not needs_failover(info, known, last_seq) or _is_begun(info, known, last_seq):
+    if (
+        captured.flavor != info.flavor
+        or not needs_failover(info, captured, last_seq)
+        or _is_begun(info, captured, last_seq)
+    ):
         return None
-    gtids = _gtids(config, known, last_seq)
-    return find_resume(config.source, conn, known.flavor, gtids, _last_stored(config))
+    gtids = _gtids(config, captured, last_seq)
+    return find_resume(config.source, conn, captured.flavor, gtids, _last_stored(config))
 
 
 def prove_failover(
-    config: DestinationConfig, conn: Connection, info: ServerInfo, known: SourceIdentity, last_seq: int
+    config: DestinationConfig, conn: Connection, info: ServerInfo, captured: SourceIdentity, last_seq: int
 ) -> tuple[Proof, BinlogPosition]:
     """Makes the checks of :func:`begin_epoch` without changing anything, and returns the position from which capture
     would go on."""
-    gtids = _gtids(config, known, last_seq)
-    if _is_begun(info, known, last_seq):
-        require_all(conn, known.flavor, gtids, f"source {place_of(config.source)}")
-        assert known.began is not None
-        position = BinlogPosition(known.began.file, known.began.pos)
+    gtids = _gtids(config, captured, last_seq)
+    if _is_begun(info, captured, last_seq):
+        require_all(conn, captured.flavor, gtids, f"source {place_of(config.source)}")
+        assert captured.began is not None
+        position = BinlogPosition(captured.began.file, captured.began.pos)
     else:
-        position = find_resume(config.source, conn, known.flavor, gtids, _last_stored(config)).position
+        position = find_resume(config.source, conn, captured.flavor, gtids, _last_stored(config)).position
     proved = f"another server answers, which has all GTIDs of the store; its next transaction begins at {position}"
     return Proof((proved,)), position
 
@@ -124,72 +128,72 @@ def move(
     lost: GtidSet | None = None,
 ) -> SourceIdentity:
     """Begins a new epoch with the server. ``gtids`` are those of the store, without the ``lost`` ones."""
-    known = meta.source()
-    assert known is not None
-    epoch = max(known.epoch, split_seq(last_seq).epoch) + 1
+    former = meta.source()
+    assert former is not None
+    epoch = max(former.epoch, split_seq(last_seq).epoch) + 1
     make_seq(epoch, resume.position.file_number, 0)  # raises if there are too many
     began = EpochStart(
         file=resume.position.file,
         pos=resume.position.pos,
         after_seq=last_seq,
         time=datetime.now(UTC).replace(microsecond=0),
-        overlap=format_state(resume.overlap, known.flavor) or None,
+        overlap=format_state(resume.overlap, former.flavor) or None,
         overlap_file=None if resume.overlap_end is None else resume.overlap_end.file,
         overlap_pos=0 if resume.overlap_end is None else resume.overlap_end.pos,
-        lost=None if lost is None else format_state(lost, known.flavor),
+        lost=None if lost is None else format_state(lost, former.flavor),
     )
     identity = SourceIdentity(
         server_uuid=info.server_uuid,
         flavor=info.flavor,
         base_name=resume.base_name,
         epoch=epoch,
-        start_gtid=format_state(gtids, known.flavor),
+        start_gtid=format_state(gtids, former.flavor),
         address=place_of(config.source),
         began=began,
-        former=(*known.former, known.model_copy(update={"former": ()})),
+        former=(*former.former, former.model_copy(update={"former": ()})),
     )
     with meta.change() as state:
-        if state.source != known:
+        if state.source != former:
             raise IdentityError("the source of this destination was changed meanwhile", place=meta.place)
         state.source = identity
     log.warning(
         "capture moved to another server",
         server=place_of(config.source),
         server_uuid=info.server_uuid,
-        former=known.server_uuid,
+        former=former.server_uuid,
         after=format_seq(last_seq),
         position=str(resume.position),
         epoch=epoch,
-        overlap=show_state(resume.overlap, known.flavor) or None,
+        overlap=show_state(resume.overlap, former.flavor) or None,
     )
     return identity
 
 
-def store_gtids(config: DestinationConfig, known: SourceIdentity, last_seq: int) -> GtidSet:
+def store_gtids(config: DestinationConfig, captured: SourceIdentity, last_seq: int) -> GtidSet:
     """Returns the GTIDs of all transactions that the store has read. Raises IdentityError if they are not known."""
-    found = gtids_at_end(config.store.path, known.flavor, last_seq)
-    if found is None:
+    gtids = gtids_at_end(config.store.path, captured.flavor, last_seq)
+    if gtids is None:
         raise IdentityError(
-            f"another server answers than the one that the store was captured from ({known.server_uuid}), and capture "
-            "cannot go on there: the GTIDs of the store are not known, because the former server had none",
+            f"another server answers than the one that the store was captured from ({captured.server_uuid}), and "
+            "capture cannot go on there: the GTIDs of the store are not known, because the former server had none",
             place=f"source {place_of(config.source)}",
             remedy="Connect to the former server. If it does not exist any more, capture this one as a new destination "
             "with its own store, meta and target.",
         )
-    return found
+    return gtids
 
 
-def _gtids(config: DestinationConfig, known: SourceIdentity, last_seq: int) -> GtidSet:
-    if known.began is not None and last_seq == known.began.after_seq and known.start_gtid is not None:
-        return parse_state(known.start_gtid, known.flavor)
-    return store_gtids(config, known, last_seq)
+def _gtids(config: DestinationConfig, captured: SourceIdentity, last_seq: int) -> GtidSet:
+    if captured.began is not None and last_seq == captured.began.after_seq and captured.start_gtid is not None:
+        return parse_state(captured.start_gtid, captured.flavor)
+    return store_gtids(config, captured, last_seq)
 
 
-def _is_begun(info: ServerInfo, known: SourceIdentity, last_seq: int) -> bool:
+def _is_begun(info: ServerInfo, captured: SourceIdentity, last_seq: int) -> bool:
     """Whether the epoch was begun with this server after the store's end. If the store has lost its end since then,
     another epoch has to be begun."""
-    began = known.began
-    return info.server_uuid == known.server_uuid and began is not None and last_seq >= began.after_seq
+    began = captured.began
+    return info.server_uuid == captured.server_uuid and began is not None and last_seq >= began.after_seq
 
 
 def _last_stored(config: DestinationConfig) -> LastStored | None:

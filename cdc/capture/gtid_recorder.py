@@ -38,13 +38,13 @@ class GtidRecorder:
         if split_seq(seq).epoch < identity.epoch and identity.start_gtid is not None:
             if is_known:  # the server that is asked from now on has other positions: the next start asks it
                 return
-            found: GtidSet | None = parse_state(identity.start_gtid, self._flavor)
+            gtids: GtidSet | None = parse_state(identity.start_gtid, self._flavor)
         else:
-            found = gtids_before(config.source, conn, self._flavor, start.position)
-        if found is None:
+            gtids = gtids_before(config.source, conn, self._flavor, start.position)
+        if gtids is None:
             self._active = is_known
             return
-        write_checkpoint(self._store, self._flavor, GtidCheckpoint(seq, found), is_complete=True)
+        write_checkpoint(self._store, self._flavor, GtidCheckpoint(seq, gtids), is_complete=True)
 
     def tick(self) -> None:
         """Records what is visible, if some time has passed. Reads the index entries since then."""

@@ -242,10 +242,10 @@ class Capture:
         config = self._servers.current
         meta = open_meta(config)
         store.flush()  # the proof reads what is visible
-        known = meta.read()
+        state = meta.read()
         target = clock_and_position(control) if until_current else None
         start = find_start(config, control, meta, store.last_seq, self._servers.take_resume(store.last_seq))
-        _park_excluded(meta, known, config.tables)
+        _park_excluded(meta, state, config.tables)
         if until_current:
             if self._target is None or start.identity.epoch != self._epoch:
                 self._target = target  # positions of another server's binlog mean nothing in this one's
@@ -255,7 +255,7 @@ class Capture:
             self._purge = PurgeAlarm(config)
         self._epoch = start.identity.epoch
         if start.first:
-            record_beginning(store.path, _beginning(start, known))
+            record_beginning(store.path, _beginning(start, state))
         gtids = GtidRecorder(config, control, start, store.last_seq)
         if self._cleaner is None:
             self._cleaner = (
@@ -415,9 +415,9 @@ def _stored_until(folder: Path) -> int | None:
     return reader.last_seq() if reader.exists() else None
 
 
-def _beginning(start: Start, known: State) -> Beginning:
-    """``known`` is the meta as it was before this start."""
-    again = known.source is not None or any(s.position() for s in known.subscriptions.values())
+def _beginning(start: Start, state: State) -> Beginning:
+    """``state`` is the meta as it was before this start."""
+    again = state.source is not None or any(subscription.position() for subscription in state.subscriptions.values())
     return Beginning(
         seq=start.seq,
         file=start.position.file,
@@ -430,12 +430,13 @@ def _beginning(start: Start, known: State) -> Beginning:
 
 def _park_excluded(meta: Meta, state: State, tables: TablesConfig) -> None:
     """Parks the lake's tables that are not captured from now on. ``state`` is what the meta has."""
-    if not any(excluded_tables(reader, tables, reader.tables) for reader in state.subscriptions.values()):
+    subscriptions = state.subscriptions.values()
+    if not any(excluded_tables(subscription, tables, subscription.tables) for subscription in subscriptions):
         return
     now = datetime.now(UTC).replace(microsecond=0)
     with meta.change() as changed:
-        for reader in changed.subscriptions.values():
-            park_excluded(reader, excluded_tables(reader, tables, reader.tables), now)
+        for subscription in changed.subscriptions.values():
+            park_excluded(subscription, excluded_tables(subscription, tables, subscription.tables), now)
 
 
 def _close(connection: Source | None) -> None:

@@ -75,11 +75,11 @@ class MemoryRoom:
         reader = StoreReader(self._store)
         size_bytes = events = last_seq = 0
         for entries in reader.all_entries():
-            there = entries[entries["length"] > 0]
-            if len(there):
-                size_bytes += int(there["length"].sum()) + ENTRY_SIZE * len(there)
-                events += int(there["events"].sum())
-                last_seq = int(there["seq"][-1])
+            transactions = entries[entries["length"] > 0]
+            if len(transactions):
+                size_bytes += int(transactions["length"].sum()) + ENTRY_SIZE * len(transactions)
+                events += int(transactions["events"].sum())
+                last_seq = int(transactions["seq"][-1])
         if last_seq:
             log.count(size_bytes, events, last_seq)
 

@@ -59,10 +59,10 @@ def find_begin(state: State, conn: Source, *, in_memory: bool = False) -> int | 
     still has. A reader before it is refused when it reads. If the source has none of them, it is the oldest one, which
     is then refused with what the server has. Without readers it is where the destination's first store began. None:
     nothing was ever captured, or the store is ``in_memory`` and nobody reads it: it begins as configured."""
-    known = state.source
-    if known is None or (in_memory and not state.subscriptions):
+    source = state.source
+    if source is None or (in_memory and not state.subscriptions):
         return None
-    first = known.begins_seq or 0
+    first = source.begins_seq or 0
     readers = [subscription.position() or first for subscription in state.subscriptions.values()]
     kept = [
         p.keep_seq
@@ -73,7 +73,7 @@ def find_begin(state: State, conn: Source, *, in_memory: bool = False) -> int | 
     needed = sorted(seq for seq in (*readers, *kept) if seq) or ([first] if first else [])
     if not needed:
         return None
-    files = _Files({f.name: f.size_bytes for f in binlog_files(conn)}, known.epoch, known.base_name)
+    files = _Files({f.name: f.size_bytes for f in binlog_files(conn)}, source.epoch, source.base_name)
     return next((seq for seq in needed if files.has(seq)), needed[0])
 
 
@@ -135,14 +135,14 @@ def _set_aside(folder: Path, reason: str) -> None:
 def _remove_older(folder: Path) -> None:
     """Removes, in the background, stores that were moved away twice, those of earlier processes included."""
     name = re.compile(re.escape(f"{folder.name}{_REMOVED}") + "[0-9a-f]{8}")
-    older = [one for one in folder.parent.iterdir() if name.fullmatch(one.name)]
+    older = [aside for aside in folder.parent.iterdir() if name.fullmatch(aside.name)]
 
     def remove() -> None:
-        for one in older:
+        for aside in older:
             try:
-                shutil.rmtree(one)
+                shutil.rmtree(aside)
             except OSError as error:
-                _log.warning("store that was set aside cannot be removed", store=str(one), reason=str(error))
+                _log.warning("store that was set aside cannot be removed", store=str(aside), reason=str(error))
 
     if older:
         threading.Thread(target=remove, name="remove-older-stores", daemon=True).start()
@@ -150,9 +150,9 @@ def _remove_older(folder: Path) -> None:
 
 def _require_own(config: DestinationConfig, folder: Path) -> None:
     path = folder / OWNER_FILE
-    found = layout.read_document(path, "Remove it, if no other server uses the store.")
-    owner = found.get("address") if isinstance(found, dict) else None
-    if found is not None and owner != config.server.ha.address:
+    document = layout.read_document(path, "Remove it, if no other server uses the store.")
+    owner = document.get("address") if isinstance(document, dict) else None
+    if document is not None and owner != config.server.ha.address:
         raise ConfigError(
             f"this store belongs to the server {owner!r} of the cluster, and this one is "
             f"{config.server.ha.address!r}; servers cannot share a store",

@@ -64,11 +64,11 @@ class PartitionHistory:
         self.dropped = dict(stored.dropped_partitions)
         if until <= seq:
             return
-        for name, known in stored.partitions.items():
+        for name, partitions in stored.partitions.items():
             if self._tables.includes_name(name):
                 # After a failover, positions of the former server say nothing about this one's binlog.
-                is_former = split_seq(known.until).epoch < split_seq(seq).epoch and known.until > 0
-                self.known[name] = known.model_copy(update={"until": until}) if is_former else known
+                is_former = split_seq(partitions.until).epoch < split_seq(seq).epoch and partitions.until > 0
+                self.known[name] = partitions.model_copy(update={"until": until}) if is_former else partitions
 
     def follow(self, seq: int, changes: Iterable[Change]) -> bool:
         """Changes the definitions by the statement at ``seq``. Returns whether a file has to say so. Raises
@@ -82,8 +82,8 @@ class PartitionHistory:
 
     def into(self, schemas: Schemas) -> Schemas:
         """Returns the schemas together with the partitions."""
-        known = {name: self.known[name] for name in sorted(self.known) if name in schemas.tables}
-        return schemas.model_copy(update={"partitions": known, "dropped_partitions": dict(self.dropped)})
+        partitions = {name: self.known[name] for name in sorted(self.known) if name in schemas.tables}
+        return schemas.model_copy(update={"partitions": partitions, "dropped_partitions": dict(self.dropped)})
 
     def _follow(self, seq: int, change: Change) -> None:
         if isinstance(change, DropDatabase):
@@ -131,8 +131,8 @@ class PartitionHistory:
 
     def _right_before(self, seq: int, name: str) -> Partitions | None:
         """Returns a table's partitions right before the statement at ``seq``; None if they are not certain."""
-        known = self.known.get(name)
-        return None if known is None or known.until >= seq else read_partitions(known.clause)
+        partitions = self.known.get(name)
+        return None if partitions is None or partitions.until >= seq else read_partitions(partitions.clause)
 
     def _note_before(self, seq: int, name: str, change: MovePartition) -> None:
         """Keeps the partition whose rows leave a partitioned table, which stays as it is."""

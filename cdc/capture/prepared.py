@@ -51,9 +51,9 @@ class PreparedRecorder:
     def prepare(self, framer: Framer, event: bytes) -> None:
         """Puts the open transaction aside, which ``event`` (XA_PREPARE without checksum) ends. See
         :meth:`cdc.binlog.framer.Hooks.prepare`."""
-        one = prepared_transaction(framer, event, self._captured)
+        transaction = prepared_transaction(framer, event, self._captured)
         if not framer.st[k.TX_KEPT]:
-            self._prepared.note(one)
+            self._prepared.note(transaction)
             return
         start, taken = int(framer.st[k.TX_START]), int(framer.st[k.OUT_BASE])
 
@@ -63,26 +63,26 @@ class PreparedRecorder:
             yield framer.open_output()
             yield with_crc(event)
 
-        self._prepared.put_aside(one, self._header, pieces())
+        self._prepared.put_aside(transaction, self._header, pieces())
         if start < taken:
             self._log.drop_unfinished()
 
     def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes] | None:
         """Ends a prepared transaction. Returns its rows if it is committed and has any. Raises UnsupportedEventError if
         an unknown one is committed."""
-        found = self._prepared.find(xa.xid)
+        transaction = self._prepared.find(xa.xid)
         if xa.verb == "COMMIT":
-            is_whole = found is not None and found.captured == self._captured
+            is_whole = transaction is not None and transaction.captured == self._captured
             if not is_whole and xa.xid not in self._config.source.ignore_xa:
-                found = self._look_up(framer, xa.xid)
+                transaction = self._look_up(framer, xa.xid)
         if self._search is not None:
             self._search.note_end(xa.xid)
-        if found is None:
+        if transaction is None:
             return None
-        self._prepared.end(found, seq_at(framer))
-        if xa.verb != "COMMIT" or not found.size:
+        self._prepared.end(transaction, seq_at(framer))
+        if xa.verb != "COMMIT" or not transaction.size:
             return None
-        return read_rows(self._prepared.path(found), found.offset, found.size, found.xid)
+        return read_rows(self._prepared.path(transaction), transaction.offset, transaction.size, transaction.xid)
 
     def sync(self) -> None:
         """Makes what was put aside durable. Call this before anything that follows is appended to the log."""
@@ -97,10 +97,10 @@ class PreparedRecorder:
         UnsupportedEventError."""
         if self._search is None:
             self._search = PreparedSearch(self._config, self._control, self._filter, self._prepared)
-        found = self._search.find(xid, self._file, framer.source_pos, split_seq(seq_at(framer)).epoch)
-        if found is None:
+        transaction = self._search.find(xid, self._file, framer.source_pos, split_seq(seq_at(framer)).epoch)
+        if transaction is None:
             raise framer.with_end(refusals.unknown_xa(xid, self._search.files, framer.where))
-        if found.captured != self._captured:
+        if transaction.captured != self._captured:
             log.warning(
                 "other tables are captured than when this XA transaction was prepared, and the source has purged its "
                 "XA PREPARE: its rows of tables that were added since are not captured",
@@ -108,4 +108,4 @@ class PreparedRecorder:
                 place=framer.where,
                 remedy="Load the added tables anew with `cdc snapshot`.",
             )
-        return found
+        return transaction

@@ -68,7 +68,7 @@ class PreparedSearch:
         """
         if self._unread is None:
             number = split_file_name(file)[1]
-            names = [one.name for one in binlog_files(self._conn)]
+            names = [info.name for info in binlog_files(self._conn)]
             self.files = [name for name in names if split_file_name(name)[1] <= number]
             self._unread = list(self.files)
         while self._unread:
@@ -87,8 +87,8 @@ class PreparedSearch:
         return self._prepared.find(xid)
 
     def _is_whole(self, xid: str) -> bool:
-        found = self._prepared.find(xid)
-        return found is not None and found.captured == self._captured
+        transaction = self._prepared.find(xid)
+        return transaction is not None and transaction.captured == self._captured
 
     def _read(self, name: str, end: int | None, epoch: int) -> None:
         """Adds the transactions that were prepared in a file, before ``end``, and are pending now."""
@@ -98,16 +98,22 @@ class PreparedSearch:
                 scan = _FileScan(self._source, self._tables, self._captured, Path(folder), name, end, epoch)
                 stack.callback(scan.close)
                 scan.run()
-            for one in scan.found.pending:
-                known = self._prepared.find(one.xid)
-                if one.xid in self._ended or self._is_whole(one.xid) or (known is not None and known.seq > one.seq):
+            for transaction in scan.found.pending:
+                stored = self._prepared.find(transaction.xid)
+                if (
+                    transaction.xid in self._ended
+                    or self._is_whole(transaction.xid)
+                    or (stored is not None and stored.seq > transaction.seq)
+                ):
                     continue
-                if one.size:
-                    path = scan.found.path(one)
+                if transaction.size:
+                    path = scan.found.path(transaction)
                     with open_content(path) as file:
-                        self._prepared.put_aside(one, file.read(one.offset), iter(lambda: file.read(_CHUNK_BYTES), b""))
+                        self._prepared.put_aside(
+                            transaction, file.read(transaction.offset), iter(lambda: file.read(_CHUNK_BYTES), b"")
+                        )
                 else:
-                    self._prepared.note(one)
+                    self._prepared.note(transaction)
         self._ended |= scan.ended
 
 
@@ -223,9 +229,9 @@ class _FileScan:
             return
         if self._refused is not None and self._refused[0] == int(framer.st[k.FILE_POS]):
             raise self._refused[1]
-        one = prepared_transaction(framer, event, self._captured)
+        transaction = prepared_transaction(framer, event, self._captured)
         if not framer.st[k.TX_KEPT]:
-            self.found.note(one)
+            self.found.note(transaction)
             return
 
         def pieces() -> Iterator[bytes | memoryview]:
@@ -234,15 +240,15 @@ class _FileScan:
             yield framer.open_output()
             yield with_crc(event)
 
-        self.found.put_aside(one, self._header, pieces())
+        self.found.put_aside(transaction, self._header, pieces())
         self.found.close()
 
     def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
         if self._is_behind(framer):
             return None
-        found = self.found.find(xa.xid)
-        if found is not None:
-            self.found.drop(found)
+        transaction = self.found.find(xa.xid)
+        if transaction is not None:
+            self.found.drop(transaction)
         else:
             self.ended.add(xa.xid)
         return None

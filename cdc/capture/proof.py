@@ -104,9 +104,9 @@ def read_store_end(store: Path) -> StoreEnd | None:
         entries = index.verified(max(0, len(index.entries) - 1), len(index.entries))
         if last is None:
             last = _copy(entries, -1)
-        found = None if gtid_entry is not None else next(index.from_end("gtid_count"), None)
-        if found is not None:
-            gtid_entry = _copy(index.verified(found, found + 1), 0)
+        number = None if gtid_entry is not None else next(index.from_end("gtid_count"), None)
+        if number is not None:
+            gtid_entry = _copy(index.verified(number, number + 1), 0)
         if transaction is None:
             transaction = _newest_transaction(segment, index)
         searched += 1
@@ -136,8 +136,8 @@ def _newest_transaction(segment: Path, index: IndexFile) -> StoredTransaction | 
 
 
 def _copy(entries: Entries, at: int) -> np.void:
-    found: np.void = np.array(entries)[at]
-    return found
+    entry: np.void = np.array(entries)[at]
+    return entry
 
 
 class _StoreProof:
@@ -158,7 +158,7 @@ class _StoreProof:
         self._executed: str | None = None
 
     def prove(self) -> Proof:
-        proved = [found for found in (self._gtid(), self._transaction(), self._position()) if found is not None]
+        proved = [proof for proof in (self._gtid(), self._transaction(), self._position()) if proof is not None]
         if proved:
             return Proof(tuple(proved))
         return Proof(
@@ -205,15 +205,15 @@ class _StoreProof:
         """Checks the position where capture continues, and its file."""
         end = self._end
         at = self._place(end.last)
-        known = end.transaction is not None and int(end.transaction.entry["seq"]) == int(end.last["seq"])
-        if at.file not in self._files or at.pos > MAX_POSITION or known:
+        is_transaction = end.transaction is not None and int(end.transaction.entry["seq"]) == int(end.last["seq"])
+        if at.file not in self._files or at.pos > MAX_POSITION or is_transaction:
             return None
         created = self._created(end.last)
         try:
-            found = file_created(self._source, BinlogPosition(at.file, max(4, at.pos)))
+            created_there = file_created(self._source, BinlogPosition(at.file, max(4, at.pos)))
         except NoEventAtPositionError as error:
             self._refuse(end.last, error.message)
-        difference = _other_file(at.file, found, created)
+        difference = _other_file(at.file, created_there, created)
         if difference is not None:
             self._refuse(end.last, difference)
         same = "" if created is None else f"{at.file} was created in the same second, and "
@@ -267,19 +267,19 @@ def prove_acked(
     Raises IdentityError if the server has another history, SourceUnavailableError and SourceRefusedError if that
     cannot be determined.
     """
-    cursor = max((known.position() for known in state.subscriptions.values()), default=0)
+    cursor = max((subscription.position() for subscription in state.subscriptions.values()), default=0)
     if not cursor:
         return Proof()
     epoch = split_seq(cursor).epoch if state.source is None else state.source.epoch
     if split_seq(cursor).epoch == epoch:  # else the cursor is a position in the binlog of a former server
         _require_reached(source, cursor, base_name, sizes)
-    marks = [known.mark for known in state.subscriptions.values() if known.mark is not None]
+    marks = [subscription.mark for subscription in state.subscriptions.values() if subscription.mark is not None]
     mark = max(marks, key=lambda found: found.seq, default=None)
     if mark is None:
         return Proof(doubt=f"the server's identity is not proved: no ack has recorded a mark at the cursor {cursor}")
     file = _acked_file(source, mark, base_name, sizes) if split_seq(mark.seq).epoch == epoch else None
-    found = (_acked_gtid(source, conn, mark, flavor), file)
-    proved = [one for one in found if one is not None]
+    proofs = (_acked_gtid(source, conn, mark, flavor), file)
+    proved = [proof for proof in proofs if proof is not None]
     if proved:
         return Proof(tuple(proved))
     return Proof(
@@ -345,8 +345,8 @@ def _other_file(
     they are equal or one is unknown. ``which`` says which file ``known_s`` belongs to."""
     if known_s is None or server_s == known_s:
         return None
-    server, known = shown_time(server_s * 10**6), shown_time(known_s * 10**6)
-    return f"the server's {file} was created at {server}, and the one {which} at {known}"
+    server, captured = shown_time(server_s * 10**6), shown_time(known_s * 10**6)
+    return f"the server's {file} was created at {server}, and the one {which} at {captured}"
 
 
 def _shown_gtids(gtids: str) -> str:

@@ -140,9 +140,9 @@ class Reread:
             return self._compare_xa_commit()
         rows = np.concatenate(self._rows)
         row = rows[np.flatnonzero(rows[:, k.R_LENGTH])[0]] if rows[:, k.R_LENGTH].any() else rows[-1]
-        there = f"{self._position.file}:{split_seq(int(row[k.R_SEQ])).offset}"
+        position = f"{self._position.file}:{split_seq(int(row[k.R_SEQ])).offset}"
         gtid = row_gtid(row)
-        words = f"the server has another transaction there, which ends at {there}"
+        words = f"the server has another transaction there, which ends at {position}"
         words += f", GTID {gtid}" if gtid is not None else ""
         words += f", committed at {shown_time(int(row[k.R_TIME]))}" if int(row[k.R_TIME]) else ""
         if int(row[k.R_SEQ]) != int(self._entry["seq"]) or int(row[k.R_LENGTH]) != int(self._entry["length"]):
@@ -263,7 +263,7 @@ def _contents(data: bytes) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
 
 def _without_statement_end(data: bytes) -> bytes:
     """Returns the events of ``data``, with STMT_END_F and the checksum of row events set to zero."""
-    found, at = bytearray(), 0
+    cleared, at = bytearray(), 0
     while at + HEADER_SIZE <= len(data):
         length = int.from_bytes(data[at + 9 : at + 13], "little")
         if length < HEADER_SIZE or at + length > len(data):
@@ -276,9 +276,9 @@ def _without_statement_end(data: bytes) -> bytes:
                 part[-4:] = bytes(4)
         if part[4] in ROW_EVENTS and len(part) > HEADER_SIZE + 8:
             part[HEADER_SIZE + 6] &= ~ROWS_STMT_END & 0xFF
-        found += part
+        cleared += part
         at += length
-    return bytes(found)
+    return bytes(cleared)
 
 
 def shown_time(time_us: int) -> str:

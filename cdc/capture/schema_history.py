@@ -133,18 +133,18 @@ class SchemaHistory:
         """Writes or completes the definitions that hold after ``seq``, where capture begins to read. It is the
         source's ``position``. Raises UnsupportedDdlError if the binlog names no columns, and they cannot be known."""
         files = self._files()
-        known = [n for n in files if n <= seq]
-        stored = Schemas.load(self._folder / f"{known[-1]}.json") if known else None
+        earlier = [n for n in files if n <= seq]
+        stored = Schemas.load(self._folder / f"{earlier[-1]}.json") if earlier else None
         self._partitions.begin(seq, stored)
         if self._named and (stored is None or stored.named is not False):
-            self._save_as_they_are(seq, stored if known == files else None)
+            self._save_as_they_are(seq, stored if earlier == files else None)
             return
         fresh, until = self._read()
         completed = False
         if stored is not None:
             base = with_members(self._config, stored)
             # Nobody follows the statements on a table that is left out. Included again, it is a new one.
-            self._current = {name: one for name, one in base.tables.items() if self._config.includes_name(name)}
+            self._current = {name: schema for name, schema in base.tables.items() if self._config.includes_name(name)}
             completed = base != stored or base.comments != self._comments or base.named is not False
             completed = completed or base.engines != self._engines
             completed = completed or base.foreign_keys != self._foreign_keys or base.read_at is None
@@ -154,7 +154,7 @@ class SchemaHistory:
             # After a failover, positions of the former server say nothing about this one's binlog.
             until_here = {name: until if self._is_unread(end, seq) else end for name, end in base.unsure.items()}
             self._unsure = {
-                name: _Unsure(known[-1], end, self._rows_since(known[-1], name))
+                name: _Unsure(earlier[-1], end, self._rows_since(earlier[-1], name))
                 for name, end in until_here.items()
                 if end > seq and name in self._current
             }
@@ -165,8 +165,8 @@ class SchemaHistory:
                 self._unsure[name] = _Unsure(seq, until, rows=False)
         if self._unsure:
             self._named = False  # the store may have rows without names that a later statement casts doubt on
-            self._search(position, first=not known)
-        if new or not known or completed:
+            self._search(position, first=not earlier)
+        if new or not earlier or completed:
             self._save(seq)
 
     def _search(self, begin: BinlogPosition, *, first: bool) -> None:
@@ -179,14 +179,14 @@ class SchemaHistory:
             tables=len(self._unsure),
         )
         until = {name: self._unsure[name].until if name in self._unsure else None for name in self._current}
-        found = AlterSearch(self._destination, self._epoch, until).run(begin, self._read_at)
-        if found is not None:
+        conflict = AlterSearch(self._destination, self._epoch, until).run(begin, self._read_at)
+        if conflict is not None:
             raise UnsupportedDdlError(
-                f"the column names of its rows behind {found.rows_at} are unknown: the binlog names none, and a "
-                f"statement behind {found.at} changed the columns before they were read",
-                place=f"table {found.table}",
+                f"the column names of its rows behind {conflict.rows_at} are unknown: the binlog names none, and a "
+                f"statement behind {conflict.at} changed the columns before they were read",
+                place=f"table {conflict.table}",
                 remedy="Set source.start to snapshot, or to a position behind the statement, or exclude the table "
-                f"({exclusion(found.table)})."
+                f"({exclusion(conflict.table)})."
                 if first
                 else _REMEDY,
             )
@@ -231,7 +231,7 @@ class SchemaHistory:
         self._look = self._seen = None
         statements = np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL)
         seqs = rows[statements, k.R_SEQ].tolist()
-        self._statements = {seq: one.named for seq, one in zip(seqs, self._pending, strict=False)}
+        self._statements = {seq: statement.named for seq, statement in zip(seqs, self._pending, strict=False)}
         for at in statements:
             self._pass(rows[begin:at])
             self.ready = int(at)
@@ -244,7 +244,7 @@ class SchemaHistory:
                 later = list(self._pending)[: len(statements) - 1]
                 files = self._files()
                 before = Schemas.load(self._folder / f"{files[-1]}.json") if files and files[-1] <= seq else None
-                names = altered.names.union(*(one.names for one in later))
+                names = altered.names.union(*(statement.names for statement in later))
                 self._save_as_they_are(seq, before, names, altered.named)
                 is_saved = True
             self._statements.pop(seq, None)
@@ -255,8 +255,8 @@ class SchemaHistory:
     def are_generated(self, db: str, table: str, columns: Columns) -> bool:
         """Whether these columns of a captured table are generated ones. Reads its definition if the known one does not
         say so: a DDL statement may have come with the rows that are being read. Raises SourceUnavailableError."""
-        known = (self._latest if self._named else self._current).get(f"{db}.{table}")
-        if known is not None and known.are_generated(columns):
+        schema = (self._latest if self._named else self._current).get(f"{db}.{table}")
+        if schema is not None and schema.are_generated(columns):
             return True
         present = read_schema(self._control, self._config, db, table)
         return present is not None and present.are_generated(columns)
@@ -310,10 +310,10 @@ class SchemaHistory:
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         return tables, self._source_seq()
 
-    def _read_partitions(self, wanted: Sequence[str] | None) -> tuple[dict[str, str], int]:
-        partitions = read_partitions(self._control, self._config, wanted)
+    def _read_partitions(self, names: Sequence[str] | None) -> tuple[dict[str, str], int]:
+        partitions = read_partitions(self._control, self._config, names)
         # A source without partitions is not asked for a position that says when they were read.
-        return partitions, self._source_seq() if partitions or wanted is not None else NEVER
+        return partitions, self._source_seq() if partitions or names is not None else NEVER
 
     def _source_seq(self) -> int:
         self._read_at = position = current_position(self._control)
@@ -324,10 +324,10 @@ class SchemaHistory:
         return split_seq(until).epoch < split_seq(seq).epoch and until > (self._log.last_seq or 0)
 
     def _save(self, seq: int, named: frozenset[str] = frozenset()) -> None:
-        unsure = {name: found.until for name, found in sorted(self._unsure.items())}
+        unsure = {name: change.until for name, change in sorted(self._unsure.items())}
         tables = dict(sorted(self._current.items()))
-        known = [n for n in self._files() if n <= seq]
-        before = Schemas.load(self._folder / f"{known[-1]}.json") if known else None
+        earlier = [n for n in self._files() if n <= seq]
+        before = Schemas.load(self._folder / f"{earlier[-1]}.json") if earlier else None
         schemas = Schemas(
             tables=tables,
             unsure=unsure,
@@ -372,8 +372,8 @@ class SchemaHistory:
         statements from ``seq`` on, are unsure up to the source's position. ``named``: the tables that the statement at
         ``seq`` names."""
         if self._seen is None:
-            found = read_schemas(self._control, self._config).model_copy(update={"named": True})
-            self._seen = found, self._source_seq()
+            current = read_schemas(self._control, self._config).model_copy(update={"named": True})
+            self._seen = current, self._source_seq()
         schemas, until = self._seen
         schemas = schemas.model_copy(
             update={"foreign_keys": self._with_earlier_keys(schemas.foreign_keys, before, named, schemas.tables)}
@@ -404,16 +404,16 @@ class SchemaHistory:
         self._earlier_keys = set()
         if keys is None or before is None:
             return keys
-        found = dict(keys)
+        merged = dict(keys)
         for table, earlier in (before.foreign_keys or {}).items():
             if table not in tables or table in named:
                 continue
             names = {key.name for key in keys.get(table, ())}
             kept = tuple(key for key in earlier if key.name not in names and key.parent not in named)
             if kept:
-                found[table] = (*keys.get(table, ()), *kept)
+                merged[table] = (*keys.get(table, ()), *kept)
                 self._earlier_keys.update({table}, (key.parent for key in kept))
-        return dict(sorted(found.items()))
+        return dict(sorted(merged.items()))
 
     def _awaits_statement(self, named: frozenset[str]) -> bool:
         """Whether a statement that names these tables may be one that dropped a foreign key."""

@@ -37,8 +37,8 @@ class SourceServers:
     def take_resume(self, last_seq: int | None) -> Resume | None:
         """Returns the position at which capture goes on if :meth:`connect` has moved to another server, and the store
         still ends at ``last_seq``."""
-        found, self._resume = self._resume, None
-        return None if found is None or found[0] != last_seq else found[1]
+        resume, self._resume = self._resume, None
+        return None if resume is None or resume[0] != last_seq else resume[1]
 
     def connect(self, stop: threading.Event, last_seq: int | None) -> Source:
         """Returns a connection to a server that has passed the preflight.
@@ -57,24 +57,24 @@ class SourceServers:
             return folder
         if not self._config.source.standbys:
             return self._open(self._config)
-        known = open_meta(self._config).source()
-        config = self._config.at_server(None if known is None else known.address)
+        identity = open_meta(self._config).source()
+        config = self._config.at_server(None if identity is None else identity.address)
         until = time.monotonic() + self._config.source.standby_after_s
         while True:
             try:
                 return self._open(config)
             except SourceUnavailableError as error:
-                if known is None or last_seq is None or stop.is_set():
+                if identity is None or last_seq is None or stop.is_set():
                     raise
                 if time.monotonic() >= until:
                     gone = error
                     break
                 log.warning("the source does not answer", error=str(error))
                 stop.wait(_RETRY_S)
-        return self._connect_standby(known, last_seq, gone)
+        return self._connect_standby(identity, last_seq, gone)
 
-    def _connect_standby(self, known: SourceIdentity, last_seq: int, gone: SourceUnavailableError) -> Source:
-        former = self._config.at_server(known.address).source.address
+    def _connect_standby(self, identity: SourceIdentity, last_seq: int, gone: SourceUnavailableError) -> Source:
+        former = self._config.at_server(identity.address).source.address
         failures: list[CdcError] = []
         for source in self._config.source.servers():
             if source.address == former:
@@ -83,7 +83,7 @@ class SourceServers:
             conn = None
             try:
                 conn = self._open(self._config.at_server(source.address))
-                resume = find_move(self.current, conn, describe(conn), known, last_seq)
+                resume = find_move(self.current, conn, describe(conn), identity, last_seq)
                 self._resume = None if resume is None else (last_seq, resume)
                 return conn
             except CdcError as error:
@@ -91,7 +91,7 @@ class SourceServers:
                 log.warning("this server cannot be captured", server=source.address, error=str(error))
                 if conn is not None:
                     conn.close()
-        raise next((one for one in failures if one.retryable), failures[0] if failures else gone) from gone
+        raise next((failure for failure in failures if failure.retryable), failures[0] if failures else gone) from gone
 
     def _open(self, config: DestinationConfig) -> Connection:
         conn = connect(config.source)
@@ -114,7 +114,7 @@ def open_folder(config: DestinationConfig) -> BinlogFolder:
     from cdc.source.folder import BinlogFolder
 
     folder = BinlogFolder(config.source)
-    known, info = open_meta(config).source(), folder.describe()
-    ours = known is not None and (known.flavor, known.base_name) == (info.flavor, folder.base)
-    uuid = known.server_uuid if known is not None and ours else info.server_uuid
+    identity, info = open_meta(config).source(), folder.describe()
+    ours = identity is not None and (identity.flavor, identity.base_name) == (info.flavor, folder.base)
+    uuid = identity.server_uuid if identity is not None and ours else info.server_uuid
     return BinlogFolder(config.source.bound_to(uuid))

@@ -86,10 +86,10 @@ def find_start(
     still get transactions that it lacks) and LostTransactionsError.
     """
     info = describe(conn)
-    known = meta.source()
+    captured = meta.source()
     has_others = config.server.ha.enabled
     if has_others:
-        _require_same_server(info, known)
+        _require_same_server(info, captured)
     moved = None if last_seq is None else begin_epoch(config, conn, info, meta, last_seq, resume)
     if moved is not None and moved.began is not None:
         position = BinlogPosition(moved.began.file, moved.began.pos)
@@ -97,14 +97,14 @@ def find_start(
     begin = None
     if last_seq is None and (has_others or config.store.in_memory):
         begin = find_begin(meta.read(), conn, in_memory=config.store.in_memory)
-    candidate = _locate(config, conn, info, known, last_seq if begin is None else begin)
+    candidate = _locate(config, conn, info, captured, last_seq if begin is None else begin)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
         _require_available(candidate.position, candidate.sizes, conn, first=begin is None)
     # Of other positions than the present one, the GTID set is known only if the start was found by GTIDs.
     is_now = begin is None and config.source.start in ("now", "snapshot")
     start_gtid = clock_and_position(conn).gtid if is_now else candidate.gtid
     bound = candidate.identity(start_gtid)
-    if has_others and known is None:
+    if has_others and captured is None:
         bound = bound.model_copy(update={"begins_seq": candidate.seq})
     identity = meta.bind_source(bound)
     if last_seq is None:
@@ -122,14 +122,14 @@ def find_start(
     return Start(candidate.position, identity, last_seq is None, candidate.info.names_columns, start_gtid, overlap)
 
 
-def _require_same_server(info: ServerInfo, known: SourceIdentity | None) -> None:
+def _require_same_server(info: ServerInfo, identity: SourceIdentity | None) -> None:
     """Raises IdentityError if the source is another server than before: the stores of several servers (``server.ha``)
     would not agree on the transactions after which the new one takes its place."""
-    if known is None or info.server_uuid == known.server_uuid:
+    if identity is None or info.server_uuid == identity.server_uuid:
         return
     raise IdentityError(
         f"another source answers (server_uuid {info.server_uuid}) than the one that was captured "
-        f"({known.server_uuid}), and with server.ha capture does not move to another one",
+        f"({identity.server_uuid}), and with server.ha capture does not move to another one",
         remedy="Connect to the former one. If it is gone: stop all servers but the one whose store ends last, remove "
         "server.ha from its configuration, let `cdc capture` move, and let all readers ack up to the move. Then add "
         "server.ha again.",
@@ -139,18 +139,18 @@ def _require_same_server(info: ServerInfo, known: SourceIdentity | None) -> None
 def prove_start(config: DestinationConfig, conn: Source, meta: Meta, last_seq: int) -> tuple[Proof, BinlogPosition]:
     """Makes the checks of :func:`find_start` for a store that ends at ``last_seq``, without changing anything.
     Returns the position behind the store too. Raises what :func:`find_start` raises."""
-    known = meta.source()
+    identity = meta.source()
     info = describe(conn)
-    if known is not None and not isinstance(conn, BinlogFiles) and needs_failover(info, known, last_seq):
-        return prove_failover(config, conn, info, known, last_seq)
-    candidate = _locate(config, conn, info, known, last_seq)
-    if known is not None:
-        require_same_source(known, candidate.identity(None), meta.place)
+    if identity is not None and not isinstance(conn, BinlogFiles) and needs_failover(info, identity, last_seq):
+        return prove_failover(config, conn, info, identity, last_seq)
+    candidate = _locate(config, conn, info, identity, last_seq)
+    if identity is not None:
+        require_same_source(identity, candidate.identity(None), meta.place)
     return _prove_store(config, conn, candidate), candidate.position
 
 
 def _locate(
-    config: DestinationConfig, conn: Source, info: ServerInfo, known: SourceIdentity | None, last_seq: int | None
+    config: DestinationConfig, conn: Source, info: ServerInfo, identity: SourceIdentity | None, last_seq: int | None
 ) -> _Candidate:
     files = binlog_files(conn)
     base = split_file_name(files[-1].name)[0]
@@ -158,12 +158,14 @@ def _locate(
         located = _configured(config, conn, [f.name for f in files])
         position, gtid = located.position, located.gtid
         files = binlog_files(conn)  # again: the server may have written on, up to the end that was located
-        epoch = known.epoch if known else 0
+        epoch = identity.epoch if identity else 0
     else:
         gtid = None
         parts = split_seq(last_seq)
         epoch = parts.epoch
-        position = BinlogPosition(make_file_name(known.base_name if known else base, parts.file_number), parts.offset)
+        position = BinlogPosition(
+            make_file_name(identity.base_name if identity else base, parts.file_number), parts.offset
+        )
     return _Candidate(info, position, base, epoch, {f.name: f.size_bytes for f in files}, gtid)
 
 
@@ -190,8 +192,8 @@ def _configured(config: DestinationConfig, conn: Source, files: list[str]) -> Lo
 
 
 def _logged(start: StartGtid | StartTime, located: Located) -> Located:
-    wanted = start.gtid if isinstance(start, StartGtid) else start.time.isoformat()
-    log.info("found the position of source.start", start=wanted, position=str(located.position))
+    configured = start.gtid if isinstance(start, StartGtid) else start.time.isoformat()
+    log.info("found the position of source.start", start=configured, position=str(located.position))
     return located
 
 

@@ -68,11 +68,11 @@ class StatementFilter:
         Raises UnsupportedEventError if two tables share it, since either part may contain a dot.
         """
         name = f"{db}.{table}"
-        known = self._databases.setdefault(name, db)
-        if known != db:
-            other = name[len(known) + 1 :]
+        owner = self._databases.setdefault(name, db)
+        if owner != db:
+            other = name[len(owner) + 1 :]
             raise UnsupportedEventError(
-                f"`{db}`.`{table}` and `{known}`.`{other}` share the name {name}, which must identify one table",
+                f"`{db}`.`{table}` and `{owner}`.`{other}` share the name {name}, which must identify one table",
                 place=f"table {name}",
                 remedy="Nothing was skipped. Rename one of the two, and start a new destination after this event.",
             )
@@ -87,24 +87,24 @@ class StatementFilter:
 
         ``where`` is the event's position for errors. Raises UnsupportedEventError.
         """
-        found = classify(query.sql, query.db, query.sql_mode, ignores_case=self._tables.ignores_case)
-        if found.kind == "transaction":
-            if found.verb.startswith("XA"):
+        statement = classify(query.sql, query.db, query.sql_mode, ignores_case=self._tables.ignores_case)
+        if statement.kind == "transaction":
+            if statement.verb.startswith("XA"):
                 raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")
-            return transaction_decision(found), found.verb == "ROLLBACK"
-        if self.targets is not None and found.kind in ("ddl", "other"):
+            return transaction_decision(statement), statement.verb == "ROLLBACK"
+        if self.targets is not None and statement.kind in ("ddl", "other"):
             self.targets.forget()
-        if self._is_on_temporary_tables(found, query) or self._is_on_sequences(found):
+        if self._is_on_temporary_tables(statement, query) or self._is_on_sequences(statement):
             return Decision(False), False
-        if found.kind == "ddl" and not self._deletes_rows(found):
-            self._require_no_merge_table(found, query, where)
-            return self._ddl(found), False
-        if found.kind == "other" and not found.any_table:
+        if statement.kind == "ddl" and not self._deletes_rows(statement):
+            self._require_no_merge_table(statement, query, where)
+            return self._ddl(statement), False
+        if statement.kind == "other" and not statement.any_table:
             return Decision(False), False
         temporary = self._temporary.get(query.thread_id, ())
         named = [
             self._name(db, table)
-            for db, table in found.tables
+            for db, table in statement.tables
             if self._tables.includes(db, table) and (db, table) not in temporary
         ]
         if named:
@@ -114,9 +114,9 @@ class StatementFilter:
                 where,
                 _ROW_FORMAT,
             )
-        if found.any_table:
+        if statement.any_table:
             raise _stop("the tables that the statement changes cannot be determined", query, where, _ROW_FORMAT)
-        self._require_harmless([table for table in found.tables if table not in temporary], query, where)
+        self._require_harmless([table for table in statement.tables if table not in temporary], query, where)
         return Decision(False), False
 
     def _require_no_merge_table(self, statement: Statement, query: QueryEvent, where: str) -> None:
@@ -159,21 +159,23 @@ class StatementFilter:
 
     def _is_on_sequences(self, statement: Statement) -> bool:
         """Whether a statement is about sequences only. Notes what it does to them."""
-        known = self.sequences
+        sequences = self.sequences
         if statement.verb == "CREATE SEQUENCE":
-            known.update(statement.objects)
+            sequences.update(statement.objects)
         elif statement.verb == "DROP SEQUENCE":
-            known.difference_update(statement.objects)
-        if not known or statement.kind != "ddl":
+            sequences.difference_update(statement.objects)
+        if not sequences or statement.kind != "ddl":
             return False
         renames = [change for change in statement.changes if isinstance(change, RenameTable)]
-        moved = {change.to: change.table for change in renames if change.table in known}
-        is_on_sequences = all(name in known or name in moved for name in statement.tables) and bool(statement.tables)
+        moved = {change.to: change.table for change in renames if change.table in sequences}
+        is_on_sequences = all(name in sequences or name in moved for name in statement.tables) and bool(
+            statement.tables
+        )
         if statement.verb in ("CREATE TABLE", "DROP TABLE"):
-            known.difference_update(statement.tables)
+            sequences.difference_update(statement.tables)
             return is_on_sequences and statement.verb == "DROP TABLE"
-        known.difference_update(moved.values())
-        known.update(moved)
+        sequences.difference_update(moved.values())
+        sequences.update(moved)
         return is_on_sequences
 
     def _deletes_rows(self, statement: Statement) -> bool:
@@ -183,10 +185,10 @@ class StatementFilter:
             for table in statement.tables
         )
 
-    def _ddl(self, found: Statement) -> Decision:
-        names = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
-        for database in found.databases:
-            if found.verb.startswith("DROP"):
+    def _ddl(self, statement: Statement) -> Decision:
+        names = [self._name(db, table) for db, table in statement.tables if self._tables.includes(db, table)]
+        for database in statement.databases:
+            if statement.verb.startswith("DROP"):
                 names += [
                     name
                     for name in self._numbers.names
@@ -197,10 +199,10 @@ class StatementFilter:
             mask |= 1 << (self._numbers.number(name) & 63)
         # A table without a listed change may have changed, such as the new name of a RENAME.
         same = (NoEffect, SetDefault, DropPartitions, MovePartition)
-        harmless = {table_of(change) for change in found.changes if isinstance(change, same)}
-        harmless -= {table_of(change) for change in found.changes if not isinstance(change, same)}
+        harmless = {table_of(change) for change in statement.changes if isinstance(change, same)}
+        harmless -= {table_of(change) for change in statement.changes if not isinstance(change, same)}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
-        altered = frozenset() if found.verb.startswith(("TRUNCATE", "DELETE")) else frozenset(names) - kept
+        altered = frozenset() if statement.verb.startswith(("TRUNCATE", "DELETE")) else frozenset(names) - kept
         return Decision(bool(names), ddl=True, table_mask=mask, altered=altered, named=frozenset(names))
 
     def _is_on_temporary_tables(self, statement: Statement, query: QueryEvent) -> bool:
@@ -210,23 +212,23 @@ class StatementFilter:
         All servers mark ALTER TABLE, TRUNCATE, CREATE INDEX and DROP INDEX of a temporary table as thread-specific; on
         another table only CONNECTION_ID() does that. MariaDB's RENAME TABLE has no mark.
         """
-        known = self._temporary.setdefault(query.thread_id, set())
+        temporary = self._temporary.setdefault(query.thread_id, set())
         if statement.verb == "CREATE TEMPORARY TABLE":
-            known.update(statement.objects)
+            temporary.update(statement.objects)
         elif statement.verb == "DROP TEMPORARY TABLE":
-            known.difference_update(statement.objects)
-        if not known:
+            temporary.difference_update(statement.objects)
+        if not temporary:
             del self._temporary[query.thread_id]
         is_temporary = query.thread_specific and statement.verb in _ON_ONE_TABLE
-        if is_temporary and not known.issuperset(statement.tables):
+        if is_temporary and not temporary.issuperset(statement.tables):
             is_temporary = not any(token.is_word("CONNECTION_ID") for token in tokenize(query.sql, query.sql_mode))
         if statement.verb == "RENAME TABLE":
-            is_temporary = bool(known) and set(statement.tables[::2]) <= known
+            is_temporary = bool(temporary) and set(statement.tables[::2]) <= temporary
         if is_temporary:
             for change in statement.changes:
-                if isinstance(change, RenameTable) and change.table in known:
-                    known.discard(change.table)
-                    known.add(change.to)
+                if isinstance(change, RenameTable) and change.table in temporary:
+                    temporary.discard(change.table)
+                    temporary.add(change.to)
         return is_temporary
 
 

@@ -67,9 +67,11 @@ class TrackedSchemas:
         know are taken from ``source.schemas``. Raises ConfigError, DamagedError, StorageError."""
         stored = self._stored(seq)
         self._partitions.begin(seq, stored)
-        known = {} if stored is None else stored.tables
+        stored_tables = {} if stored is None else stored.tables
         # Nobody follows the statements on a table that is left out. Included again, it is an unknown one.
-        self._current = {name: table for name, table in known.items() if self._config.tables.includes_name(name)}
+        self._current = {
+            name: table for name, table in stored_tables.items() if self._config.tables.includes_name(name)
+        }
         for name, table in given_schemas(self._config).tables.items():
             self._current.setdefault(name, table)
         if stored is None or stored.tables != self._current:
@@ -140,21 +142,21 @@ class TrackedSchemas:
 
     def are_generated(self, db: str, table: str, columns: Columns) -> bool:
         """Whether these columns of a captured table are generated ones, as its definition says."""
-        known = self._current.get(f"{db}.{table}")
-        return known is not None and known.are_generated(columns)
+        schema = self._current.get(f"{db}.{table}")
+        return schema is not None and schema.are_generated(columns)
 
     # --- files
 
     def _stored(self, seq: int) -> Schemas | None:
-        known = sorted(n for n in (int(p.stem) for p in self._folder.glob("*.json") if p.stem.isdigit()) if n <= seq)
-        return Schemas.load(self._folder / f"{known[-1]}.json") if known else None
+        earlier = sorted(n for n in (int(p.stem) for p in self._folder.glob("*.json") if p.stem.isdigit()) if n <= seq)
+        return Schemas.load(self._folder / f"{earlier[-1]}.json") if earlier else None
 
     def _save(self, seq: int, tables: dict[str, TableSchema]) -> None:
         stored = self._stored(seq)
         comments = None if stored is None else stored.comments
-        found = self._partitions.into(Schemas(tables=dict(sorted(tables.items())), comments=comments))
-        if stored is None or found != stored:
-            found.save(self._folder / f"{seq}.json")
+        schemas = self._partitions.into(Schemas(tables=dict(sorted(tables.items())), comments=comments))
+        if stored is None or schemas != stored:
+            schemas.save(self._folder / f"{seq}.json")
 
 
 def given_schemas(config: DestinationConfig) -> Schemas:
@@ -171,41 +173,41 @@ def given_schemas(config: DestinationConfig) -> Schemas:
 def followed(tables: dict[str, TableSchema], changes: Sequence[Change]) -> dict[str, TableSchema]:
     """Returns the definitions after the changes of one statement. A table whose definition is not certain any more is
     missing."""
-    found = dict(tables)
+    tables_after = dict(tables)
     waiting: dict[str, list[Change]] = {}
 
     def settle() -> None:
         for name, clauses in waiting.items():
             try:
-                table = apply_changes(found.pop(name, None), clauses)
+                table = apply_changes(tables_after.pop(name, None), clauses)
             except UnsupportedDdlError:
                 continue
             if table is not None:
-                found[name] = table
+                tables_after[name] = table
         waiting.clear()
 
     for change in changes:
         if isinstance(change, NoEffect):
             continue
         if isinstance(change, DropDatabase):
-            for name in [name for name in found if name.partition(".")[0] == change.db]:
-                del found[name]
+            for name in [name for name in tables_after if name.partition(".")[0] == change.db]:
+                del tables_after[name]
         elif isinstance(change, RenameTable):
             settle()
-            moved = found.pop(".".join(change.table), None)
-            found.pop(".".join(change.to), None)
+            moved = tables_after.pop(".".join(change.table), None)
+            tables_after.pop(".".join(change.to), None)
             if moved is not None:
-                found[".".join(change.to)] = moved
+                tables_after[".".join(change.to)] = moved
         elif change.table is None:  # it may change any table
             return {}
         elif isinstance(change, CreateTable) and change.schema is None and change.like is not None:
-            like = found.get(".".join(change.like))
+            like = tables_after.get(".".join(change.like))
             if like is not None:
-                found.setdefault(".".join(change.table), like)
+                tables_after.setdefault(".".join(change.table), like)
         else:
             waiting.setdefault(".".join(change.table), []).append(change)
     settle()
-    return found
+    return tables_after
 
 
 def _is_complete(schema: TableSchema) -> bool:

@@ -69,11 +69,11 @@ class WatermarkTracker:
         next probe replaces this one."""
         try:
             lag_s = self._lag_s(control)
-            found = clock_and_position(control)
-            self.clock = SourceClock(found.time_us, time.monotonic())
+            probed = clock_and_position(control)
+            self.clock = SourceClock(probed.time_us, time.monotonic())
             if isinf(lag_s):
                 return
-            self._ahead.append(replace(found, time_us=found.time_us - int(lag_s * 1e6)))
+            self._ahead.append(replace(probed, time_us=probed.time_us - int(lag_s * 1e6)))
         except CdcError as error:
             log.debug("the source's clock could not be read", error=str(error))
             return

@@ -382,8 +382,8 @@ def _moments(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats) -
 
 
 def _validity(size: Ints) -> pa.Buffer | None:
-    there = size >= 0
-    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    is_present = size >= 0
+    return None if is_present.all() else pa.py_buffer(np.packbits(is_present, bitorder="little"))
 
 
 def _bytes_array(kind: pa.DataType, cells: Cells) -> pa.Array:

@@ -93,7 +93,7 @@ class Folder:
         try:
             with fetch_errors(self.uri):
                 fs.invalidate_cache(path)
-                return sorted(str(one).rstrip("/").rpartition("/")[2] for one in fs.ls(path, detail=False))
+                return sorted(str(listed).rstrip("/").rpartition("/")[2] for listed in fs.ls(path, detail=False))
         except DamagedError:  # no such folder
             return []
 
@@ -254,7 +254,7 @@ class SnapshotFiles:
         """Returns the snapshots of a table, oldest first. What a killed process left without a description is skipped.
         Raises DamagedError, VersionError, StorageError."""
         above = table_folder(config, db, name)
-        folders = [above.below(one) for one in above.names()]
+        folders = [above.below(ident) for ident in above.names()]
         return [cls.open(folder) for folder in folders if INFO in folder.names()]
 
     def records(self, segment: int | None = None) -> list[ChunkRecord]:
@@ -271,8 +271,8 @@ class SnapshotFiles:
         records.sort(key=lambda record: (record.segment, record.number))
         return [
             record
-            for number, one in enumerate(self.info.segments)
-            for record in _chain([record for record in records if record.segment == number], one.after)
+            for number, segment in enumerate(self.info.segments)
+            for record in _chain([record for record in records if record.segment == number], segment.after)
         ]
 
     def is_complete(self) -> bool:
@@ -393,13 +393,13 @@ class ChunkWriter:
 
 
 def _chain(records: list[ChunkRecord], after: Key | None) -> list[ChunkRecord]:
-    found: list[ChunkRecord] = []
+    chain: list[ChunkRecord] = []
     for record in records:
-        if record.number != len(found) + 1 or record.after != after:
+        if record.number != len(chain) + 1 or record.after != after:
             break
-        found.append(record)
+        chain.append(record)
         after = record.upto
-    return found
+    return chain
 
 
 def digest_of(path: Path) -> tuple[int, str]:
@@ -411,25 +411,25 @@ def digest_of(path: Path) -> tuple[int, str]:
 
 def unfinished(config: DestinationConfig) -> list[SnapshotFiles]:
     """Returns the snapshots of all tables that are not loaded yet, by table."""
-    return [one for one in all_snapshots(config) if one.loaded() is None]
+    return [snapshot for snapshot in all_snapshots(config) if snapshot.loaded() is None]
 
 
 def all_snapshots(config: DestinationConfig) -> list[SnapshotFiles]:
     """Returns the snapshots of all tables, by table."""
     above = snapshots_folder(config)
-    tables = [db.below(name) for one in above.names() for db in (above.below(one),) for name in db.names()]
+    tables = [db.below(name) for db_name in above.names() for db in (above.below(db_name),) for name in db.names()]
     snapshots = [
         SnapshotFiles.open(folder)
         for table in tables
-        for folder in (table.below(one) for one in table.names())
+        for folder in (table.below(ident) for ident in table.names())
         if INFO in folder.names()
     ]
-    return sorted(snapshots, key=lambda one: one.info.table)
+    return sorted(snapshots, key=lambda snapshot: snapshot.info.table)
 
 
 def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:
     """Returns the newest of some snapshots of a table."""
-    return max(snapshots, key=lambda one: one.id, default=None)
+    return max(snapshots, key=lambda snapshot: snapshot.id, default=None)
 
 
 def _parse(model: type[_Model], data: bytes, place: str) -> _Model:

@@ -154,10 +154,10 @@ def locate_rows(buf: Bytes, end: int, row: int, widths: Longs, at: Longs, size: 
             state[STATE_NEEDED] = _HEADER_BYTES + length
             break
         if binary:
-            found = locate_binary_values(buf, begin, stop, widths, at, size, row)
+            row_end = locate_binary_values(buf, begin, stop, widths, at, size, row)
         else:
-            found = locate_values(buf, begin, stop, at, size, row)
-        if found != stop:
+            row_end = locate_values(buf, begin, stop, at, size, row)
+        if row_end != stop:
             status = BAD
             break
         row += 1

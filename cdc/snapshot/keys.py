@@ -113,12 +113,12 @@ def paging_key(conn: Connection, table: tuple[str, str], schema: TableSchema, ke
     indexes: dict[str, list[tuple[str, bool]]] = {}
     for row in query(conn, _UNIQUE, table):
         indexes.setdefault(str(row["name"]), []).append((str(row["col"]), row["part"] is None))
-    known = {column.name.lower(): column for column in schema.columns}
-    wanted = {key.lower() for key in keys}
+    by_name = {column.name.lower(): column for column in schema.columns}
+    key_names = {key.lower() for key in keys}
     for name, parts in sorted(indexes.items(), key=lambda item: item[0] != "PRIMARY"):
-        columns = [known.get(column.lower()) for column, whole in parts if whole]
-        found = [column for column in columns if column is not None and can_page(column)]
-        is_wanted = name == "PRIMARY" or {column.name.lower() for column in found} == wanted
-        if is_wanted and len(found) == len(parts):
-            return PagingKey(name, tuple(found))
+        columns = [by_name.get(column.lower()) for column, whole in parts if whole]
+        key_columns = [column for column in columns if column is not None and can_page(column)]
+        is_wanted = name == "PRIMARY" or {column.name.lower() for column in key_columns} == key_names
+        if is_wanted and len(key_columns) == len(parts):
+            return PagingKey(name, tuple(key_columns))
     return None

@@ -77,8 +77,8 @@ class LowMark:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> LowMark:
-        return cls(**{**found, "pending": tuple(found["pending"])})
+    def from_json(cls, fields: dict[str, Any]) -> LowMark:
+        return cls(**{**fields, "pending": tuple(fields["pending"])})
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def begin(conn: Connection, method: Method) -> Marks:
     if method == "exact":
         query(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         rows = query(conn, "SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")
-        found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
-        position = BinlogPosition(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
+        status = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+        position = BinlogPosition(status["binlog_snapshot_file"], int(status["binlog_snapshot_position"]))
         if not position.file:
             query(conn, "ROLLBACK")
             current_position(conn)  # raises if the server writes no binlog
@@ -136,7 +136,7 @@ def owned_gtids(conn: Connection) -> set[str]:
 
 def parse_owned(text: str) -> set[str]:
     """Parses ``@@gtid_owned``: ``UUID:7#15:8#16, UUID2:tag:9#17``."""
-    found: set[str] = set()
+    gtids: set[str] = set()
     source = ""
     for part in "".join(text.split()).split(","):
         tag = ""
@@ -144,10 +144,10 @@ def parse_owned(text: str) -> set[str]:
             if re.fullmatch(r"[0-9a-fA-F-]{36}", step):
                 source, tag = step.lower(), ""
             elif "#" in step:
-                found.add(f"{source}:{tag}{step.partition('#')[0]}")
+                gtids.add(f"{source}:{tag}{step.partition('#')[0]}")
             elif step:
                 tag = f"{step}:"
-    return found
+    return gtids
 
 
 def _quiet(conn: Connection) -> LowMark:
@@ -217,14 +217,14 @@ def low_seq(reader: Store, epoch: int, lows: Sequence[LowMark], *, is_complete: 
             place=reader.place,
             remedy="Let `cdc capture` run, and try again.",
         )
-    found = min([first, *_uncertain(reader, epoch, lows)])
-    if found < max(begins.seq, reader.removed_seq()):
+    seq = min([first, *_uncertain(reader, epoch, lows)])
+    if seq < max(begins.seq, reader.removed_seq()):
         raise IdentityError(
             "the store begins behind the snapshot's first position, so changes between the two are missing",
             place=reader.place,
             remedy="Take a new snapshot of the table.",
         )
-    return found
+    return seq
 
 
 def _uncertain(reader: Store, epoch: int, lows: Sequence[LowMark]) -> Iterator[int]:
@@ -274,8 +274,8 @@ def _has_gtid(entries: Entries, gtid: str) -> npt.NDArray[np.bool_]:
     is_source = entries["gtid_source"] == np.void(uuid.UUID(source).bytes)
     is_tag = entries["gtid_tag"] == (tag[0].encode() if tag else b"")
     last, count = entries["gtid_number"].astype(np.int64), entries["gtid_count"].astype(np.int64)
-    found: npt.NDArray[np.bool_] = is_source & is_tag & (int(number) <= last) & (int(number) > last - count)
-    return found
+    matches: npt.NDArray[np.bool_] = is_source & is_tag & (int(number) <= last) & (int(number) > last - count)
+    return matches
 
 
 def _unsure(why: str) -> RetryableError:

@@ -51,7 +51,7 @@ class ProgressReporter:
         self._snapshots = list(snapshots)
         self._callback = callback
         self._began = time.monotonic()
-        self._before = {one.folder.uri: sum(r.rows for r in one.records()) for one in snapshots}
+        self._before = {snapshot.folder.uri: sum(r.rows for r in snapshot.records()) for snapshot in snapshots}
         self._running = dict.fromkeys(self._before, 0)
         self._lock = threading.Lock()
         self._end = threading.Event()
@@ -80,31 +80,31 @@ class ProgressReporter:
             self._report()
 
     def _report(self) -> None:
-        for one in self._snapshots:
+        for snapshot in self._snapshots:
             try:
-                found = self._measure(one)
-                one.write_progress(found.to_json())
+                progress = self._measure(snapshot)
+                snapshot.write_progress(progress.to_json())
             except CdcError as error:  # reading goes on without it, and fails by itself if the disk is broken
                 log.warning("the progress of a snapshot could not be written", reason=str(error))
                 continue
             if self._callback is not None:
-                self._callback(found)
+                self._callback(progress)
 
-    def _measure(self, one: SnapshotFiles) -> Progress:
-        records = one.records()
+    def _measure(self, snapshot: SnapshotFiles) -> Progress:
+        records = snapshot.records()
         done = sum(record.rows for record in records)
         with self._lock:
-            rows = max(done, self._before[one.folder.uri] + self._running[one.folder.uri])
+            rows = max(done, self._before[snapshot.folder.uri] + self._running[snapshot.folder.uri])
         elapsed = max(time.monotonic() - self._began, 0.001)
-        rate = (rows - self._before[one.folder.uri]) / elapsed
-        complete = len({record.segment for record in records if record.last}) == len(one.info.segments)
-        left = max(one.info.estimated_rows - rows, 0)
+        rate = (rows - self._before[snapshot.folder.uri]) / elapsed
+        complete = len({record.segment for record in records if record.last}) == len(snapshot.info.segments)
+        left = max(snapshot.info.estimated_rows - rows, 0)
         return Progress(
-            table=one.info.table,
+            table=snapshot.info.table,
             rows=rows,
             bytes=sum(record.bytes for record in records),
             chunks=len(records),
-            estimated_rows=one.info.estimated_rows,
+            estimated_rows=snapshot.info.estimated_rows,
             rows_per_s=round(rate, 1),
             left_s=0.0 if complete else round(left / rate, 1) if rate > 0 else None,
             complete=complete,
@@ -115,8 +115,8 @@ class ProgressReporter:
 def last_progress(snapshots: Sequence[SnapshotFiles]) -> Progress | None:
     """Returns the progress that the process wrote that reads (or has read) the newest of a table's snapshots; None if
     there is none. Any process may ask."""
-    one = newest(snapshots)
-    content = None if one is None else one.read_progress()
+    snapshot = newest(snapshots)
+    content = None if snapshot is None else snapshot.read_progress()
     try:
         return None if content is None else Progress(**content)
     except TypeError:  # of another version

@@ -68,8 +68,8 @@ class SnapshotInfo(_Part):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = write(self)
-        return {key: value for key, value in found.items() if key != "columns" or value is not None}
+        fields: dict[str, Any] = write(self)
+        return {key: value for key, value in fields.items() if key != "columns" or value is not None}
 
     @property
     def table(self) -> str:

@@ -189,9 +189,9 @@ class ResultSet:
         text = packet[3:]
         text = text[6:] if text[:1] == b"#" else text
         error = pymysql.err.OperationalError(code, text.decode("utf-8", "replace"))
-        found = explain(error, self._place, "")
-        found.__cause__ = error
-        return found
+        refusal = explain(error, self._place, "")
+        refusal.__cause__ = error
+        return refusal
 
     # --- rows
 

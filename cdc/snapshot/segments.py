@@ -60,7 +60,9 @@ class Borders:
         ranges = [_Range(first, last, self._rows(first, last))]
         while len(ranges) < count and self._probes < _MOST_PROBES:
             largest = max(
-                (byte_range for byte_range in ranges if not byte_range.is_final), key=lambda one: one.rows, default=None
+                (candidate for candidate in ranges if not candidate.is_final),
+                key=lambda key_range: key_range.rows,
+                default=None,
             )
             if largest is None or largest.rows < 2:
                 break
@@ -74,7 +76,7 @@ class Borders:
                 _Range(border, largest.upto, self._rows(border, largest.upto)),
             ]
         ranges = _joined(ranges, count)
-        ends: list[Key | None] = [None, *(one.upto for one in ranges[:-1]), None]
+        ends: list[Key | None] = [None, *(key_range.upto for key_range in ranges[:-1]), None]
         return tuple(Segment(after=a, upto=b) for a, b in pairwise(ends))
 
     def _edge(self, direction: str) -> Key | None:
@@ -84,11 +86,11 @@ class Borders:
     def _key(self, rest: str) -> Key | None:
         names = ", ".join(map(quoted, self._paging.names))
         text = f"SELECT {names} FROM {self._table} {rest}"  # noqa: S608 - quoted names and literals
-        found = [
+        rows = [
             tuple((block.value(column, 0) or b"").hex() for column in range(len(self._paging.names)))
             for block in ResultSet(self._conn, text)
         ]
-        return found[0] if found else None
+        return rows[0] if rows else None
 
     def _rows(self, after: Key, upto: Key) -> int:
         self._probes += 1
@@ -96,42 +98,42 @@ class Borders:
         text = f"{self._explain} SELECT 1 FROM {self._counted}{condition}"  # noqa: S608 - quoted names and literals
         return int(query(self._conn, text)[0].get("rows") or 0)
 
-    def _between(self, one: _Range) -> Key | None:
+    def _between(self, key_range: _Range) -> Key | None:
         """Returns a key that exists and splits the range, or None."""
-        at = next((i for i, (a, b) in enumerate(zip(one.after, one.upto, strict=True)) if a != b), None)
+        at = next((i for i, (a, b) in enumerate(zip(key_range.after, key_range.upto, strict=True)) if a != b), None)
         if at is None:
             return None
         column = self._paging.columns[at]
-        low, high = value_of(column, one.after[at]), value_of(column, one.upto[at])
+        low, high = value_of(column, key_range.after[at]), value_of(column, key_range.upto[at])
         for _ in range(_MOST_STEPS):
             guess = middle(low, high)
             if guess is None or guess in (low, high):
-                return self._inside(one, at)
-            border = self._inner(one, at, one.after, f"{quoted(column.name)} >= {text_of(column, guess)}")
+                return self._inside(key_range, at)
+            border = self._inner(key_range, at, key_range.after, f"{quoted(column.name)} >= {text_of(column, guess)}")
             if border is not None:
                 return border
             high = guess  # no key lies between the guess and the range's end
         return None
 
-    def _inside(self, one: _Range, at: int) -> Key | None:
+    def _inside(self, key_range: _Range, at: int) -> Key | None:
         """Returns a border in a range that no value of column ``at`` splits: by the columns behind it."""
         if at + 1 == len(self._paging.columns):
             return None
-        end = self._inner(one, at + 1, one.after, "TRUE", " DESC")
+        end = self._inner(key_range, at + 1, key_range.after, "TRUE", " DESC")
         if end is not None:
-            return self._between(_Range(one.after, end, 0)) or end
-        begin = self._inner(one, at + 1, one.upto, "TRUE")
-        return None if begin is None else self._between(_Range(begin, one.upto, 0)) or begin
+            return self._between(_Range(key_range.after, end, 0)) or end
+        begin = self._inner(key_range, at + 1, key_range.upto, "TRUE")
+        return None if begin is None else self._between(_Range(begin, key_range.upto, 0)) or begin
 
-    def _inner(self, one: _Range, count: int, like: Key, condition: str, direction: str = "") -> Key | None:
+    def _inner(self, key_range: _Range, count: int, like: Key, condition: str, direction: str = "") -> Key | None:
         """Returns the first (or last) key of a range that has the first ``count`` values of ``like`` and fulfils a
         condition; None if that is an end of the range."""
         self._probes += 1
         same = "".join(f"{quoted(c.name)} = {value} AND " for c, value in _literals(self._paging, like, count))
         order = ", ".join(f"{quoted(name)}{direction}" for name in self._paging.names)
-        rest = f"{where(self._paging, one.after, one.upto)} AND {same}{condition} ORDER BY {order} LIMIT 1"
-        found = self._key(rest)
-        return None if found in (one.after, one.upto) else found
+        rest = f"{where(self._paging, key_range.after, key_range.upto)} AND {same}{condition} ORDER BY {order} LIMIT 1"
+        border = self._key(rest)
+        return None if border in (key_range.after, key_range.upto) else border
 
 
 def _literals(paging: PagingKey, key: Key, count: int) -> list[tuple[ColumnSchema, str]]:
@@ -140,14 +142,14 @@ def _literals(paging: PagingKey, key: Key, count: int) -> list[tuple[ColumnSchem
 
 def _joined(ranges: list[_Range], count: int) -> list[_Range]:
     """Joins neighbours while together they are no larger than a fair share: bisection leaves slivers."""
-    fair = sum(byte_range.rows for byte_range in ranges) / count
-    found: list[_Range] = []
+    fair = sum(key_range.rows for key_range in ranges) / count
+    joined: list[_Range] = []
     for byte_range in ranges:
-        if found and found[-1].rows + byte_range.rows <= fair:
-            found[-1] = _Range(found[-1].after, byte_range.upto, found[-1].rows + byte_range.rows)
+        if joined and joined[-1].rows + byte_range.rows <= fair:
+            joined[-1] = _Range(joined[-1].after, byte_range.upto, joined[-1].rows + byte_range.rows)
         else:
-            found.append(byte_range)
-    return found
+            joined.append(byte_range)
+    return joined
 
 
 # ---------------------------------------------------------------- candidates

@@ -131,13 +131,13 @@ def is_altered(error: BaseException) -> bool:
 def require_server(conn: Connection, config: DestinationConfig, info: SnapshotInfo, highest: tuple[str, int]) -> None:
     """Raises IdentityError if the server is not the one that the snapshot was begun on, or its binlog was reset:
     ``highest`` is the last position that a chunk has, as file and offset."""
-    found = describe(conn)
+    server = describe(conn)
     place = f"source {place_of(config.source)}"
     remedy = "Take a new snapshot."
-    if found.server_uuid != info.server_uuid:
+    if server.server_uuid != info.server_uuid:
         raise IdentityError(
             f"the snapshot of {info.table} was begun on another server (uuid {info.server_uuid}, now "
-            f"{found.server_uuid})",
+            f"{server.server_uuid})",
             place=place,
             remedy=remedy,
         )

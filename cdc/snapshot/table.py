@@ -48,19 +48,21 @@ class TableReading:
         table = f"{db}.{name}"
         apply = config.table_apply(table)
         names = [column.name for column in schema.columns]
-        for one in names:
-            if one.lower() in METADATA_COLUMNS:
+        for candidate in names:
+            if candidate.lower() in METADATA_COLUMNS:
                 raise UnsupportedError(
-                    f"the column {one} has a name that Towpath uses itself",
+                    f"the column {candidate} has a name that Towpath uses itself",
                     place=f"table {table}",
                     remedy="Rename it on the source, or exclude the table.",
                 )
-        known = {one.lower(): one for one in names}
-        configured = () if apply.mode == "append" else tuple(known.get(key.lower(), key) for key in apply.keys or ())
+        by_lower_name = {column_name.lower(): column_name for column_name in names}
+        configured = (
+            () if apply.mode == "append" else tuple(by_lower_name.get(key.lower(), key) for key in apply.keys or ())
+        )
         key = schema.primary_key or configured
         values = value_policies(apply)
         if apply.mode != "append":
-            values = replace(values, exact=tuple(one.lower() for one in key))
+            values = replace(values, exact=tuple(column_name.lower() for column_name in key))
         secret = hash_key(apply) if any(policy.kind == "hash" for policy in apply.columns.values()) else None
         columns, labels = [], {}
         for column in schema.columns:
@@ -79,8 +81,8 @@ class TableReading:
         """Returns the reading of the key and these columns of the source; None: of all columns."""
         if names is None:
             return self
-        wanted = {name.lower() for name in (*self.key, *names)}
-        columns = tuple(column for column in self.policed.columns if column.source.name.lower() in wanted)
+        chosen = {name.lower() for name in (*self.key, *names)}
+        columns = tuple(column for column in self.policed.columns if column.source.name.lower() in chosen)
         return replace(self, policed=replace(self.policed, columns=columns))
 
     @property
@@ -91,11 +93,11 @@ class TableReading:
     @cached_property
     def columns(self) -> tuple[ReadColumn, ...]:
         """The columns that are read and stay."""
-        wanted = self.policed.sources
+        sources = self.policed.sources
         return tuple(
             read_column(self.table, column, self.values, has_row_metadata=self.has_row_metadata)
             for column in self.schema.columns
-            if column.name in wanted
+            if column.name in sources
         )
 
     @property
@@ -148,8 +150,8 @@ class TableReading:
                 [pa.nulls(block.rows, field.type) for field in self.policed.fields], schema=self.arrow_schema
             )
         fields = [pa.field(column.name, column.arrow) for column in self.columns]
-        found = self.policed.apply(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
-        return found.cast(self.arrow_schema) if found.schema != self.arrow_schema else found
+        policed = self.policed.apply(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+        return policed.cast(self.arrow_schema) if policed.schema != self.arrow_schema else policed
 
 
 def where(paging: PagingKey, after: Key | None, upto: Key | None) -> str:

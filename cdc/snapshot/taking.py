@@ -115,8 +115,8 @@ def _read_all(
     for task, error in read(config, tasks, reporter):
         if error is not None:
             # One that says that the table has to begin anew tells more than one of a broken connection.
-            known = errors.get(tables[task.folder])
-            if known is None or isinstance(error, SchemaChangedError):
+            first_error = errors.get(tables[task.folder])
+            if first_error is None or isinstance(error, SchemaChangedError):
                 errors[tables[task.folder]] = error
     return errors
 
@@ -152,7 +152,7 @@ def _begin_all(
     config: DestinationConfig,
     tables: Sequence[str],
     source: SourceIdentity,
-    found: dict[str, SnapshotFiles | CdcError],
+    results: dict[str, SnapshotFiles | CdcError],
     columns: Mapping[str, Sequence[str]],
 ) -> dict[str, SnapshotFiles]:
     begins = open_store(config, source.base_name).beginning()
@@ -172,7 +172,7 @@ def _begin_all(
             except CdcError as error:
                 if error.retryable and not isinstance(error, SchemaChangedError):
                     raise
-                found[table] = error
+                results[table] = error
     finally:
         close(conn)
     if any(files.info.method == "margin" and not files.records() for files in begun.values()):
@@ -218,14 +218,14 @@ def begin_or_resume(
             raise altered(table)
         info = info.of_columns(columns)
     # One that was loaded is kept: the table can be built again from it until the next one is loaded.
-    before = [one for one in SnapshotFiles.find(config, db, name) if one.loaded() is None]
-    last = newest(before)
+    unfinished = [snapshot for snapshot in SnapshotFiles.find(config, db, name) if snapshot.loaded() is None]
+    last = newest(unfinished)
     current = None
     if last is not None and _may_continue(conn, last, info):
         current = last
-    for one in before:
-        if one is not current:
-            one.remove()
+    for older in unfinished:
+        if older is not current:
+            older.remove()
     if current is not None:
         log.info("a snapshot is continued", table=table, chunks=len(current.records()))
         return current

@@ -72,12 +72,12 @@ class CompressedSocket:
 
     def _unpacked(self, content: bytes, size: int) -> bytes:
         try:
-            found = self._unpack(content, size)
+            unpacked = self._unpack(content, size)
         except (zlib.error, zstandard.ZstdError) as error:
             raise ConnectionError(f"a compressed packet cannot be unpacked: {error}") from error
-        if len(found) != size:
-            raise ConnectionError(f"a compressed packet has {len(found)} bytes instead of {size}")
-        return found
+        if len(unpacked) != size:
+            raise ConnectionError(f"a compressed packet has {len(unpacked)} bytes instead of {size}")
+        return unpacked
 
     def sendall(self, data: bytes) -> None:
         """Sends whole packets of one command, or a part of the packets of one."""

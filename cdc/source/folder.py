@@ -104,7 +104,7 @@ class BinlogFolder(BinlogFiles):
 
     def by_number(self) -> dict[int, FolderFile]:
         """Returns the files by their numbers, in their order. Raises SourceUnavailableError, SourceRefusedError."""
-        found: dict[str, dict[int, FolderFile]] = {}
+        by_base: dict[str, dict[int, FolderFile]] = {}
         for name in self._names():
             match = _NAME.fullmatch(name)
             if match is None or _NAME.fullmatch(match["base"]):
@@ -113,21 +113,21 @@ class BinlogFolder(BinlogFiles):
             plain = make_file_name(match["base"], number)
             if plain != f"{match['base']}.{match['number']}":
                 continue
-            files = found.setdefault(match["base"], {})
-            known = files.get(number)
-            if known is None or known.is_packed:
+            files = by_base.setdefault(match["base"], {})
+            file = files.get(number)
+            if file is None or file.is_packed:
                 files[number] = FolderFile(plain, number, self.folder / name)
-        if self.base and self.base in found:
-            return dict(sorted(found[self.base].items()))
-        bases = [base for base, files in found.items() if _is_binlog(files[min(files)])]
+        if self.base and self.base in by_base:
+            return dict(sorted(by_base[self.base].items()))
+        bases = [base for base, files in by_base.items() if _is_binlog(files[min(files)])]
         if len(bases) > 1:
             raise SourceRefusedError(
                 f"the folder holds the binlogs of several servers, or relay logs too: {', '.join(sorted(bases))}",
                 place=self.place,
                 remedy="Give each server's files a folder of their own, and move relay logs away.",
             )
-        if not bases and found:
-            bases = [min(found)]  # reading it says what is wrong with it
+        if not bases and by_base:
+            bases = [min(by_base)]  # reading it says what is wrong with it
         if not bases or (self.base and self.base not in bases):
             what = f"no binlog file {self.base}.NNNNNN any more" if self.base else "no binlog file like binlog.000001"
             raise SourceUnavailableError(
@@ -137,7 +137,7 @@ class BinlogFolder(BinlogFiles):
                 "been copied into it.",
             )
         self.base = bases[0]
-        return dict(sorted(found[self.base].items()))
+        return dict(sorted(by_base[self.base].items()))
 
     def _names(self) -> list[str]:
         try:
@@ -147,7 +147,7 @@ class BinlogFolder(BinlogFiles):
 
     def file(self, name: str) -> FolderFile | None:
         """Returns a file by its name; None if it is not there."""
-        return next((one for one in self.by_number().values() if one.name == name), None)
+        return next((file for file in self.by_number().values() if file.name == name), None)
 
     def newest(self) -> FolderFile:
         """Returns the newest file."""
@@ -155,8 +155,8 @@ class BinlogFolder(BinlogFiles):
         return files[max(files)]
 
     def files(self) -> list[BinlogFileInfo]:
-        found = list(self.by_number().values())
-        return [BinlogFileInfo(one.name, self._size(one, one is found[-1])) for one in found]
+        files = list(self.by_number().values())
+        return [BinlogFileInfo(file.name, self._size(file, file is files[-1])) for file in files]
 
     def _size(self, file: FolderFile, is_newest: bool) -> int:
         if not file.is_packed:
@@ -254,14 +254,14 @@ class BinlogFolder(BinlogFiles):
         """Goes through the headers of a file, as far as it has whole events. What was walked before is not read
         again, unless the file is compressed and has changed."""
         status = _status(file, self.place)
-        known = self._ends.get((file.path.name, status.st_dev, status.st_ino))
-        if known is not None and known.signature == (status.st_size, status.st_mtime_ns):
-            return known
+        walked = self._ends.get((file.path.name, status.st_dev, status.st_ino))
+        if walked is not None and walked.signature == (status.st_size, status.st_mtime_ns):
+            return walked
         with closing(FileReader(file, self.place)) as reader:
-            again = known is not None and not file.is_packed and known.end <= status.st_size
+            again = walked is not None and not file.is_packed and walked.end <= status.st_size
             if not again:
                 read_head(reader)
-            at, time_s = (known.end, known.time_s) if again and known is not None else (len(MAGIC), 0)
+            at, time_s = (walked.end, walked.time_s) if again and walked is not None else (len(MAGIC), 0)
             reader.seek(at)
             end, time_s = _walk(reader, at, time_s)
         self._ends = {
@@ -359,11 +359,11 @@ class FileReader:
 
     def read(self, size: int) -> bytes:
         """Reads so many bytes, or fewer at the end."""
-        found = bytearray(size)
+        data = bytearray(size)
         at = 0
-        while at < size and (n := self.read_into(memoryview(found)[at:])):
+        while at < size and (n := self.read_into(memoryview(data)[at:])):
             at += n
-        return bytes(found[:at])
+        return bytes(data[:at])
 
     def seek(self, pos: int) -> bool:
         """Continues at a position. Returns False if a compressed file ends before it."""
@@ -419,16 +419,16 @@ def read_head(reader: FileReader) -> FileHead:
     closed = events.closed(event)
     if description.has_checksum and closed != events.with_checksum(closed):
         raise DamagedError("the checksum of its first event is wrong", place=reader.place, remedy=WHOLE_COPY)
-    found = events.parse_header(event)
-    if found.flags & _FLAG_RELAY_LOG:
+    event_header = events.parse_header(event)
+    if event_header.flags & _FLAG_RELAY_LOG:
         raise relay_log(reader.place)
     return FileHead(
         event=event,
         description=description,
-        server_id=found.server_id,
-        created_s=found.timestamp,
+        server_id=event_header.server_id,
+        created_s=event_header.timestamp,
         is_first=any(event[HEADER_SIZE + 52 : HEADER_SIZE + 56]),
-        in_use=bool(found.flags & FLAG_IN_USE),
+        in_use=bool(event_header.flags & FLAG_IN_USE),
     )
 
 

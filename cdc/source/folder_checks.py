@@ -41,12 +41,12 @@ def examine_folder(config: DestinationConfig, folder: BinlogFolder, given: Schem
         return heads
     info = folder.describe()
     span = files[0].name if len(files) == 1 else f"{len(files)} files, {files[0].name} to {files[-1].name}"
-    found = [ok("source", f"{info.product} wrote the files in {folder.address}: {span}")]
-    found += _gaps(folder, begin)
-    found += _end(folder, files[-1])
-    found += _names(config, folder, files[-1], given)
+    findings = [ok("source", f"{info.product} wrote the files in {folder.address}: {span}")]
+    findings += _gaps(folder, begin)
+    findings += _end(folder, files[-1])
+    findings += _names(config, folder, files[-1], given)
     if info.flavor == "mariadb" and not given.tables:
-        found.append(
+        findings.append(
             warning(
                 "source: schemas",
                 "MariaDB's binlog shows UUID, INET4, INET6 and VECTOR as binary columns, and no definitions are given",
@@ -54,11 +54,11 @@ def examine_folder(config: DestinationConfig, folder: BinlogFolder, given: Schem
             )
         )
     about = [*check_tables(config, given), *check_policies(config, given)] if given.tables else []
-    found += [of_apply(one) for one in about]
-    found.append(
+    findings += [of_apply(finding) for finding in about]
+    findings.append(
         ok("source: server", "there is none: `cdc snapshot`, `cdc verify` and standbys of the source are not possible")
     )
-    return found
+    return findings
 
 
 def _heads(folder: BinlogFolder, files: list[FolderFile]) -> Iterator[Finding]:

@@ -220,13 +220,13 @@ class FolderDump:
     def _check_rotate(self, event: bytes) -> None:
         assert self._head is not None
         try:
-            found = events.parse_rotate(event, self._head.description.has_checksum).file
+            next_name = events.parse_rotate(event, self._head.description.has_checksum).file
         except (DamagedError, UnicodeDecodeError):
             return  # the framer finds that its checksum is wrong
         expected = make_file_name(self._folder.base, self._number + 1)
-        if found != expected and event == events.with_checksum(event):
+        if next_name != expected and event == events.with_checksum(event):
             raise SourceRefusedError(
-                f"the file says that {found} follows, and not {expected}",
+                f"the file says that {next_name} follows, and not {expected}",
                 place=self._at_file(),
                 remedy="The server's binlog was renamed. Capture the files of the new name as a new destination.",
             )
@@ -261,12 +261,12 @@ class FolderDump:
         if pos <= len(MAGIC):
             return False
         name = BinlogPosition(reader.file.name, pos)
-        there = reader.seek(pos)
+        is_reached = reader.seek(pos)
         size = reader.limit()
-        if not there or pos > size:
+        if not is_reached or pos > size:
             self._refuse(
                 IdentityError(
-                    f"the folder's file is shorter than {name}" + ("" if not there else f": it has {size} bytes"),
+                    f"the folder's file is shorter than {name}" + ("" if not is_reached else f": it has {size} bytes"),
                     place=self._place,
                     remedy="The file was replaced by another one, or by the copy of a part. Copy the server's file "
                     "again.",
@@ -277,11 +277,13 @@ class FolderDump:
         header = reader.read(HEADER_SIZE)
         if len(header) < HEADER_SIZE:
             return False
-        found = events.parse_header(header)
-        begins = (found.end_log_pos - found.length) & 0xFFFFFFFF
-        if found.length >= HEADER_SIZE and found.length <= k.LARGEST and begins == pos & 0xFFFFFFFF:
+        event_header = events.parse_header(header)
+        begins = (event_header.end_log_pos - event_header.length) & 0xFFFFFFFF
+        if event_header.length >= HEADER_SIZE and event_header.length <= k.LARGEST and begins == pos & 0xFFFFFFFF:
             return False
-        if found.end_log_pos == 0 and HEADER_SIZE <= found.length <= k.LARGEST:  # MariaDB, inside a transaction
+        if (
+            event_header.end_log_pos == 0 and HEADER_SIZE <= event_header.length <= k.LARGEST
+        ):  # MariaDB, inside a transaction
             return False
         self._refuse(
             SourceRefusedError(
@@ -475,7 +477,7 @@ class FolderDump:
         lost, flavor = mine - next_ones, self._folder.describe().flavor
         if flavor == "mariadb" and next_ones:  # FLUSH BINARY LOGS DELETE_DOMAIN_ID makes it forget whole domains
             domains = {name.partition("-")[0] for name, _ in next_ones.sources()}
-            lost = GtidSet({name: found for name, found in lost.sources() if name.partition("-")[0] in domains})
+            lost = GtidSet({name: intervals for name, intervals in lost.sources() if name.partition("-")[0] in domains})
         return show_state(lost, flavor) if lost else None
 
     # --- files that end without saying so

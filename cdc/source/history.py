@@ -81,11 +81,11 @@ def _packet(dump: DumpBytes) -> tuple[bytes, int]:
 
 
 def _exactly(dump: DumpBytes, size: int) -> bytes:
-    found = bytearray(size)
-    view, at = memoryview(found), 0
+    data = bytearray(size)
+    view, at = memoryview(data), 0
     while at < size:
         at += dump.recv_into(view[at:])
-    return bytes(found)
+    return bytes(data)
 
 
 def executed_gtids(conn: Source, flavor: Flavor) -> str | None:
@@ -95,14 +95,14 @@ def executed_gtids(conn: Source, flavor: Flavor) -> str | None:
     does not show whether all earlier numbers existed, or what sessions with ``sql_log_bin=0`` did.
     """
     if isinstance(conn, BinlogFiles):
-        known = conn.executed_gtids(flavor)
-        return None if known is None else format_state(known, flavor)
+        executed = conn.executed_gtids(flavor)
+        return None if executed is None else format_state(executed, flavor)
     if flavor == "mariadb":
         return variables(conn, ("gtid_binlog_state",)).get("gtid_binlog_state")
-    found = variables(conn, ("gtid_mode", "gtid_executed"))
-    if not found.get("gtid_mode", "OFF").upper().startswith("ON") and parse_version(server_version(conn)) < (5, 7):
+    values = variables(conn, ("gtid_mode", "gtid_executed"))
+    if not values.get("gtid_mode", "OFF").upper().startswith("ON") and parse_version(server_version(conn)) < (5, 7):
         return None  # MySQL 5.6 maintains gtid_executed only while gtid_mode is on
-    return "".join(found["gtid_executed"].split()) if "gtid_executed" in found else None
+    return "".join(values["gtid_executed"].split()) if "gtid_executed" in values else None
 
 
 def purged_gtids(conn: Source) -> GtidSet:
@@ -123,5 +123,5 @@ def has_executed(conn: Source, flavor: Flavor, gtid: str, executed: str) -> bool
     if match is None:
         return False
     domain, server, number = match.groups()
-    state = (_MARIADB_GTID.fullmatch(one.strip()) for one in executed.split(","))
+    state = (_MARIADB_GTID.fullmatch(part.strip()) for part in executed.split(","))
     return any(m is not None and m[1] == domain and m[2] == server and int(m[3]) >= int(number) for m in state)

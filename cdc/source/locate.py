@@ -32,8 +32,8 @@ class Located:
     gtid: str | None = None
 
 
-def after_gtid_set(source: SourceConfig, conn: Source, files: Sequence[str], wanted: GtidSet) -> Located:
-    """Returns the position of MySQL's first transaction that is not in ``wanted``. ``files`` are the server's binlog
+def after_gtid_set(source: SourceConfig, conn: Source, files: Sequence[str], start_set: GtidSet) -> Located:
+    """Returns the position of MySQL's first transaction that is not in ``start_set``. ``files`` are the server's binlog
     files, oldest first.
 
     The set must be one that the server's binlog passes through: all of it executed, nothing after it purged, and
@@ -48,7 +48,7 @@ def after_gtid_set(source: SourceConfig, conn: Source, files: Sequence[str], wan
             place=place,
             remedy="Write a file and a position, or a time.",
         )
-    unknown = wanted - GtidSet.parse(executed_text)
+    unknown = start_set - GtidSet.parse(executed_text)
     if unknown:
         raise ConfigError(
             f"source.start.gtid has {unknown.count} GTIDs that the server has not executed: {unknown.shown()}",
@@ -59,27 +59,27 @@ def after_gtid_set(source: SourceConfig, conn: Source, files: Sequence[str], wan
     purged = purged_gtids(conn)
     starts = FileStarts(source)
     first = purged | (starts[files[0]].gtids or GtidSet())
-    if not first <= wanted:
-        lost = first - wanted
+    if not first <= start_set:
+        lost = first - start_set
         raise _purged(f"{lost.count} transactions that are not in the set: {lost.shown()}", place)
 
     def before_its_end(name: str) -> bool:
         """Whether a file begins before the last transaction of the set. Transactions without a GTID may follow that one
         in the same file, so a file that begins with the whole set may be too late."""
-        known = purged | (starts[name].gtids or GtidSet())
-        return known <= wanted and known != wanted
+        before = purged | (starts[name].gtids or GtidSet())
+        return before <= start_set and before != start_set
 
     file = last_fitting(files, before_its_end) or files[0]
     before = _Numbers(purged | (starts[file].gtids or GtidSet()))
     stopped: ScannedTransaction | None = None
     end = BinlogPosition(file, 4)
     for transaction in read_transactions(source, file):
-        if not isinstance(transaction.gtid, str) or transaction.gtid not in wanted:
+        if not isinstance(transaction.gtid, str) or transaction.gtid not in start_set:
             stopped = transaction
             break
         before.add(transaction.gtid)
         end = transaction.end
-    later = wanted - before.set()
+    later = start_set - before.set()
     if later and stopped is not None:
         raise ConfigError(
             f"source.start.gtid is not a set that the server's binlog passes through: {later.count} of its GTIDs "
@@ -92,34 +92,36 @@ def after_gtid_set(source: SourceConfig, conn: Source, files: Sequence[str], wan
     return Located(end if stopped is None else stopped.begin, str(before.set()))
 
 
-def after_gtid_position(source: SourceConfig, conn: Source, files: Sequence[str], wanted: MariadbPosition) -> Located:
-    """Returns the position of MariaDB's first transaction behind ``wanted``. A domain that it does not name is read
-    from its first transaction on. ``files`` are the server's binlog files, oldest first.
+def after_gtid_position(
+    source: SourceConfig, conn: Source, files: Sequence[str], start_position: MariadbPosition
+) -> Located:
+    """Returns the position of MariaDB's first transaction behind ``start_position``. A domain that it does not name is
+    read from its first transaction on. ``files`` are the server's binlog files, oldest first.
 
     The position must be one that the server's binlog passes through. Raises ConfigError, SourceRefusedError,
     SourceUnavailableError.
     """
     place = f"source {place_of(source)}"
     starts = FileStarts(source)
-    file = last_fitting(files, lambda name: all(gtid in wanted for gtid in starts[name].last_gtids or ()))
+    file = last_fitting(files, lambda name: all(gtid in start_position for gtid in starts[name].last_gtids or ()))
     if file is None:
-        lost = [gtid for gtid in starts[files[0]].last_gtids or () if gtid not in wanted]
+        lost = [gtid for gtid in starts[files[0]].last_gtids or () if gtid not in start_position]
         raise _purged(f"transactions up to {', '.join(map(str, lost))}", place)
     seen = {(gtid.domain, gtid.server): gtid for gtid in starts[file].last_gtids or ()}
     stopped: ScannedTransaction | None = None
     end = BinlogPosition(file, 4)
     for transaction in read_transactions(source, file):
         gtid = transaction.gtid
-        if not isinstance(gtid, MariadbGtid) or gtid not in wanted:
+        if not isinstance(gtid, MariadbGtid) or gtid not in start_position:
             stopped = transaction
             break
         seen[gtid.domain, gtid.server] = gtid
         end = transaction.end
-    missing = [gtid for gtid in wanted if seen.get((gtid.domain, gtid.server)) != gtid]
+    missing = [gtid for gtid in start_position if seen.get((gtid.domain, gtid.server)) != gtid]
     if missing:
         state = _binlog_state(conn)
-        known = [gtid for gtid in missing if gtid.number <= state.get((gtid.domain, gtid.server), 0)]
-        unknown = [gtid for gtid in missing if gtid not in known]
+        executed = [gtid for gtid in missing if gtid.number <= state.get((gtid.domain, gtid.server), 0)]
+        unknown = [gtid for gtid in missing if gtid not in executed]
         if unknown:
             raise ConfigError(
                 f"source.start.gtid names {', '.join(map(str, unknown))}, and the server's binlog has no such "
@@ -131,7 +133,7 @@ def after_gtid_position(source: SourceConfig, conn: Source, files: Sequence[str]
         where = "the binlog's end" if stopped is None else f"{stopped.begin}, where {stopped.gtid} begins"
         raise ConfigError(
             f"source.start.gtid is not a position that the server's binlog passes through: "
-            f"{', '.join(map(str, known))} comes after {where}, which is not before the position",
+            f"{', '.join(map(str, executed))} comes after {where}, which is not before the position",
             place=place,
             remedy="Use the position of a dump or backup of this server, or a file and position.",
         )
@@ -230,8 +232,8 @@ def last_fitting(files: Sequence[str], fits: Callable[[str], bool]) -> str | Non
 class _Numbers:
     """A growing set of GTIDs, to which one is added at a time."""
 
-    def __init__(self, known: GtidSet) -> None:
-        self._known = known
+    def __init__(self, before: GtidSet) -> None:
+        self._known = before
         self._added: dict[str, list[tuple[int, int]]] = {}
 
     def add(self, gtid: str) -> None:

@@ -107,13 +107,13 @@ def examine_server(conn: Connection) -> list[Finding]:
     info = describe(conn)
     values = variables(conn, _VARIABLES)
     account = _account(conn)
-    found = [ok("source", f"{info.product} answers, the user is {account}"), *_check_version(info)]
-    found += _settings(values)
+    findings = [ok("source", f"{info.product} answers, the user is {account}"), *_check_version(info)]
+    findings += _settings(values)
     if info.flavor == "mariadb" or values.get("gtid_mode") == "ON":
-        found.append(ok("source: gtid", "transactions have GTIDs"))
+        findings.append(ok("source: gtid", "transactions have GTIDs"))
     else:
-        found.append(ok("source: gtid", "transactions have no GTIDs (positions are used)"))
-    return found + check_privileges(info, read_grants(conn), account, values.get("gtid_mode"))
+        findings.append(ok("source: gtid", "transactions have no GTIDs (positions are used)"))
+    return findings + check_privileges(info, read_grants(conn), account, values.get("gtid_mode"))
 
 
 def examine(
@@ -121,43 +121,43 @@ def examine(
 ) -> list[Finding]:
     """Returns all findings over an open connection. Stops after an error that makes further checks pointless."""
     service = settings.service_of(config.source.host, server_version(conn))
-    found = _examine(config, conn, own_capture_running, first_start)
-    return [settings.for_service(finding, service) for finding in found]
+    findings = _examine(config, conn, own_capture_running, first_start)
+    return [settings.for_service(finding, service) for finding in findings]
 
 
 def _examine(
     config: DestinationConfig, conn: Connection, own_capture_running: bool, first_start: bool
 ) -> list[Finding]:
     info = describe(conn)
-    found = [ok("source", f"{info.product} at {place_of(config.source)}")]
-    found += check_kind(config, info)
-    if any(f.level == "error" for f in found):
-        return found
+    findings = [ok("source", f"{info.product} at {place_of(config.source)}")]
+    findings += check_kind(config, info)
+    if any(f.level == "error" for f in findings):
+        return findings
     values = variables(conn, _VARIABLES)
-    found += _settings(values)
-    found += _case_of_names(config, values)
-    found += _standbys(config.source, info, values)
+    findings += _settings(values)
+    findings += _case_of_names(config, values)
+    findings += _standbys(config.source, info, values)
     if first_start and not info.names_columns and config.source.start not in ("now", "snapshot"):
-        found.append(_nameless_past(config.source))
+        findings.append(_nameless_past(config.source))
     if values.get("log_bin") != "ON":
-        return found
+        return findings
     account = _account(conn)
     grants = read_grants(conn)
     privileges = check_privileges(info, grants, account, values.get("gtid_mode"))
-    found += privileges
-    found += _server_ids(config, conn, info, own_capture_running)
-    found += _retention(conn, values)
+    findings += privileges
+    findings += _server_ids(config, conn, info, own_capture_running)
+    findings += _retention(conn, values)
     names = list_tables(conn, config.tables)
     databases = {db for db, _ in names}
-    found += check_names(names)
+    findings += check_names(names)
     if all(f.level != "error" for f in privileges):
-        found += _filters(config.source, info, conn, databases)
-    found += _relay(conn, values)
-    found += check_visibility(config.tables, len(names), databases, grants, account)
+        findings += _filters(config.source, info, conn, databases)
+    findings += _relay(conn, values)
+    findings += check_visibility(config.tables, len(names), databases, grants, account)
     hidden = unreadable(conn, names, grants)
     for name in sorted(f"{db}.{table}" for db, table in names):
         if name in hidden:
-            found.append(
+            findings.append(
                 error(
                     f"table {name}",
                     f"{account} may not SELECT all of its columns, so their types and values are unknown",
@@ -174,8 +174,8 @@ def _examine(
     about += check_engines(schemas, merge_tables(conn, config.tables))
     if not info.names_columns:
         about += check_members(config, schemas)
-    found += [f for f in about if f.subject.removeprefix("table ") not in hidden]
-    return found
+    findings += [f for f in about if f.subject.removeprefix("table ") not in hidden]
+    return findings
 
 
 def _account(conn: Connection) -> str:
@@ -286,8 +286,8 @@ def check_standbys(config: DestinationConfig, current: SourceConfig) -> list[Fin
             continue
         with conn:
             other = config.at_server(source.address)
-            troubles = [one for one in examine(other, conn) if one.level != "ok"]
-            troubles = [replace(one, subject=f"{place}: {one.subject}") for one in troubles]
+            troubles = [finding for finding in examine(other, conn) if finding.level != "ok"]
+            troubles = [replace(finding, subject=f"{place}: {finding.subject}") for finding in troubles]
             troubles += _standby_relay(conn, place)
             troubles += _errant(current, conn, place)
         findings += troubles or [ok(place, "it could take the server's place")]

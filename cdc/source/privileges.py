@@ -85,9 +85,9 @@ def _like(pattern: str, name: str) -> bool:
 def check_privileges(info: ServerInfo, grants: Grants, account: str, gtid_mode: str | None = None) -> list[Finding]:
     """Checks that the user may read the binlog and ask for the current position. Snapshots need one more privilege on
     MySQL without GTIDs. ``gtid_mode`` is the server's variable."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if not grants.has("REPLICATION SLAVE"):
-        found.append(
+        findings.append(
             error(
                 "source: privileges",
                 f"{account} may not read the binlog (REPLICATION SLAVE is missing)",
@@ -99,7 +99,7 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str, gtid_mode: 
     renamed = info.flavor == "mariadb" and info.version_info >= (10, 5, 2)
     client = "BINLOG MONITOR" if renamed else "REPLICATION CLIENT"
     if not grants.has("REPLICATION CLIENT", "BINLOG MONITOR"):
-        found.append(
+        findings.append(
             error(
                 "source: privileges",
                 f"{account} may not ask for the current position ({client} is missing)",
@@ -107,18 +107,18 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str, gtid_mode: 
                 Advice(f"{client} is missing", f"{account} may not ask for the current position", (grant,)),
             )
         )
-    found = found or [ok("source: privileges", f"{account} may read the binlog and ask for positions")]
+    findings = findings or [ok("source: privileges", f"{account} may read the binlog and ask for positions")]
     by_gtids = info.version_info >= (5, 7) and (gtid_mode or "OFF").upper() == "ON"
     if info.flavor == "mysql" and not by_gtids and not grants.has("PROCESS"):
         which = "MySQL 5.6" if info.version_info < (5, 7) else f"a server with gtid_mode={gtid_mode or 'OFF'}"
-        found.append(
+        findings.append(
             warning(
                 "source: privileges",
                 f"{account} may not see other sessions (PROCESS is missing), which snapshots of {which} need",
                 f"GRANT PROCESS ON *.* TO {account};",
             )
         )
-    return found
+    return findings
 
 
 def check_visibility(
@@ -137,10 +137,10 @@ def check_visibility(
                 "Check the expressions. They must match the whole of db.table.",
             )
         ]
-    found = [ok(subject, f"{seen} included in {', '.join(sorted(databases))}")]
+    findings = [ok(subject, f"{seen} included in {', '.join(sorted(databases))}")]
     hidden = [pattern for pattern in tables.include if not _covered(tables.name(pattern), grants)]
     if hidden:
-        found.append(
+        findings.append(
             warning(
                 subject,
                 f"{account} may SELECT only some tables; others that {', '.join(hidden)} matches are invisible: "
@@ -148,7 +148,7 @@ def check_visibility(
                 grant,
             )
         )
-    return found
+    return findings
 
 
 def _covered(pattern: str, grants: Grants) -> bool:
@@ -166,11 +166,11 @@ def unreadable(conn: Connection, tables: Collection[tuple[str, str]], grants: Gr
         return set()
     databases = sorted({db for db, _ in tables})
     rows = query(conn, _UNREADABLE.format(marks=", ".join(["%s"] * len(databases))), databases)
-    found = {f"{row['db']}.{row['tab']}" for row in rows}
+    names = {f"{row['db']}.{row['tab']}" for row in rows}
     # A column on which a user has no privilege at all is not in information_schema.
     for db, table in grants.of_columns & set(tables):
         try:
             query(conn, f"SELECT * FROM {quoted(db)}.{quoted(table)} LIMIT 0")  # noqa: S608
         except SourceRefusedError:
-            found.add(f"{db}.{table}")
-    return found
+            names.add(f"{db}.{table}")
+    return names

@@ -102,9 +102,9 @@ def gtids_in(source: SourceConfig, flavor: Flavor, file: str) -> GtidSet:
 
 
 def find_resume(
-    source: SourceConfig, conn: Connection, flavor: Flavor, known: GtidSet, last: LastStored | None = None
+    source: SourceConfig, conn: Connection, flavor: Flavor, stored: GtidSet, last: LastStored | None = None
 ) -> Resume:
-    """Returns the position of the first transaction that is not in ``known``, the GTIDs of the store. ``last`` is
+    """Returns the position of the first transaction that is not in ``stored``, the GTIDs of the store. ``last`` is
     compared by its time where the GTIDs of unrelated servers may be the same (MariaDB).
 
     Raises LostTransactionsError if the server lacks transactions and will not get them; SourceUnavailableError if it
@@ -118,18 +118,18 @@ def find_resume(
             place=place,
             remedy="Connect to the former server, or set gtid_mode=ON on all servers before a failover.",
         )
-    require_all(conn, flavor, known, place)
+    require_all(conn, flavor, stored, place)
     files = [file.name for file in binlog_files(conn)]
     starts = FileStarts(source)
     purged = purged_gtids(conn)
-    _require_readable(purged | gtids_before_file(starts[files[0]]), known, flavor, place)
+    _require_readable(purged | gtids_before_file(starts[files[0]]), stored, flavor, place)
 
     def begins_within(name: str) -> bool:
         before = purged | gtids_before_file(starts[name])
-        return before <= known and before != known
+        return before <= stored and before != stored
 
     file = last_fitting(files, begins_within) or files[0]
-    scan = ResumeScan(flavor, known, read_uuid(conn), purged | gtids_before_file(starts[file]), last, place)
+    scan = ResumeScan(flavor, stored, read_uuid(conn), purged | gtids_before_file(starts[file]), last, place)
     for transaction in read_transactions(source, file):
         if scan.ends_with(transaction):
             break
@@ -142,17 +142,17 @@ def find_resume(
     )
 
 
-def require_all(conn: Connection, flavor: Flavor, known: GtidSet, place: str) -> None:
+def require_all(conn: Connection, flavor: Flavor, stored: GtidSet, place: str) -> None:
     """Raises IdentityError, LostTransactionsError or SourceUnavailableError unless the server has executed and logged
     all of the GTIDs."""
     executed = parse_state(executed_gtids(conn, flavor) or "", flavor)
-    missing = known - executed
+    missing = stored - executed
     if not missing:
         return
-    if not known & executed:
+    if not stored & executed:
         raise IdentityError(
             "another server answers, and it has none of the store's transactions: "
-            f"{show_state(known, flavor)} are stored, it has executed {show_state(executed, flavor) or 'none'}",
+            f"{show_state(stored, flavor)} are stored, it has executed {show_state(executed, flavor) or 'none'}",
             place=place,
             remedy="Connect to the former server or to a replica of it; or capture this one as a new destination with "
             "its own store, meta and target.",
@@ -184,8 +184,8 @@ def is_standby(conn: Connection) -> bool:
         return True
 
 
-def _require_readable(first: GtidSet, known: GtidSet, flavor: Flavor, place: str) -> None:
-    unread = first - known
+def _require_readable(first: GtidSet, stored: GtidSet, flavor: Flavor, place: str) -> None:
+    unread = first - stored
     if unread:
         raise SourceRefusedError(
             f"the server has {unread.count} transactions that the store lacks and that its binlog no longer has: "
@@ -225,12 +225,12 @@ class ResumeScan:
     """One pass over a server's transactions, which finds the first one that is not known, and the overlap after it."""
 
     def __init__(
-        self, flavor: Flavor, known: GtidSet, uuid: str, before: GtidSet, last: LastStored | None, place: str
+        self, flavor: Flavor, stored: GtidSet, uuid: str, before: GtidSet, last: LastStored | None, place: str
     ) -> None:
-        self._flavor, self._known, self._uuid, self._place = flavor, known, uuid, place
+        self._flavor, self._known, self._uuid, self._place = flavor, stored, uuid, place
         self._seen = _Seen(flavor, before)
         self._last = last
-        self._domains = _last_numbers(known) if flavor == "mariadb" else {}
+        self._domains = _last_numbers(stored) if flavor == "mariadb" else {}
         self._suspects: list[str] = []
         self._errant: list[str] = []
         self._pending: dict[str, int] = {}
@@ -308,8 +308,8 @@ class ResumeScan:
             if self.overlap_end is None:
                 self.overlap = GtidSet()
             return
-        found = parse_state(",".join(self._errant), self._flavor) if self._flavor == "mysql" else None
-        shown = show_state(found, self._flavor) if found is not None else ", ".join(self._errant[:5])
+        errant = parse_state(",".join(self._errant), self._flavor) if self._flavor == "mysql" else None
+        shown = show_state(errant, self._flavor) if errant is not None else ", ".join(self._errant[:5])
         raise SourceRefusedError(
             f"the server has {len(self._errant)} errant transactions: it wrote them on its own while it was a standby, "
             f"before others that the store has, so the former server never had them: {shown}",

@@ -221,18 +221,18 @@ class _Events:
 
     def _take(self, size: int) -> bytes:
         """Returns the payload of the packet at the current offset and of those that continue it."""
-        found = bytearray()
+        payload = bytearray()
         while True:
             self._at += 4
             left = size
             while left:
                 self._need(1)
                 step = min(left, self._end - self._at)
-                found += self._view[self._at : self._at + step]
+                payload += self._view[self._at : self._at + step]
                 self._at += step
                 left -= step
             if size < _FULL_PACKET:
-                return bytes(found)
+                return bytes(payload)
             self._need(4)
             size = int.from_bytes(self._view[self._at : self._at + 3], "little")
 

@@ -113,8 +113,8 @@ def _included(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -
     (``comm``)."""
     system = sorted(SYSTEM_SCHEMAS)
     rows = query(conn, _TABLES.format(marks=_marks(system)), system)
-    found = {_table(row, tables): row for row in rows}
-    return {name: row for name, row in found.items() if tables.includes(*name)}
+    all_tables = {_table(row, tables): row for row in rows}
+    return {name: row for name, row in all_tables.items() if tables.includes(*name)}
 
 
 def _table(row: dict[str, Any], tables: TablesConfig) -> tuple[str, str]:
@@ -130,31 +130,31 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
         return Schemas(tables={}, comments={}, foreign_keys={})
     databases = sorted({db for db, _ in names})
     facts = {f"{db}.{table}": row for (db, table), row in names.items()}
-    wanted = {name: f"{name[0]}.{name[1]}" for name in names}
-    columns: dict[str, list[ColumnSchema]] = {key: [] for key in wanted.values()}
-    comments: dict[str, dict[str, str]] = {key: {} for key in wanted.values()}
-    keys: dict[str, list[str]] = {key: [] for key in wanted.values()}
+    keys_by_name = {name: f"{name[0]}.{name[1]}" for name in names}
+    columns: dict[str, list[ColumnSchema]] = {key: [] for key in keys_by_name.values()}
+    comments: dict[str, dict[str, str]] = {key: {} for key in keys_by_name.values()}
+    keys: dict[str, list[str]] = {key: [] for key in keys_by_name.values()}
     for row in query(conn, _COLUMNS.format(marks=_marks(databases)), databases):
-        key = wanted.get(_table(row, tables))
+        key = keys_by_name.get(_table(row, tables))
         if key is not None:
             columns[key].append(_column(row))
             if row["comm"]:
                 comments[key][str(row["name"])] = _text(row["comm"])
     for row in query(conn, _KEYS.format(marks=_marks(databases)), databases):
-        key = wanted.get(_table(row, tables))
+        key = keys_by_name.get(_table(row, tables))
         if key is not None:
             keys[key].append(str(row["name"]))
-    visible = {key: found for key, found in columns.items() if found}
+    visible = {key: visible_columns for key, visible_columns in columns.items() if visible_columns}
     schemas = Schemas(
         tables={
             key: TableSchema(
-                columns=tuple(found),
+                columns=tuple(visible_columns),
                 primary_key=tuple(keys[key]),
                 charset=charset_of_collation(facts[key]["coll"]),
                 collation=facts[key]["coll"],
                 system_versioned=facts[key]["kind"] == _VERSIONED,
             )
-            for key, found in visible.items()
+            for key, visible_columns in visible.items()
         },
         comments={
             key: TableComments(table=_text(facts[key]["comm"] or ""), columns=comments[key])
@@ -164,23 +164,23 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
         engines={
             key: str(facts[key]["engine"]).lower() for key in visible if str(facts[key]["engine"]).lower() != "innodb"
         },
-        foreign_keys=silent_keys(conn, tables, {name for name, key in wanted.items() if key in visible}),
+        foreign_keys=silent_keys(conn, tables, {name for name, key in keys_by_name.items() if key in visible}),
         system_zone=system_zone(conn),
     )
     return with_members(tables, schemas)
 
 
 def read_partitions(
-    conn: pymysql.connections.Connection[Any], tables: TablesConfig, wanted: Collection[str] | None = None
+    conn: pymysql.connections.Connection[Any], tables: TablesConfig, table_names: Collection[str] | None = None
 ) -> dict[str, str]:
     """Returns the clauses behind PARTITION BY of partitioned tables, by ``db.table``, as
     :mod:`cdc.binlog.sql.partitions` writes them: of these tables, or of all that are included. Those that are not
     understood are missing."""
-    if wanted is None:
+    if table_names is None:
         rows = query(conn, _PARTITIONED)
         names = [name for name in (_table(row, tables) for row in rows) if tables.includes(*name)]
     else:
-        names = [(db, table) for db, _, table in (name.partition(".") for name in wanted)]
+        names = [(db, table) for db, _, table in (name.partition(".") for name in table_names)]
     partitions = {}
     for db, table in names:
         created = _created(conn, db, table, (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.TABLEACCESS_DENIED_ERROR))
@@ -207,7 +207,7 @@ def _created(
 def system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
     """Returns the server's own time zone from two years before this one to the end of the next. ``conn`` is in UTC."""
     year = datetime.now(UTC).year
-    begin, end = (int(datetime(one, 1, 1, tzinfo=UTC).timestamp()) for one in (year - 2, year + 2))
+    begin, end = (int(datetime(first_of, 1, 1, tzinfo=UTC).timestamp()) for first_of in (year - 2, year + 2))
     times = list(range(begin, end, _WEEK_S))
     offsets = _system_offsets(conn, times)
     changes = [(begin, offsets[0])]
@@ -232,21 +232,21 @@ def _system_offsets(conn: pymysql.connections.Connection[Any], times: Sequence[i
 
 
 def silent_keys(
-    conn: pymysql.connections.Connection[Any], tables: TablesConfig, wanted: Collection[tuple[str, str]]
+    conn: pymysql.connections.Connection[Any], tables: TablesConfig, names: Collection[tuple[str, str]]
 ) -> dict[str, tuple[ForeignKey, ...]]:
     """Returns the foreign keys of these tables, (db, table), whose actions change rows without row events.
 
     InnoDB executes the actions by itself. MySQL 9.7 and later execute them in the server, which writes row events,
     unless ``innodb_native_foreign_keys`` is ON.
     """
-    databases = sorted({db for db, _ in wanted})
+    databases = sorted({db for db, _ in names})
     if not databases:
         return {}
     marks = _marks(databases)
     columns: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in query(conn, _KEY_COLUMNS.format(marks=marks), databases):
         name = _table(row, tables)
-        if name in wanted:
+        if name in names:
             columns.setdefault(name, {}).setdefault(str(row["name"]), []).append(row)
     if not columns or _logs_actions(conn):
         return {}
@@ -254,25 +254,25 @@ def silent_keys(
     for row in query(conn, _KEY_RULES.format(marks=marks), databases):
         of_table = rules.setdefault(_table(row, tables), {})
         of_table[str(row["name"])] = str(row["on_delete"]), str(row["on_update"])
-    found: dict[str, tuple[ForeignKey, ...]] = {}
+    keys_by_table: dict[str, tuple[ForeignKey, ...]] = {}
     for (db, table), constraints in sorted(columns.items()):
-        known = rules.get((db, table), {})
-        if not constraints.keys() <= known.keys():  # MariaDB hides the rules from users who may only SELECT
-            known = _shown_rules(conn, db, table)
+        actions = rules.get((db, table), {})
+        if not constraints.keys() <= actions.keys():  # MariaDB hides the rules from users who may only SELECT
+            actions = _shown_rules(conn, db, table)
         keys = [
             ForeignKey(
                 name=name,
                 columns=tuple(str(row["col"]) for row in rows),
                 parent=tables.name(f"{rows[0]['parent_db']}.{rows[0]['parent']}"),
                 parent_columns=tuple(str(row["parent_col"]) for row in rows),
-                on_delete=known[name][0],
-                on_update=known[name][1],
+                on_delete=actions[name][0],
+                on_update=actions[name][1],
             )
             for name, rows in sorted(constraints.items())
-            if name in known  # else the key was dropped between the two statements
+            if name in actions  # else the key was dropped between the two statements
         ]
-        found[f"{db}.{table}"] = tuple(key for key in keys if key.actions)
-    return {table: keys for table, keys in found.items() if keys}
+        keys_by_table[f"{db}.{table}"] = tuple(key for key in keys if key.actions)
+    return {table: keys for table, keys in keys_by_table.items() if keys}
 
 
 _SHOWN_KEY = re.compile(
@@ -299,19 +299,19 @@ def read_schema(
 ) -> TableSchema | None:
     """Returns the schema of one base table, as :func:`read_schemas` does; None if the user cannot see such a table. The
     server opens no other table for it."""
-    found = query(conn, _KIND, (db, name))
-    one = " AND TABLE_NAME = %s ORDER BY "
-    columns = query(conn, _COLUMNS.format(marks="%s").replace("\nORDER BY ", one), (db, name))
-    keys = query(conn, _KEYS.format(marks="%s").replace(" ORDER BY ", one), (db, name))
-    if not found or not columns:
+    rows = query(conn, _KIND, (db, name))
+    order = " AND TABLE_NAME = %s ORDER BY "
+    columns = query(conn, _COLUMNS.format(marks="%s").replace("\nORDER BY ", order), (db, name))
+    keys = query(conn, _KEYS.format(marks="%s").replace(" ORDER BY ", order), (db, name))
+    if not rows or not columns:
         return None
-    collation = found[0]["coll"]
+    collation = rows[0]["coll"]
     schema = TableSchema(
         columns=tuple(_column(row) for row in columns),
         primary_key=tuple(str(row["name"]) for row in keys),
         charset=charset_of_collation(collation),
         collation=collation,
-        system_versioned=found[0]["kind"] == _VERSIONED,
+        system_versioned=rows[0]["kind"] == _VERSIONED,
     )
     return with_members(tables, Schemas(tables={f"{db}.{name}": schema})).tables[f"{db}.{name}"]
 
@@ -363,12 +363,12 @@ _WIDE = ("utf8mb4", "utf16", "utf32")
 
 def with_members(tables: TablesConfig, schemas: Schemas) -> Schemas:
     """Returns the schemas with the members of ``tables.overrides`` in place of those with question marks."""
-    found = dict(schemas.tables)
+    tables_with_members = dict(schemas.tables)
     for name, override in tables.overrides.items():
-        if override.members and name in found:
-            columns = tuple(_completed(column, override.members) for column in found[name].columns)
-            found[name] = found[name].model_copy(update={"columns": columns})
-    return schemas.model_copy(update={"tables": found})
+        if override.members and name in tables_with_members:
+            columns = tuple(_completed(column, override.members) for column in tables_with_members[name].columns)
+            tables_with_members[name] = tables_with_members[name].model_copy(update={"columns": columns})
+    return schemas.model_copy(update={"tables": tables_with_members})
 
 
 def _completed(column: ColumnSchema, members: dict[str, tuple[str, ...]]) -> ColumnSchema:

@@ -111,9 +111,9 @@ def read_uuid(conn: Connection) -> str:
 
 def _uuid(conn: Connection, flavor: Flavor) -> str:
     name = "server_uid" if flavor == "mariadb" else "server_uuid"
-    found = variables(conn, (name,)).get(name)
-    if found:
-        return found
+    uuid = variables(conn, (name,)).get(name)
+    if uuid:
+        return uuid
     row = query(conn, "SELECT @@hostname AS host, @@port AS port, @@datadir AS folder")[0]
     text = f"{row['host']}:{row['port']}:{row['folder']}"
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -205,8 +205,8 @@ def replica_lag_s(conn: Connection) -> float | None:
     """
     name = "Connection_name" if _is_mariadb(conn) else "Channel_Name"
     rows = [row for row in _replication(conn) if not str(row.get(name) or "").startswith("group_replication_")]
-    found = [row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) for row in rows]
-    return max((float("inf") if one is None else float(one) for one in found), default=None)
+    lags = [row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) for row in rows]
+    return max((float("inf") if lag is None else float(lag) for lag in lags), default=None)
 
 
 def behind_s(conn: Connection) -> float | None:

@@ -47,10 +47,10 @@ _CHARACTERS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "l
 def check_names(tables: list[tuple[str, str]]) -> Iterator[Finding]:
     """Yields errors for included tables (database, table) that share the name ``db.table``. Either part may contain a
     dot."""
-    known: dict[str, tuple[str, str]] = {}
+    owners: dict[str, tuple[str, str]] = {}
     for db, table in tables:
         name = f"{db}.{table}"
-        first = known.setdefault(name, (db, table))
+        first = owners.setdefault(name, (db, table))
         if first != (db, table):
             yield error(
                 f"table {name}",
@@ -289,8 +289,8 @@ def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Find
     """Yields errors for column policies that apply would refuse, and warnings for policies without effect."""
     for name, table in sorted(schemas.tables.items()):
         yield from _policies_of(config, name, table)
-    known = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
-    for column in sorted(set(config.apply.columns) - known):
+    column_names = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
+    for column in sorted(set(config.apply.columns) - column_names):
         if schemas.tables:
             yield warning(
                 "apply: columns", f"no included table has a column {column!r}", "Correct its name, or remove it."

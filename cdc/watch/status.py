@@ -102,14 +102,14 @@ def _prepared(config: DestinationConfig) -> dict[str, Any] | None:
     return describe(config.store.path)
 
 
-def prepared_sentences(found: dict[str, Any] | None) -> list[str]:
+def prepared_sentences(prepared: dict[str, Any] | None) -> list[str]:
     """Returns a sentence about pending XA transactions; none if there are none."""
-    if not found or not found["count"]:
+    if not prepared or not prepared["count"]:
         return []
-    count, oldest = found["count"], found["transactions"][0]
+    count, oldest = prepared["count"], prepared["transactions"][0]
     wait = "transaction waits" if count == 1 else "transactions wait"
     since = f"since {oldest['time']}: {oldest['xid']} ({', '.join(oldest['tables'])})"
-    text = f"{count} prepared XA {wait} for XA COMMIT or XA ROLLBACK, {human_bytes(found['bytes'])}"
+    text = f"{count} prepared XA {wait} for XA COMMIT or XA ROLLBACK, {human_bytes(prepared['bytes'])}"
     return [f"{text}, {since}." if count == 1 else f"{text}, the oldest {since}."]
 
 
@@ -117,31 +117,32 @@ def _failovers(state: State) -> list[dict[str, Any]]:
     """Returns the epochs that failovers have begun, oldest first."""
     return [
         {
-            "epoch": one.epoch,
-            "server": one.address,
-            "server_uuid": one.server_uuid,
+            "epoch": identity.epoch,
+            "server": identity.address,
+            "server_uuid": identity.server_uuid,
             "time": iso_time(began.time),
             "after_seq": began.after_seq,
             "file": began.file,
             "pos": began.pos,
             "lost": began.lost,
         }
-        for one, began in (() if state.source is None else state.source.failovers())
+        for identity, began in (() if state.source is None else state.source.failovers())
     ]
 
 
 def failover_sentences(source: dict[str, Any]) -> list[str]:
     """Returns a sentence for the last failover, and for each one that has lost transactions."""
-    failover_sentences = []
-    for one in source["failovers"]:
-        if one["lost"] is not None:
-            failover_sentences.append(
-                f"The failover to {one['server']} at {one['time']} (epoch {one['epoch']}) has lost transactions that "
-                f"the store has: {one['lost']}. Their loss was accepted; the tables that they changed need a snapshot."
+    sentences = []
+    for failover in source["failovers"]:
+        where = f"{failover['server']} at {failover['time']} (epoch {failover['epoch']})"
+        if failover["lost"] is not None:
+            sentences.append(
+                f"The failover to {where} has lost transactions that the store has: {failover['lost']}. Their loss was "
+                "accepted; the tables that they changed need a snapshot."
             )
-        elif one is source["failovers"][-1]:
-            failover_sentences.append(f"Capture moved to {one['server']} at {one['time']} (epoch {one['epoch']}).")
-    return failover_sentences
+        elif failover is source["failovers"][-1]:
+            sentences.append(f"Capture moved to {where}.")
+    return sentences
 
 
 def _archive(config: DestinationConfig) -> dict[str, Any] | None:
@@ -167,17 +168,17 @@ def _archive(config: DestinationConfig) -> dict[str, Any] | None:
     }
 
 
-def archive_sentences(found: dict[str, Any] | None) -> list[str]:
+def archive_sentences(archive: dict[str, Any] | None) -> list[str]:
     """Returns a sentence about the archive of a status document; none if none is configured."""
-    if found is None:
+    if archive is None:
         return []
-    behind = found["behind"]
+    behind = archive["behind"]
     waiting = f"{behind['segments']} finished segments wait, {human_bytes(behind['bytes'])}"
-    if found["error"] is not None:
+    if archive["error"] is not None:
         more = f" ({waiting})" if behind["segments"] else ""
-        return [f"Alarm: nothing is copied to the archive since {found['failing_since']}{more}. {found['error']}"]
+        return [f"Alarm: nothing is copied to the archive since {archive['failing_since']}{more}. {archive['error']}"]
     level = f"{waiting}, the oldest since {behind['since']}" if behind["segments"] else "level with the store"
-    return [f"Archive {found['uri']}: {found['segments']} segments; {level}."]
+    return [f"Archive {archive['uri']}: {archive['segments']} segments; {level}."]
 
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
@@ -206,16 +207,16 @@ def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> li
     subscriptions = []
     removed_seq = reader.removed_seq()
     begins = reader.beginning() if reader.exists() else None
-    for name, known in sorted(state.subscriptions.items()):
-        behind = reader.backlog(known.acked_seq, make_filter(known.filter))
+    for name, subscription in sorted(state.subscriptions.items()):
+        behind = reader.backlog(subscription.acked_seq, make_filter(subscription.filter))
         oldest_us, since_us = behind.oldest_commit_time_us, behind.oldest_store_time_us
         lag_s = 0.0 if oldest_us is None else max(0.0, round(time.time() - oldest_us / 1e6, 3))
         waiting_s = 0.0 if since_us is None else time.time() - since_us / 1e6
         subscriptions.append(
             {
                 "name": name,
-                "filter": known.filter,
-                "acked_seq": known.acked_seq,
+                "filter": subscription.filter,
+                "acked_seq": subscription.acked_seq,
                 "lag_s": lag_s,
                 "behind": {"transactions": behind.transactions, "bytes": behind.bytes},
                 "held_back": {
@@ -224,15 +225,15 @@ def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> li
                     "since": None if since_us is None else iso_time_us(since_us),
                     "lost": waiting_s > config.store.retain.lost_after,
                 },
-                "cut_off": known.acked_seq < removed_seq and _is_cut_off(reader, known.acked_seq),
-                "before_beginning": begins is not None and 0 < known.position() < begins.seq,
-                "since_seq": known.since_seq,
-                "gaps": [gap_document(gap) for gap in known.gaps],
-                "outstanding": [batch_document(entry) for entry in known.outstanding],
-                "rolled_back": _rolled_back(known),
+                "cut_off": subscription.acked_seq < removed_seq and _is_cut_off(reader, subscription.acked_seq),
+                "before_beginning": begins is not None and 0 < subscription.position() < begins.seq,
+                "since_seq": subscription.since_seq,
+                "gaps": [gap_document(gap) for gap in subscription.gaps],
+                "outstanding": [batch_document(entry) for entry in subscription.outstanding],
+                "rolled_back": _rolled_back(subscription),
                 "parked": [
                     {"table": table, **record.model_dump(mode="json")}
-                    for table, record in sorted(known.parked.items())
+                    for table, record in sorted(subscription.parked.items())
                     if config.tables.includes(*split_table(table))
                 ],
             }
@@ -240,9 +241,9 @@ def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> li
     return subscriptions
 
 
-def _rolled_back(known: Subscription) -> int:
+def _rolled_back(subscription: Subscription) -> int:
     """Returns how many batches were rolled back since the last one that was acked, as far as the meta remembers."""
-    ends = [one.outcome for one in reversed(known.finished)]
+    ends = [batch.outcome for batch in reversed(subscription.finished)]
     return next((number for number, outcome in enumerate(ends) if outcome == "acked"), len(ends))
 
 
@@ -366,7 +367,7 @@ def parked_sentences(subscriptions: list[dict[str, Any]], name: str) -> list[str
         "hold": f"`cdc replay {name} TABLE` brings it back.",
     }
     return [
-        f"{one['table']} is left out since {one['since']}: {one['reason']} {ways[one['due']]}"
-        for known in subscriptions
-        for one in known["parked"]
+        f"{table['table']} is left out since {table['since']}: {table['reason']} {ways[table['due']]}"
+        for subscription in subscriptions
+        for table in subscription["parked"]
     ]

@@ -77,8 +77,8 @@ class _Reader:
             return []
         self._ordered = False
         verb = c.take_any(*_VERBS)
-        found = _VERBS[verb](self, c, text) if verb is not None else self._options(c)
-        return [Unsupported(self._table, clause=text)] if found is None else found
+        changes = _VERBS[verb](self, c, text) if verb is not None else self._options(c)
+        return [Unsupported(self._table, clause=text)] if changes is None else changes
 
     # --- partitions
 
@@ -201,36 +201,36 @@ class _Reader:
             inner = Cursor(part, c.default_db)
             text = f"ADD {shown(part)}"
             if is_constraint(inner):
-                found = self._constraint(inner, text)
+                added = self._constraint(inner, text)
             else:
-                found = self._new_column(inner, text, if_not_exists)
-            if found is None:
+                added = self._new_column(inner, text, if_not_exists)
+            if added is None:
                 return None
-            changes += found
+            changes += added
         return changes
 
     def _new_column(self, c: Cursor, text: str, if_not_exists: bool) -> list[Change] | None:
-        found = self._definition(c)
-        if found is None:
+        definition = self._definition(c)
+        if definition is None:
             return None
         column = AddColumn(
             self._table,
-            found.column,
-            found.first,
-            found.after,
-            found.old_rows,
+            definition.column,
+            definition.first,
+            definition.after,
+            definition.old_rows,
             if_not_exists,
-            found.unsure_null,
+            definition.unsure_null,
             clause=text,
         )
-        return [column, *self._inline_key(found, text)]
+        return [column, *self._inline_key(definition, text)]
 
     def _definition(self, c: Cursor) -> Definition | None:
         name = c.take_name()
         return None if name is None else take_definition(c, name, self._dialect)
 
-    def _inline_key(self, found: Definition, text: str) -> list[Change]:
-        return [SetPrimaryKey(self._table, (found.column.name,), clause=text)] if found.primary else []
+    def _inline_key(self, definition: Definition, text: str) -> list[Change]:
+        return [SetPrimaryKey(self._table, (definition.column.name,), clause=text)] if definition.primary else []
 
     def _constraint(self, c: Cursor, text: str) -> list[Change] | None:
         names = take_constraint(c)
@@ -297,13 +297,20 @@ class _Reader:
         return None if token is None else self._changed(c, token.text, if_exists, text)
 
     def _changed(self, c: Cursor, name: str, if_exists: bool, text: str) -> list[Change] | None:
-        found = self._definition(c)
-        if found is None:
+        definition = self._definition(c)
+        if definition is None:
             return None
         change = ChangeColumn(
-            self._table, name, found.column, found.first, found.after, if_exists, found.unsure_null, clause=text
+            self._table,
+            name,
+            definition.column,
+            definition.first,
+            definition.after,
+            if_exists,
+            definition.unsure_null,
+            clause=text,
         )
-        return [change, *self._inline_key(found, text)]
+        return [change, *self._inline_key(definition, text)]
 
     def _alter(self, c: Cursor, text: str) -> list[Change] | None:
         if c.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT") is not None:
@@ -361,10 +368,10 @@ class _Reader:
                 partitions = None if clause is None else take_partitions(Cursor(clause, c.default_db))
                 partitioning.append(ChangePartitions(self._table, partitions=partitions, clause=text))
                 break
-            found = take_option(c, self._table, self._dialect)
-            if found is None:
+            option_changes = take_option(c, self._table, self._dialect)
+            if option_changes is None:
                 return None
-            changes += found
+            changes += option_changes
         return [*merged(changes, self._table), *partitioning] or [NoEffect(self._table, clause=text)]
 
 

@@ -155,8 +155,8 @@ def _references(c: Cursor) -> bool:
         if c.take_words("MATCH"):
             c.take_name()
         elif c.take_words("ON", "DELETE") or c.take_words("ON", "UPDATE"):
-            known = c.take_any("RESTRICT", "CASCADE") is not None or c.take_words("SET", "NULL")
-            if not known and not c.take_words("NO", "ACTION") and not c.take_words("SET", "DEFAULT"):
+            is_action = c.take_any("RESTRICT", "CASCADE") is not None or c.take_words("SET", "NULL")
+            if not is_action and not c.take_words("NO", "ACTION") and not c.take_words("SET", "DEFAULT"):
                 return False
         else:
             return True
@@ -176,10 +176,10 @@ def _generated(c: Cursor, given: _Attributes) -> bool:
 
 
 def _default(c: Cursor, given: _Attributes) -> bool:
-    found = take_default(c)
-    if found is not None:
-        given.default, given.expression = found
-    return found is not None
+    default = take_default(c)
+    if default is not None:
+        given.default, given.expression = default
+    return default is not None
 
 
 def take_default(c: Cursor) -> tuple[Literal | None, str | None] | None:

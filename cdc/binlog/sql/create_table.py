@@ -98,10 +98,10 @@ def _like(rest: list[Token], default_db: str) -> TableName | None:
     opened = c.take_punct("(")
     if not c.take_words("LIKE"):
         return None
-    found = c.take_table()
+    table = c.take_table()
     if opened:
         c.take_punct(")")
-    return found if c.at_end() else None
+    return table if c.at_end() else None
 
 
 def _options(c: Cursor, table: TableName, dialect: Dialect) -> tuple[list[Change], Partitions | None, bool]:
@@ -113,10 +113,10 @@ def _options(c: Cursor, table: TableName, dialect: Dialect) -> tuple[list[Change
         if clause is not None:
             partitions = take_partitions(Cursor(clause, c.default_db))
             continue
-        found = take_option(c, table, dialect)
-        if found is None:
+        option_changes = take_option(c, table, dialect)
+        if option_changes is None:
             return merged(changes, table), None, True
-        changes += found
+        changes += option_changes
         c.take_punct(",")
     return merged(changes, table), partitions, any(isinstance(change, Unsupported) for change in changes)
 
@@ -132,13 +132,13 @@ def _elements(c: Cursor, dialect: Dialect) -> _Elements | None:
     return elements
 
 
-def _element(c: Cursor, found: _Elements, dialect: Dialect) -> bool:
+def _element(c: Cursor, elements: _Elements, dialect: Dialect) -> bool:
     """Adds one element. Returns whether it is understood."""
     if is_constraint(c):
         constraint = take_constraint(c)
         if constraint is None:
             return False
-        found.key = constraint or found.key
+        elements.key = constraint or elements.key
         return True
     if c.at_words("PERIOD", "FOR"):
         return False
@@ -146,9 +146,9 @@ def _element(c: Cursor, found: _Elements, dialect: Dialect) -> bool:
     definition = take_definition(c, name, dialect) if name is not None else None
     if definition is None or definition.first or definition.after is not None:
         return False
-    found.columns.append(definition.column)
+    elements.columns.append(definition.column)
     if definition.primary:
-        found.key = (definition.column.name,)
+        elements.key = (definition.column.name,)
     return True
 
 

@@ -84,8 +84,8 @@ def in_type(column: ColumnSchema, constant: Constant) -> OldRows:
     if isinstance(value, bytes):
         return constant
     if shape.kind in ("binary", "varbinary") or shape.kind in BLOB_BYTES:
-        found = _bytes(shape, Literal("text", value))
-        return Unknown("its default is a text, and the table's are bytes") if found is None else Constant(found)
+        as_bytes = _bytes(shape, Literal("text", value))
+        return Unknown("its default is a text, and the table's are bytes") if as_bytes is None else Constant(as_bytes)
     if value.isascii() or shape.kind not in TEXTS or _holds(shape.charset, value):
         return constant
     return Unknown(f"its default {value!r} is not certain in the character set {shape.charset or 'of the table'}")

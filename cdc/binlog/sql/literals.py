@@ -36,10 +36,10 @@ NULL = Literal("null", "NULL")
 def take_literal(c: Cursor) -> Literal | None:
     """Takes a literal; None, without moving, if no literal comes next."""
     start = c.at
-    found = _literal(c)
-    if found is None:
+    literal = _literal(c)
+    if literal is None:
         c.at = start
-    return found
+    return literal
 
 
 def _literal(c: Cursor) -> Literal | None:
@@ -99,7 +99,7 @@ def _texts(c: Cursor) -> str:
 
 def _number(c: Cursor) -> Literal | None:
     """The longest number that the next tokens make together: ``-``, ``1``, ``.``, ``5e``, ``-``, ``3``."""
-    text, found, taken, before = "", "", 0, ""
+    text, longest, taken, before = "", "", 0, ""
     for ahead in range(8):
         token = c.peek(ahead)
         if token is None or token.kind not in ("word", "punct") or before == token.kind == "word":
@@ -107,12 +107,12 @@ def _number(c: Cursor) -> Literal | None:
         before = token.kind
         text += token.text
         if _NUMBER.fullmatch(text):
-            found, taken = text, ahead + 1
-    if not found:
+            longest, taken = text, ahead + 1
+    if not longest:
         return None
     c.at += taken
-    sign = "-" if found.count("-", 0, len(found) - len(found.lstrip("+-"))) % 2 else ""
-    return Literal("number", sign + found.lstrip("+-"))
+    sign = "-" if longest.count("-", 0, len(longest) - len(longest.lstrip("+-"))) % 2 else ""
+    return Literal("number", sign + longest.lstrip("+-"))
 
 
 def _from_hex(digits: str) -> str:

@@ -77,8 +77,8 @@ class Moment:
     def _zone(self) -> tzinfo | None:
         if self.time_zone != _SYSTEM:
             return _zone(self.time_zone)
-        known = [offset_s for since_s, offset_s in self.system_zone if since_s <= self.timestamp_s]
-        return timezone(timedelta(seconds=known[-1])) if known else None
+        offsets_s = [offset_s for since_s, offset_s in self.system_zone if since_s <= self.timestamp_s]
+        return timezone(timedelta(seconds=offsets_s[-1])) if offsets_s else None
 
 
 def _zone(name: str | None) -> tzinfo | None:

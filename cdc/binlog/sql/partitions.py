@@ -95,8 +95,8 @@ def _text(value: str) -> str:
 def _parse(tokens: list[Token]) -> Expression | None:
     """Returns the expression that all these tokens make; None if it is not understood."""
     c = Cursor(tokens, "")
-    found = _sum(c)
-    return found if c.at_end() else None
+    expression = _sum(c)
+    return expression if c.at_end() else None
 
 
 def _sum(c: Cursor) -> Expression | None:
@@ -159,10 +159,10 @@ def _call(name: str, tokens: list[Token]) -> Expression | None:
     arguments = tuple(_parse(part) for part in split_commas(tokens))
     if any(part is None for part in arguments):
         return None
-    known = tuple(part for part in arguments if part is not None)
-    if name == "mod" and len(known) == 2:
-        return Call("%", known)
-    return Call({"day": "dayofmonth", "ceil": "ceiling"}.get(name, name), known)
+    understood = tuple(part for part in arguments if part is not None)
+    if name == "mod" and len(understood) == 2:
+        return Call("%", understood)
+    return Call({"day": "dayofmonth", "ceil": "ceiling"}.get(name, name), understood)
 
 
 def whole_number(text: str) -> int | None:
@@ -229,8 +229,8 @@ class Partitions:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns that tell a row's partition and subpartition."""
-        known = [*self.expressions, *([] if self.sub_expression is None else [self.sub_expression])]
-        return tuple(dict.fromkeys(name for one in known for name in columns_of(one)))
+        expressions = [*self.expressions, *([] if self.sub_expression is None else [self.sub_expression])]
+        return tuple(dict.fromkeys(name for expression in expressions for name in columns_of(expression)))
 
     def index(self, name: str) -> int | None:
         """Returns the place of a partition, whose name may be in letters of either case; None if there is none."""
@@ -239,8 +239,8 @@ class Partitions:
 
     def subpartition(self, name: str) -> tuple[int, int] | None:
         """Returns the place of a subpartition: of its partition, and within that; None if there is none."""
-        for at, one in enumerate(self.partitions):
-            names = [sub.lower() for sub in one.names_of_subpartitions(self.sub_count)]
+        for at, partition in enumerate(self.partitions):
+            names = [sub.lower() for sub in partition.names_of_subpartitions(self.sub_count)]
             if name.lower() in names:
                 return at, names.index(name.lower())
         return None
@@ -260,19 +260,19 @@ class Partitions:
             text += f" SUBPARTITION BY {self.sub_method} ({what}) SUBPARTITIONS {self.sub_count}"
         return f"{text} ({', '.join(map(self._partition_text, self.partitions))})"
 
-    def _partition_text(self, one: Partition) -> str:
-        text = f"PARTITION {_quoted(one.name)}"
-        if one.values == ((DEFAULT,),):
+    def _partition_text(self, partition: Partition) -> str:
+        text = f"PARTITION {_quoted(partition.name)}"
+        if partition.values == ((DEFAULT,),):
             text += " DEFAULT"
-        elif one.values:
-            tuples = [", ".join(values) for values in one.values]
+        elif partition.values:
+            tuples = [", ".join(values) for values in partition.values]
             if self.method.startswith("RANGE"):
                 text += f" VALUES LESS THAN ({tuples[0]})"
             else:
                 listed = tuples if len(self.expressions) == 1 else [f"({values})" for values in tuples]
                 text += f" VALUES IN ({', '.join(listed)})"
-        if one.subpartitions:
-            text += f" ({', '.join(f'SUBPARTITION {_quoted(name)}' for name in one.subpartitions)})"
+        if partition.subpartitions:
+            text += f" ({', '.join(f'SUBPARTITION {_quoted(name)}' for name in partition.subpartitions)})"
         return text
 
     def is_same(self, other: Partitions | None) -> bool:
@@ -311,7 +311,9 @@ class Partitions:
             sub = self.subpartition(name) if at is None else None
             at = sub[0] if sub is not None else at
             places.update(() if at is None else (at - 1, at))
-        return replace(self, partitions=tuple(one for at, one in enumerate(self.partitions) if at in places))
+        return replace(
+            self, partitions=tuple(partition for at, partition in enumerate(self.partitions) if at in places)
+        )
 
 
 @lru_cache(maxsize=256)
@@ -327,8 +329,8 @@ def shown_partitions(sql: str) -> str | None:
     c = Cursor(tokenize(sql), "")
     while not c.at_end():
         if c.take_words("PARTITION", "BY"):
-            found = take_partitions(c)
-            return None if found is None else found.to_text()
+            partitions = take_partitions(c)
+            return None if partitions is None else partitions.to_text()
         if c.take_group() is None:
             c.at += 1
     return None
@@ -343,9 +345,9 @@ def take_partitions(c: Cursor) -> Partitions | None:
     if group is None:
         return None
     parts = split_commas(group) if "COLUMNS" in method else [group]
-    found = [_parse(part) for part in parts]
-    expressions = tuple(one for one in found if one is not None)
-    if len(expressions) < len(found) or not all(columns_of(expression) for expression in expressions):
+    parsed = [_parse(part) for part in parts]
+    expressions = tuple(expression for expression in parsed if expression is not None)
+    if len(expressions) < len(parsed) or not all(columns_of(expression) for expression in expressions):
         return None
     if "COLUMNS" in method and not all(isinstance(expression, ColumnOf) for expression in expressions):
         return None
@@ -368,20 +370,22 @@ def take_partitions(c: Cursor) -> Partitions | None:
             return None
         listed = tuple(Partition(f"p{number}") for number in range(count or 1))
     if partitions.sub_method:
-        named = {len(one.subpartitions) for one in listed if one.subpartitions}
+        named = {len(partition.subpartitions) for partition in listed if partition.subpartitions}
         partitions = replace(partitions, sub_count=named.pop() if named else partitions.sub_count)
     partitions = replace(partitions, partitions=listed)
-    return partitions if all(is_member(partitions, one) for one in listed) else None
+    return partitions if all(is_member(partitions, partition) for partition in listed) else None
 
 
-def is_member(partitions: Partitions, one: Partition) -> bool:
+def is_member(partitions: Partitions, partition: Partition) -> bool:
     """Whether a partition is defined as those of its table have to be."""
     width = len(partitions.expressions)
     if partitions.method.startswith("RANGE"):
-        return len(one.values) == 1 and len(one.values[0]) == width and one.values[0] != (DEFAULT,)
+        return len(partition.values) == 1 and len(partition.values[0]) == width and partition.values[0] != (DEFAULT,)
     if partitions.method.startswith("LIST"):
-        return bool(one.values) and (one.values == ((DEFAULT,),) or all(len(value) == width for value in one.values))
-    return not one.values
+        return bool(partition.values) and (
+            partition.values == ((DEFAULT,),) or all(len(value) == width for value in partition.values)
+        )
+    return not partition.values
 
 
 def _take_method(c: Cursor) -> str | None:
@@ -397,9 +401,9 @@ def _take_method(c: Cursor) -> str | None:
 
 
 def _listed(group: list[Token]) -> tuple[Partition, ...] | None:
-    found = [_partition(Cursor(part, "")) for part in split_commas(group)]
-    listed = tuple(one for one in found if one is not None)
-    return listed if len(listed) == len(found) and listed else None
+    parsed = [_partition(Cursor(part, "")) for part in split_commas(group)]
+    listed = tuple(partition for partition in parsed if partition is not None)
+    return listed if len(listed) == len(parsed) and listed else None
 
 
 def take_listed(c: Cursor) -> tuple[Partition, ...] | None:
@@ -469,9 +473,9 @@ def _value(tokens: list[Token]) -> str | None:
     for word in (MAXVALUE, NULL, DEFAULT):
         if c.at_words(word) and len(tokens) == 1:
             return word
-    found = take_literal(c)
-    if found is not None and c.at_end() and found.kind == "text" and UNREADABLE not in found.text:
-        return _text(found.text)
+    literal = take_literal(c)
+    if literal is not None and c.at_end() and literal.kind == "text" and UNREADABLE not in literal.text:
+        return _text(literal.text)
     expression = _parse(tokens)
     number = None if expression is None else _constant(expression)
     return None if number is None else str(number)
@@ -486,7 +490,9 @@ def with_added(partitions: Partitions, added: Sequence[Partition], count: int) -
     if not added:
         begin = len(partitions.partitions)
         added = [Partition(f"p{number}") for number in range(begin, begin + count)]
-    if not added or any(partitions.index(one.name) is not None or not is_member(partitions, one) for one in added):
+    if not added or any(
+        partitions.index(partition.name) is not None or not is_member(partitions, partition) for partition in added
+    ):
         return None
     return replace(partitions, partitions=(*partitions.partitions, *added))
 
@@ -494,14 +500,19 @@ def with_added(partitions: Partitions, added: Sequence[Partition], count: int) -
 def reorganized(partitions: Partitions, names: Sequence[str], into: Sequence[Partition]) -> Partitions | None:
     """Returns the definition with other partitions in place of those of these names; None if that contradicts it."""
     places = sorted({at for name in names if (at := partitions.index(name)) is not None})
-    if len(places) != len(names) or not names or not into or not all(is_member(partitions, one) for one in into):
+    if (
+        len(places) != len(names)
+        or not names
+        or not into
+        or not all(is_member(partitions, partition) for partition in into)
+    ):
         return None
     if partitions.method.startswith("RANGE") and places != list(range(places[0], places[0] + len(places))):
         return None
-    kept = [one for at, one in enumerate(partitions.partitions) if at not in places]
+    kept = [partition for at, partition in enumerate(partitions.partitions) if at not in places]
     kept[places[0] : places[0]] = into
-    found = [one.name.lower() for one in kept]
-    return None if len(found) != len(set(found)) else replace(partitions, partitions=tuple(kept))
+    lower_names = [partition.name.lower() for partition in kept]
+    return None if len(lower_names) != len(set(lower_names)) else replace(partitions, partitions=tuple(kept))
 
 
 def coalesced(partitions: Partitions, count: int) -> Partitions | None:

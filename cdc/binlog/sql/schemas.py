@@ -220,7 +220,7 @@ class Schemas(BaseModel):
         except OSError as error:
             raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from error
         try:
-            found = cls.model_validate_json(text)
+            schemas = cls.model_validate_json(text)
         except ValidationError as error:
             version = _version_of(text)
             if version is not None and version > FORMAT_VERSION:
@@ -230,9 +230,9 @@ class Schemas(BaseModel):
                 place=str(path),
                 remedy="Restore it from a copy of the store.",
             ) from None
-        if found.version > FORMAT_VERSION:
-            raise _newer(found.version, path)
-        return found
+        if schemas.version > FORMAT_VERSION:
+            raise _newer(schemas.version, path)
+        return schemas
 
 
 class _Head(BaseModel):

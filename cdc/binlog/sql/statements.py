@@ -106,9 +106,9 @@ def classify(
 
     Never raises: a text that cannot be read is ``unknown``.
     """
-    known = server or LATEST
+    written_by = server or LATEST
     tokens = tokenize(sql, sql_mode, mysql=server is not None and not server.mariadb)
-    statement = _statement(_Statement(tokens, default_db, Dialect(known, sql_mode, moment)))
+    statement = _statement(_Statement(tokens, default_db, Dialect(written_by, sql_mode, moment)))
     return _in_lower_case(statement) if ignores_case else statement
 
 
@@ -440,14 +440,14 @@ def _dml(verb: str, c: Cursor) -> Statement:
         pass
     if verb in ("INSERT", "REPLACE"):
         c.take_words("INTO")
-        found = c.take_table()
-        return Statement("dml", verb, (found,) if found is not None else (), any_table=found is None)
+        table = c.take_table()
+        return Statement("dml", verb, (table,) if table is not None else (), any_table=table is None)
     if verb == "LOAD":
         while (token := c.peek()) is not None:
             c.at += 1
             if token.is_word("TABLE"):
-                found = c.take_table()
-                return Statement("dml", verb, (found,) if found is not None else (), any_table=found is None)
+                table = c.take_table()
+                return Statement("dml", verb, (table,) if table is not None else (), any_table=table is None)
         return Statement("unknown", verb, any_table=True)
     if verb == "DELETE" and (emptied := _emptied_by_server(c)) is not None:
         change = TruncateTable(emptied, clause=_named("DELETE FROM", emptied))

@@ -31,12 +31,12 @@ VERSIONING = "system versioning keeps old rows in the table"
 def take_option(c: Cursor, table: TableName, dialect: Dialect) -> list[Change] | None:
     """Takes one option. Returns what it changes (nothing for most), None without moving if it is not understood."""
     start = c.at
-    found = _option(c, table, dialect)
-    if found is None:
+    changes = _option(c, table, dialect)
+    if changes is None:
         c.at = start
         return None
     clause = shown(c.tokens[start : c.at])
-    return [_with_clause(change, clause) for change in found]
+    return [_with_clause(change, clause) for change in changes]
 
 
 def _with_clause(change: Change, clause: str) -> Change:
@@ -126,6 +126,6 @@ def merged(changes: list[Change], table: TableName) -> list[Change]:
     others: list[Change] = [change for change in changes if not isinstance(change, SetTableCharset | NoEffect)]
     if not charsets:
         return others
-    charset = next((one.charset for one in reversed(charsets) if one.charset is not None), None)
-    collation = next((one.collation for one in reversed(charsets) if one.collation is not None), None)
+    charset = next((change.charset for change in reversed(charsets) if change.charset is not None), None)
+    collation = next((change.collation for change in reversed(charsets) if change.collation is not None), None)
     return [*others, SetTableCharset(table, charset, collation, clause=charsets[0].clause)]

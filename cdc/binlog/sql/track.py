@@ -181,8 +181,8 @@ class _Draft:
         """Applies a change that puts columns in their places."""
         match change:
             case AddColumn():
-                known = self._at(change.column.name)
-                if known is not None:
+                present = self._at(change.column.name)
+                if present is not None:
                     if change.if_not_exists:
                         return
                     raise _contradiction(change, f"adds the column {change.column.name}, which is there already")
@@ -209,7 +209,7 @@ class _Draft:
             charset, collation = self._convert.charset or charset, self._convert.collation
         planned = [self._planned(slot, self._finished(slot, key, charset, collation)) for slot in self._columns]
         schema = TableSchema(
-            columns=tuple(one.column for one in planned), primary_key=key, charset=charset, collation=collation
+            columns=tuple(column.column for column in planned), primary_key=key, charset=charset, collation=collation
         )
         return Plan(schema, tuple(planned), tuple(self._dropped))
 

@@ -235,8 +235,8 @@ def _characters(word: str, c: Cursor, server: Server, oracle: bool) -> DataType 
     if size is None:
         return None
     kind = "varchar" if varying else "char"
-    found = DataType(kind, f"{kind}({size})", charset=server.utf8 if national else None)
-    return _text(found, c, server)
+    data_type = DataType(kind, f"{kind}({size})", charset=server.utf8 if national else None)
+    return _text(data_type, c, server)
 
 
 def _size(c: Cursor, default: int | None) -> int | None:
@@ -263,9 +263,9 @@ def _compressed(c: Cursor) -> str:
     return " /*M!100301 COMPRESSED*/"
 
 
-def _text(found: DataType, c: Cursor, server: Server) -> DataType:
+def _text(data_type: DataType, c: Cursor, server: Server) -> DataType:
     """Takes the attributes of a text: character set, collation, BINARY, COMPRESSED."""
-    charset, collation, binary, compressed = found.charset, None, False, ""
+    charset, collation, binary, compressed = data_type.charset, None, False, ""
     while (token := c.peek()) is not None:
         if name := take_charset(c, server):
             charset = name
@@ -281,19 +281,19 @@ def _text(found: DataType, c: Cursor, server: Server) -> DataType:
             break
     if binary and collation is None:
         collation = "_bin"
-    found = replace(found, column_type=found.column_type + compressed)
-    return with_charset(found, charset, collation)
+    data_type = replace(data_type, column_type=data_type.column_type + compressed)
+    return with_charset(data_type, charset, collation)
 
 
-def with_charset(found: DataType, charset: str | None, collation: str | None) -> DataType:
+def with_charset(data_type: DataType, charset: str | None, collation: str | None) -> DataType:
     """The type with the character set and the collation of its definition."""
     if charset is None and collation is not None and not collation.startswith(SUFFIX):
         charset = charset_of_collation(collation)
     elif charset is not None and collation is not None and collation.startswith(SUFFIX):
         collation = charset + collation
     if charset is None:
-        return replace(found, collation=collation)
-    kind, shown = in_charset(found.data_type, found.column_type, charset)
+        return replace(data_type, collation=collation)
+    kind, shown = in_charset(data_type.data_type, data_type.column_type, charset)
     return DataType(kind, shown) if charset == BINARY else DataType(kind, shown, charset, collation)
 
 

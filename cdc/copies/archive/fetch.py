@@ -45,7 +45,7 @@ def fetch(
     from_seq: int = 0,
     to_seq: int | None = None,
     *,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = lambda done, total: None,
 ) -> Fetched:
     """Copies the segments that have transactions from one seq to another to a folder, which is new or was begun by a
     call that was killed. Raises ConfigError, UsageError, DamagedError, RetryableError, StorageError."""
@@ -63,7 +63,7 @@ def fetch(
             f"({format_seq(totals.first_seq)}) to {totals.last_seq} ({format_seq(totals.last_seq)})",
             place=archive.uri,
         )
-    gap = next((one for one in chosen[1:] if one.gap), None)
+    gap = next((segment for segment in chosen[1:] if segment.gap), None)
     if gap is not None:
         raise UsageError(
             f"the archive lacks transactions before the segment {gap.name}",
@@ -82,5 +82,5 @@ def fetch(
     remove_file(folder / REMOVED_FILE)  # of the store that the range was copied from
     replace_file(folder / layout.STORE_FILE, read_small(archive, newest.state.files[f"store/{layout.STORE_FILE}"]))
     remove_file(folder / layout.RESTORING_FILE)
-    size = sum(one.size_bytes for one in chosen)
+    size = sum(segment.size_bytes for segment in chosen)
     return Fetched(str(folder), len(chosen), size, chosen[0].start_seq, chosen[-1].last_seq)

@@ -26,15 +26,15 @@ def meta_files(config: DestinationConfig, meta: Meta) -> dict[str, bytes]:
     state = meta.read()
     files: dict[str, bytes] = {}
     manifests = ManifestFiles(config.meta.path, permissions=config.meta.permissions)
-    for name, known in sorted(state.subscriptions.items()):
-        known.outstanding = []
+    for name, subscription in sorted(state.subscriptions.items()):
+        subscription.outstanding = []
         for batch in reversed(manifests.ids(name)):
             path = manifests.path(name, batch)
             try:
                 manifest = load_manifest(path)
             except DamagedError:
                 continue  # it was removed meanwhile, or is damaged: the one before it serves as well
-            if manifest.acked is not None and manifest.last_seq <= known.acked_seq:
+            if manifest.acked is not None and manifest.last_seq <= subscription.acked_seq:
                 files[f"{MANIFESTS}{name}/{batch:012d}.json"] = (manifest.model_dump_json(indent=1) + "\n").encode()
                 break
     files[META] = render(state)
@@ -44,7 +44,7 @@ def meta_files(config: DestinationConfig, meta: Meta) -> dict[str, bytes]:
 def restored_state(data: bytes, place: str) -> State:
     """Returns the state of a copy, with ids for new batches that were never used. Raises DamagedError, VersionError."""
     state = parse(data, place)
-    for known in state.subscriptions.values():
-        known.outstanding = []
-        known.next_batch += _IDS_APART
+    for subscription in state.subscriptions.values():
+        subscription.outstanding = []
+        subscription.next_batch += _IDS_APART
     return state

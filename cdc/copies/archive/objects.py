@@ -116,29 +116,29 @@ class Objects(ABC):
 
     def _require_size(self, name: str, size: int) -> None:
         with self._errors(name):
-            found = self._size(name)
-        if found != size:
-            what = "is missing" if found is None else f"has {found} bytes"
+            copied = self._size(name)
+        if copied != size:
+            what = "is missing" if copied is None else f"has {copied} bytes"
             raise RetryableError(f"{what} after {size} bytes were copied", place=self.place(name))
 
     def verify(self, name: str, size: int, sha256: str, sink: Callable[[bytes], object] = len) -> None:
         """Reads an object, and hands its bytes to ``sink``. Raises DamagedError if it is missing, or if its size or
         its SHA-256 is not this one; RetryableError."""
-        digest, found = hashlib.sha256(), 0
+        digest, size_read = hashlib.sha256(), 0
         with self._errors(name):
             try:
                 with self._open(name) as source:
                     while chunk := source.read(_CHUNK_BYTES):
-                        found += len(chunk)
+                        size_read += len(chunk)
                         digest.update(chunk)
                         sink(chunk)
             except FileNotFoundError:
                 raise DamagedError(
                     "this object of the archive is missing", place=self.place(name), remedy=_DAMAGED
                 ) from None
-        if found != size:
+        if size_read != size:
             raise DamagedError(
-                f"this object of the archive has {found} bytes, and it was copied with {size}",
+                f"this object of the archive has {size_read} bytes, and it was copied with {size}",
                 place=self.place(name),
                 remedy=_DAMAGED,
             )
@@ -149,9 +149,9 @@ class Objects(ABC):
 
     def get(self, name: str, size: int, sha256: str) -> bytes:
         """Returns the verified content of a small object. Raises what :meth:`verify` raises."""
-        found = bytearray()
-        self.verify(name, size, sha256, found.extend)
-        return bytes(found)
+        content = bytearray()
+        self.verify(name, size, sha256, content.extend)
+        return bytes(content)
 
     def download(self, name: str, target: Path, size: int, sha256: str) -> None:
         """Copies an object to a file, durably; the file is there only when it is whole and verified. Raises what
@@ -197,10 +197,10 @@ class LocalObjects(Objects):
     def names(self, folder: str) -> list[str]:
         with self._errors(folder):
             try:
-                found = os.listdir(self._folder / folder)
+                listed = os.listdir(self._folder / folder)
             except FileNotFoundError:
                 return []
-        return sorted(name for name in found if not name.startswith("."))
+        return sorted(name for name in listed if not name.startswith("."))
 
     def read(self, name: str) -> bytes | None:
         with self._errors(name):
@@ -303,10 +303,10 @@ class RemoteObjects(Objects):
             store, path = self._store(folder)
             store.invalidate_cache()
             try:
-                found = store.ls(path, detail=False)
+                listed = store.ls(path, detail=False)
             except FileNotFoundError:
                 return []
-        return sorted(str(one).rstrip("/").rpartition("/")[2] for one in found)
+        return sorted(str(entry).rstrip("/").rpartition("/")[2] for entry in listed)
 
     def read(self, name: str) -> bytes | None:
         with self._errors(name):
@@ -324,10 +324,10 @@ class RemoteObjects(Objects):
                 return True
             except Exception:
                 # Each package has its own error for a name that is taken; and a try whose answer was lost is repeated.
-                found = self.read(name)
-                if found is None:
+                present = self.read(name)
+                if present is None:
                     raise
-                return found == data
+                return present == data
 
     def require_create(self) -> None:
         try:

@@ -132,14 +132,14 @@ class ArchivedReader(StoreReader):
     def _segment(self, name: str) -> Path:
         """Returns the path of a segment; one of the archive has its index there, and its bytes once a selection needs
         them."""
-        if name not in self._records or (found := super()._segment(name)).exists():
+        if name not in self._records or (path := super()._segment(name)).exists():
             return super()._segment(name)
-        found = self._own_folder() / name
-        index = index_path(found)
+        path = self._own_folder() / name
+        index = index_path(path)
         if not index.exists():
             ref = self._records[name].index
             self._archive.objects.download(ref.object, index, ref.bytes, ref.sha256)
-        return found
+        return path
 
     def _provide(self, segments: Iterable[Path]) -> None:
         paths = {path for path in segments if path.parent == self._folder and not path.exists()}
@@ -185,8 +185,8 @@ class ArchivedReader(StoreReader):
         folder = layout.schemas_folder(self.path)
         seqs = {int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()} if folder.is_dir() else set()
         removed_seq = read_removed(self.path).seq
-        known = [] if self._known is None else schema_seqs(self._known.state)
-        every = sorted(seqs | {seq for seq in known if seq <= removed_seq})
+        archived = [] if self._known is None else schema_seqs(self._known.state)
+        every = sorted(seqs | {seq for seq in archived if seq <= removed_seq})
         if not every:
             return None
         seq = every[max(0, bisect_right(every, last_seq) - 1)]

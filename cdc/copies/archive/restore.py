@@ -78,7 +78,7 @@ def restore(
     *,
     everything: bool = False,
     claim: bool = True,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = lambda done, total: None,
 ) -> Restored:
     """Makes the store, and the meta unless there is one, from the newest state of the archive.
 
@@ -104,8 +104,8 @@ def restore(
         _require_empty(store)
         if not newest.segments:
             raise _no_segment(archive, newest)
-        known = _begin(config, archive, newest, claim=claim)
-        return _restore(config, archive, known, everything=everything, claim=claim, progress=progress)
+        claimed = _begin(config, archive, newest, claim=claim)
+        return _restore(config, archive, claimed, everything=everything, claim=claim, progress=progress)
     finally:
         lock.release()
 
@@ -138,21 +138,21 @@ def _begin(config: DestinationConfig, archive: Archive, newest: Known, *, claim:
 
 
 def _restore(
-    config: DestinationConfig, archive: Archive, known: Known, *, everything: bool, claim: bool, progress: Progress
+    config: DestinationConfig, archive: Archive, archived: Known, *, everything: bool, claim: bool, progress: Progress
 ) -> Restored:
-    store, state = config.store.path, known.state
+    store, state = config.store.path, archived.state
     meta_data = read_small(archive, state.files[META])
     restored = restored_state(meta_data, archive.objects.place(state.files[META].object))
-    removed = _removed(archive, known)
-    segments = _wanted(known.segments, removed, everything=everything)
+    removed = _removed(archive, archived)
+    segments = _wanted(archived.segments, removed, everything=everything)
     require_room(store, segments)
     end_seq = segments[-1].last_seq
-    restore_small_files(archive, known, store, end_seq)
+    restore_small_files(archive, archived, store, end_seq)
     restore_segments(archive, store, segments, progress)
     store_file = read_small(archive, state.files[f"store/{layout.STORE_FILE}"])
-    _lower_mark(store, known.segments, segments, json.loads(store_file).get("begins"))
+    _lower_mark(store, archived.segments, segments, json.loads(store_file).get("begins"))
     drop_sound_losses(store)
-    is_new = _meta(config, archive, known, restored)
+    is_new = _meta(config, archive, archived, restored)
     # Without this file it is no store: it comes last.
     replace_file(store / layout.STORE_FILE, store_file)
     if claim:
@@ -172,9 +172,9 @@ def _restore(
     )
 
 
-def _no_segment(archive: Archive, known: Known) -> UsageError:
+def _no_segment(archive: Archive, archived: Known) -> UsageError:
     """Returns the error for an archive of a store that has not finished a segment yet."""
-    begins = json.loads(read_small(archive, known.state.files[f"store/{layout.STORE_FILE}"])).get("begins")
+    begins = json.loads(read_small(archive, archived.state.files[f"store/{layout.STORE_FILE}"])).get("begins")
     where = "" if begins is None else f" Set source.start to {{file: {begins['file']}, pos: {begins['pos']}}} before."
     return UsageError(
         "the archive has no finished segment yet, so there is nothing to restore",
@@ -184,9 +184,9 @@ def _no_segment(archive: Archive, known: Known) -> UsageError:
     )
 
 
-def _removed(archive: Archive, known: Known) -> int:
+def _removed(archive: Archive, archived: Known) -> int:
     """Returns the seq up to which retention had removed transactions of the store."""
-    ref = known.state.files.get(f"store/{REMOVED_FILE}")
+    ref = archived.state.files.get(f"store/{REMOVED_FILE}")
     return 0 if ref is None else int(json.loads(read_small(archive, ref))["seq"])
 
 
@@ -197,34 +197,34 @@ def _wanted(segments: tuple[SegmentRecord, ...], removed_seq: int, *, everything
     whole = after_last_gap(segments)
     if everything:
         return whole
-    first = next((number for number, one in enumerate(whole) if one.last_seq > removed_seq), len(whole) - 1)
+    first = next((number for number, segment in enumerate(whole) if segment.last_seq > removed_seq), len(whole) - 1)
     # The newest transaction tells the source by its bytes, so a segment with one has to be there.
-    with_rows = [number for number, one in enumerate(whole) if one.transactions]
+    with_rows = [number for number, segment in enumerate(whole) if segment.transactions]
     return whole[max(0, min([first, *with_rows[-1:]])) :]
 
 
 def require_room(store: Path, segments: Sequence[SegmentRecord]) -> None:
     size = sum(segment.size_bytes for segment in segments)
-    there = sum(
+    present = sum(
         path.stat().st_size for segment in segments if (path := layout.segments_folder(store) / segment.name).exists()
     )
     with storage_errors(store):
         free = shutil.disk_usage(store).free
-    if size - there > free:
+    if size - present > free:
         raise StorageError(
-            f"{human_bytes(size - there)} are to be restored, and {human_bytes(free)} are free",
+            f"{human_bytes(size - present)} are to be restored, and {human_bytes(free)} are free",
             place=str(store),
             remedy="Make room, or set store.path to another disk.",
         )
 
 
-def restore_small_files(archive: Archive, known: Known, store: Path, end_seq: int) -> None:
+def restore_small_files(archive: Archive, archived: Known, store: Path, end_seq: int) -> None:
     """Restores the files beside the segments, but for ``store.json``."""
     make_folder(layout.segments_folder(store))
     schemas = layout.schemas_folder(store)
     make_folder(schemas)
-    wanted = set()
-    for path, ref in sorted(known.state.files.items()):
+    kept_names = set()
+    for path, ref in sorted(archived.state.files.items()):
         kind, _, name = path.partition("/")
         if kind != "store" or name == layout.STORE_FILE:
             continue
@@ -232,13 +232,13 @@ def restore_small_files(archive: Archive, known: Known, store: Path, end_seq: in
             seq = int(Path(name).stem)
             if seq > end_seq:
                 continue  # capture describes the tables again when it reads the statement again
-            wanted.add(Path(name).name)
+            kept_names.add(Path(name).name)
         data = read_small(archive, ref)
         if name == REMOVED_FILE:
             data = json.dumps({**json.loads(data), "removing": []}).encode() + b"\n"
         replace_file(store / name, data)
     for left in schemas.iterdir():
-        if left.name not in wanted:
+        if left.name not in kept_names:
             remove_file(left)  # of an earlier try from another state
 
 
@@ -249,7 +249,7 @@ def restore_segments(archive: Archive, store: Path, segments: Sequence[SegmentRe
         for left in sorted(folder.iterdir()):
             if left.name not in names:
                 remove_file(left)
-    of, done = sum(segment.size_bytes for segment in segments), 0
+    total, done = sum(segment.size_bytes for segment in segments), 0
     for segment in segments:
         for ref, path in (
             (segment.index, layout.index_path(folder / segment.name)),
@@ -258,7 +258,7 @@ def restore_segments(archive: Archive, store: Path, segments: Sequence[SegmentRe
             if not _has(path, ref):
                 archive.objects.download(ref.object, path, ref.bytes, ref.sha256)
             done += ref.bytes
-            progress(done, of)
+            progress(done, total)
 
 
 def _has(path: Path, ref: Ref) -> bool:
@@ -307,14 +307,14 @@ def drop_sound_losses(store: Path) -> None:
         write_damaged(store, tuple(lost))
 
 
-def _meta(config: DestinationConfig, archive: Archive, known: Known, restored: State) -> bool:
+def _meta(config: DestinationConfig, archive: Archive, archived: Known, restored: State) -> bool:
     """Fills an empty meta. Returns False if there is one already, which is at least as new as any copy."""
     with open_meta(config) as meta:
-        found = meta.read()
-        if found.source is not None or found.subscriptions:
+        present = meta.read()
+        if present.source is not None or present.subscriptions:
             return False
         manifests = ManifestFiles(config.meta.path, permissions=config.meta.permissions)
-        for path, ref in sorted(known.state.files.items()):
+        for path, ref in sorted(archived.state.files.items()):
             if path.startswith(MANIFESTS):
                 manifests.save(parse_manifest(read_small(archive, ref), archive.objects.place(ref.object)))
         with meta.change() as state:

@@ -75,12 +75,12 @@ class Archive:
 
     def existing(self) -> Known:
         """Returns the newest state. Raises ConfigError if the archive is empty."""
-        found = self.newest()
-        if found is None:
+        newest = self.newest()
+        if newest is None:
             raise ConfigError(
                 "there is no archive of this destination", place=self.uri, remedy="Correct store.archive."
             )
-        return found
+        return newest
 
     def known(self, number: int) -> Known:
         """Returns a state by its number."""
@@ -110,10 +110,10 @@ class Archive:
             return ()
         if ref.sha256 not in self._lists:
             data = self.objects.get(ref.object, ref.bytes, ref.sha256)
-            found: SegmentList = parse_list(data, self.objects.place(ref.object))
+            segment_list: SegmentList = parse_list(data, self.objects.place(ref.object))
             while len(self._lists) > KEPT_STATES:
                 del self._lists[next(iter(self._lists))]
-            self._lists[ref.sha256] = found.segments
+            self._lists[ref.sha256] = segment_list.segments
         return self._lists[ref.sha256]
 
     def objects_of(self, state: ArchiveState) -> set[str]:

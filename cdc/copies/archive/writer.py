@@ -171,27 +171,27 @@ class Archiver:
         if not layout.exists(self._store):
             return  # capture has not begun yet
         seen = self._look()
-        known = self._writer()
-        segments, held = self._agreed(known.segments)
+        newest = self._writer()
+        segments, held = self._agreed(newest.segments)
         closed = [segment for segment in closed_segments(self._store) if segment.name not in segments.local]
         records = segments.records
         new: list[SegmentRecord] = []
         since = time.monotonic()
         for segment in closed:
-            new.append(self._copied(segment, records, new, known.state))
+            new.append(self._copied(segment, records, new, newest.state))
             is_covered = not held or new[-1].last_seq >= held[-1].last_seq
             if is_covered and time.monotonic() - since >= _STATE_EVERY_S:
-                known = self._write_state(known, (*records, *new))
+                newest = self._write_state(newest, (*records, *new))
                 since = time.monotonic()
         is_covered = not held or (bool(new) and new[-1].last_seq >= held[-1].last_seq)
-        wanted = (*records, *new) if is_covered else known.segments
-        kept = self._without_old(wanted)
-        if kept != known.segments or everything or self._is_due():
-            known = self._write_state(known, kept)
+        covered = (*records, *new) if is_covered else newest.segments
+        kept = self._without_old(covered)
+        if kept != newest.segments or everything or self._is_due():
+            newest = self._write_state(newest, kept)
             self._meta_at = time.monotonic()
-        agreed = self._agreed(known.segments)[0]
-        self._remember(known, agreed.archived_seq)
-        self._seen = (*seen[:-1], known.state.number)
+        agreed = self._agreed(newest.segments)[0]
+        self._remember(newest, agreed.archived_seq)
+        self._seen = (*seen[:-1], newest.state.number)
 
     def _is_due(self) -> bool:
         return time.monotonic() - self._meta_at >= self._config.store.archive.meta_every
@@ -241,12 +241,12 @@ class Archiver:
     ) -> SegmentRecord:
         """Copies a segment and its index, unless that was done before."""
         before = new[-1] if new else records[-1] if records else None
-        known = self._pending.get(segment.name)
+        record = self._pending.get(segment.name)
         with storage_errors(segment):
-            if known is None or known.log.bytes != segment.stat().st_size:
-                known = self._pending[segment.name] = self._copy(segment, state)
-        gap = before is not None and not new and self._has_gap(before, known.start_seq)
-        return known.model_copy(update={"gap": gap})
+            if record is None or record.log.bytes != segment.stat().st_size:
+                record = self._pending[segment.name] = self._copy(segment, state)
+        gap = before is not None and not new and self._has_gap(before, record.start_seq)
+        return record.model_copy(update={"gap": gap})
 
     def _copy(self, segment: Path, state: ArchiveState) -> SegmentRecord:
         self._require_sound(segment)
@@ -285,10 +285,14 @@ class Archiver:
         """Raises DamagedError if the segment, or its index, is not whole."""
         if skipped_ranges(self._store, segment.name):
             return  # an operator has accepted the loss
-        found = verify(segment, lambda _: 0)
-        if found.why is not None:
-            raise found.why
-        if found.scan is None or found.scan.end != found.scan.size or not IndexFile(segment).is_whole():
+        verification = verify(segment, lambda _: 0)
+        if verification.why is not None:
+            raise verification.why
+        if (
+            verification.scan is None
+            or verification.scan.end != verification.scan.size
+            or not IndexFile(segment).is_whole()
+        ):
             raise DamagedError(
                 "the index of this segment lacks transactions, or the segment ends inside of one",
                 place=str(segment),
@@ -305,16 +309,16 @@ class Archiver:
 
     # --- states
 
-    def _write_state(self, known: Known, segments: tuple[SegmentRecord, ...]) -> Known:
+    def _write_state(self, newest: Known, segments: tuple[SegmentRecord, ...]) -> Known:
         """Writes the next state, with the small files and the meta as they are now, unless nothing has changed."""
-        before = known.state
-        has_new = segments != known.segments
+        before = newest.state
+        has_new = segments != newest.segments
         files = self._small_files(before, segments, with_clock=has_new or "store/clock.log" not in before.files)
         list_ref = before.segments
         if has_new:
             list_ref = self._put("lists/{}.json", render_list(SegmentList(segments=segments)))
         if not has_new and files == dict(before.files):
-            return known
+            return newest
         state = before.model_copy(
             update={
                 "number": before.number + 1,
@@ -327,7 +331,7 @@ class Archiver:
         self._ownership.write(state)
         self._known = Known(state, segments)
         named = {record.name for record in segments}
-        self._pending = {name: one for name, one in self._pending.items() if name not in named}
+        self._pending = {name: record for name, record in self._pending.items() if name not in named}
         self.archive.remove_unneeded(state.number)
         return self._known
 
@@ -341,9 +345,9 @@ class Archiver:
         files: dict[str, Ref] = {}
 
         def add(path: str, data: bytes) -> None:
-            known = before.files.get(path)
+            ref = before.files.get(path)
             sha256 = hashlib.sha256(data).hexdigest()
-            files[path] = known if known is not None and known.sha256 == sha256 else self._put("files/{}", data)
+            files[path] = ref if ref is not None and ref.sha256 == sha256 else self._put("files/{}", data)
 
         for name in (REMOVED_FILE, *SMALL_FILES):
             if name == "clock.log" and not with_clock:
@@ -392,26 +396,31 @@ class Archiver:
         removed_seq = read_removed(self._store).seq
         count = 0
         while count < len(segments) - 1:
-            one = segments[count]
-            if one.stored_us >= limit_us or one.last_seq > removed_seq:
+            segment = segments[count]
+            if segment.stored_us >= limit_us or segment.last_seq > removed_seq:
                 break
             count += 1
-        for one in segments[:count]:
-            log.info("segment removed from the archive", segment=one.name, bytes=one.size_bytes, last_seq=one.last_seq)
+        for segment in segments[:count]:
+            log.info(
+                "segment removed from the archive",
+                segment=segment.name,
+                bytes=segment.size_bytes,
+                last_seq=segment.last_seq,
+            )
         return segments[count:]
 
-    def _remember(self, known: Known, archived_seq: int) -> None:
-        record, totals = self._ownership.record(), known.state.totals
-        wanted = replace(
+    def _remember(self, newest: Known, archived_seq: int) -> None:
+        record, totals = self._ownership.record(), newest.state.totals
+        updated = replace(
             record,
-            number=known.state.number,
+            number=newest.state.number,
             archived_seq=archived_seq,
             segments=totals.segments,
             bytes=totals.bytes,
-            copied_us=int(known.state.time.timestamp() * 1e6),
+            copied_us=int(newest.state.time.timestamp() * 1e6),
         )
-        if wanted != record:
-            write_record(self._store, wanted)
+        if updated != record:
+            write_record(self._store, updated)
 
 
 @dataclass(frozen=True)

@@ -238,8 +238,8 @@ class StandbyConnection:
 
     def _stream(self, hello: Hello) -> None:
         follow = self._answer_comparisons()
-        known = sorted({*self._names, *(one.segment for one in follow.have)})
-        stream = self._sent = Stream(self._store, self._send, follow.have, known, hello.files, seen=self._seen)
+        segment_names = sorted({*self._names, *(segment.segment for segment in follow.have)})
+        stream = self._sent = Stream(self._store, self._send, follow.have, segment_names, hello.files, seen=self._seen)
         self._sent_at = time.monotonic()
         self._channel.received_at = time.monotonic()
         listener = threading.Thread(target=self._listen, name=f"reports of {self.progress.peer}", daemon=True)

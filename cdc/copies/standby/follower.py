@@ -205,8 +205,8 @@ class Follower:
     def _reconcile(self, channel: Channel, welcome: Welcome, epoch: LeadershipEpoch | None) -> ReconcilePlan:
         """Truncates what the master never had, and makes the store its standby."""
 
-        def ask(segment: str, start: int, stop: int, of: EntryKind) -> Compared:
-            question = Compare(segment=segment, start=start, stop=stop, of=of)
+        def ask(segment: str, start: int, stop: int, kind: EntryKind) -> Compared:
+            question = Compare(segment=segment, start=start, stop=stop, of=kind)
             channel.send(Kind.COMPARE, question.model_dump_json().encode())
             return parse_message(Compared, expect(channel, Kind.COMPARED, self._timing.dead_s), channel.peer)
 
@@ -227,13 +227,13 @@ class Follower:
     def _fetch(self, channel: Channel, segment: str, start: int, stop: int) -> bytes:
         """Fetches a range of the master's index entries."""
         channel.send(Kind.FETCH, Fetch(segment=segment, start=start, stop=stop).model_dump_json().encode())
-        found = b""
-        while len(found) < (stop - start) * ENTRY_SIZE:
+        fetched = b""
+        while len(fetched) < (stop - start) * ENTRY_SIZE:
             payload = expect(channel, Kind.ENTRIES, self._timing.dead_s)
-            if payload[: ENTRIES.size] != ENTRIES.pack(start + len(found) // ENTRY_SIZE):
+            if payload[: ENTRIES.size] != ENTRIES.pack(start + len(fetched) // ENTRY_SIZE):
                 raise CorruptStreamError("received entries that were not asked for", place=channel.peer)
-            found += payload[ENTRIES.size :]
-        return found
+            fetched += payload[ENTRIES.size :]
+        return fetched
 
     def _truncate(self, plan: ReconcilePlan, fetched: dict[str, bytes], why: str) -> bool:
         """Carries out the plan; returns whether transactions were removed."""

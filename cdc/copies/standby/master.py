@@ -98,8 +98,10 @@ class Master:
     def standbys(self) -> list[PeerStatus]:
         """Returns the status of each connection."""
         with self._changed:
-            found = [connection.progress for connection in self._connections]
-        return [PeerStatus(one.peer, one.following, one.seq, one.behind_bytes) for one in found]
+            snapshots = [connection.progress for connection in self._connections]
+        return [
+            PeerStatus(progress.peer, progress.following, progress.seq, progress.behind_bytes) for progress in snapshots
+        ]
 
     def wait_until(self, seq: int, timeout_s: float) -> bool:
         """Waits until a standby has confirmed everything up to ``seq``, whatever the role; False after the time-out."""
@@ -168,7 +170,10 @@ class Master:
 
     def _is_available(self) -> bool:
         most = self._settings.max_behind_bytes
-        return any(one.progress.following and one.progress.behind_bytes <= most for one in self._connections)
+        return any(
+            connection.progress.following and connection.progress.behind_bytes <= most
+            for connection in self._connections
+        )
 
     def _wake_connections(self) -> None:
         for connection in self._connections:

@@ -113,11 +113,11 @@ class FrameParser:
         if zlib.crc32(payload, zlib.crc32(_CRC_OF_HEADER.pack(magic, version, kind, length))) != crc:
             raise CorruptStreamError("received a frame with a wrong checksum", place=self._peer)
         try:
-            found = Kind(kind)
+            frame_kind = Kind(kind)
         except ValueError:
             raise CorruptStreamError(f"received a frame of the unknown kind {kind}", place=self._peer) from None
         del held[:end]
-        return Frame(found, payload)
+        return Frame(frame_kind, payload)
 
     def _foreign(self) -> CorruptStreamError:
         return CorruptStreamError(
@@ -378,12 +378,12 @@ def require_nonce(nonce: bytes, peer: str) -> bytes:
 
 def require_known_formats(formats: Formats, peer: str) -> None:
     """Checks that this Towpath can read the master's files; call it before anything is written. Raises VersionError."""
-    known = Formats(store=layout.VERSION, index=INDEX_VERSION)
+    own = Formats(store=layout.VERSION, index=INDEX_VERSION)
     for name in ("store", "index"):
-        if getattr(formats, name) > getattr(known, name):
+        if getattr(formats, name) > getattr(own, name):
             raise VersionError(
                 f"the master writes version {getattr(formats, name)} of the {name} format; this Towpath knows"
-                f" {getattr(known, name)}",
+                f" {getattr(own, name)}",
                 place=peer,
                 remedy="Run the same Towpath on both machines; update the standby first.",
             )

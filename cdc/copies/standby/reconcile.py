@@ -131,14 +131,14 @@ def _compare(snapshot: SegmentSnapshot, ask: Ask, plan: ReconcilePlan) -> bool:
     return transactions == len(numbers) == theirs.count
 
 
-def _common(snapshot: SegmentSnapshot, of: EntryKind, ask: Ask) -> int:
+def _common(snapshot: SegmentSnapshot, kind: EntryKind, ask: Ask) -> int:
     """Returns how many entries of this kind, from the first one on, are equal."""
     name = snapshot.path.name
 
     def same(start: int, stop: int) -> bool:
-        return ask(name, start, stop, of).digest == snapshot.digest(of, start, stop)
+        return ask(name, start, stop, kind).digest == snapshot.digest(kind, start, stop)
 
-    low, high = 0, min(snapshot.count(of), ask(name, 0, 0, of).count)
+    low, high = 0, min(snapshot.count(kind), ask(name, 0, 0, kind).count)
     if same(low, high):
         return high
     while high - low > 1:  # entries before low are equal; between low and high some differ

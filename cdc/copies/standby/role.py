@@ -85,15 +85,15 @@ def become_master(store: Path, last_seq: int | None, *, always: bool = True) -> 
     A store that was a standby takes over with the next epoch. A store without an epoch gets the first one if
     ``always`` is set, and stays without one otherwise. Raises DamagedError.
     """
-    known = read_epoch(store)
-    if known is not None and known.state == "master":
-        return known
-    if known is None and not always:
+    current = read_epoch(store)
+    if current is not None and current.state == "master":
+        return current
+    if current is None and not always:
         return None
-    number = 1 if known is None else known.number + 1
+    number = 1 if current is None else current.number + 1
     epoch = LeadershipEpoch(number, secrets.token_hex(16), "master", last_seq or 0)
     write_epoch(store, epoch)
-    if known is not None:
+    if current is not None:
         log.warning("standby takes over as master", store=str(store), leadership_epoch=number, last_seq=last_seq)
     return epoch
 

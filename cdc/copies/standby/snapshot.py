@@ -61,9 +61,9 @@ def small_files(store: Path) -> dict[str, tuple[int, int, int]]:
     return small_files
 
 
-def require_store_present(store: Path, found: Container[str]) -> None:
+def require_store_present(store: Path, names: Container[str]) -> None:
     """Raises StorageError if the store of a running master has disappeared: unmounted, or deleted."""
-    if "store.json" not in found:
+    if "store.json" not in names:
         raise StorageError(
             "the master's store has disappeared",
             place=str(store),
@@ -108,16 +108,16 @@ class SegmentSnapshot:
             self._numbers = np.flatnonzero(self.entries["length"])
         return self._numbers
 
-    def count(self, of: EntryKind) -> int:
+    def count(self, kind: EntryKind) -> int:
         """Returns the number of entries of this kind."""
-        return len(self.entries) if of == "index" else len(self.with_bytes)
+        return len(self.entries) if kind == "index" else len(self.with_bytes)
 
-    def digest(self, of: EntryKind, start: int, stop: int) -> str:
+    def digest(self, kind: EntryKind, start: int, stop: int) -> str:
         """Returns a digest of entries ``start`` to ``stop``, 32 hexadecimal digits; empty if there are fewer."""
-        if not 0 <= start <= stop <= self.count(of):
+        if not 0 <= start <= stop <= self.count(kind):
             return ""
         digest = hashlib.blake2b(digest_size=16)
-        if of == "index":
+        if kind == "index":
             digest.update(np.ascontiguousarray(self.entries[start:stop]).view(np.uint8).data)
         else:
             chosen = self.entries[self.with_bytes[start:stop]]
@@ -125,11 +125,11 @@ class SegmentSnapshot:
                 digest.update(np.ascontiguousarray(chosen[key]).data)
         return digest.hexdigest()
 
-    def entries_until(self, of: EntryKind, stop: int) -> int:
+    def entries_until(self, kind: EntryKind, stop: int) -> int:
         """Returns how many entries of all kinds reach up to entry ``stop`` of this kind; 0 if there are fewer."""
-        if not 0 < stop <= self.count(of):
+        if not 0 < stop <= self.count(kind):
             return 0
-        return stop if of == "index" else int(self.with_bytes[stop - 1]) + 1
+        return stop if kind == "index" else int(self.with_bytes[stop - 1]) + 1
 
     def end(self, transactions: int | None = None) -> int:
         """Returns the offset where the first ``transactions`` (None: all) end; the end of the head if there is none."""

@@ -39,22 +39,22 @@ class Stream:
         store: Path,
         send: Send,
         have: list[Have],
-        known: list[str],
+        segment_names: list[str],
         their_files: dict[str, int],
         *,
         seen: set[str] | None = None,
     ) -> None:
         """Starts behind what the standby has.
 
-        ``have`` is the list of FOLLOW, ``known`` the names of segments that the standby may have, ``their_files`` the
-        CRC32 of its small files. ``seen`` has the small files that this master has ever had; the streams of a master
-        share it, and add to it.
+        ``have`` is the list of FOLLOW, ``segment_names`` the names of segments that the standby may have, and
+        ``their_files`` the CRC32 of its small files. ``seen`` has the small files that this master has ever had; the
+        streams of a master share it, and add to it.
         """
         self._store = store
         self._send = send
-        self._have = {one.segment: one for one in have}
+        self._have = {segment.segment: segment for segment in have}
         self._from = have[0].segment if have else ""
-        self._known = set(known)
+        self._known = set(segment_names)
         self._files: dict[str, tuple[int, int, int]] = {}
         self._their_files = dict(their_files)
         self._seen = set() if seen is None else seen
@@ -142,7 +142,7 @@ class Stream:
 
     def _last_of(self, have: list[Have]) -> int:
         """Returns the seq of the newest entry that the standby has; 0: none. Segments before ``have`` are whole."""
-        counts = {one.segment: one.entries for one in have}
+        counts = {segment.segment: segment.entries for segment in have}
         for name in reversed(kept_names(self._store) if have else []):
             if name <= have[-1].segment:
                 entries = IndexFile(layout.segments_folder(self._store) / name).entries
@@ -222,12 +222,12 @@ class Stream:
     # --- small files
 
     def _send_files(self) -> None:
-        found = small_files(self._store)
-        require_store_present(self._store, found)
-        if found == self._files:
+        marks = small_files(self._store)
+        require_store_present(self._store, marks)
+        if marks == self._files:
             return
-        self._seen.update(found)
-        for name, mark in found.items():
+        self._seen.update(marks)
+        for name, mark in marks.items():
             if self._files.get(name) == mark:
                 continue
             content = read_small(self._store, name)
@@ -237,13 +237,13 @@ class Stream:
                 self._send_file(name.encode(), content)
             self._their_files[name] = zlib.crc32(content)
         removed_seq = read_removed(self._store).seq
-        for name in set(self._their_files).difference(found, PERMANENT_FILES):
+        for name in set(self._their_files).difference(marks, PERMANENT_FILES):
             # Only retention removes a file that was here. A file that never was here belongs to another store.
             seq = Path(name).stem
             if name not in self._seen or (seq.isdigit() and int(seq) <= removed_seq):
                 self._send(Kind.FORGET, name.encode())
                 del self._their_files[name]
-        self._files = found
+        self._files = marks
 
     def _send_file(self, name: bytes, content: bytes) -> None:
         """Sends a small file in as many frames as needed: definitions of thousands of tables exceed one frame."""

@@ -119,48 +119,48 @@ class AlarmBook:
         wait = timedelta(seconds=self._settings.for_s)
         open_ones = {record.key: record for record in self.records if record.resolved is None}
         for condition in findings.found:
-            known = open_ones.pop(condition.key, None)
-            if known is None:
-                known = _record(condition, now)
-                self.records.append(known)
-            elif known.raised is None or known.severity != condition.severity:
-                known.severity, known.summary, known.detail = condition.severity, condition.summary, condition.detail
-            known.absent = None
-            if known.raised is None and (condition.at_once or now - known.since >= wait):
-                known.raised = now
-                known.summary, known.detail = condition.summary, condition.detail
-                _log.warning("alarm raised", alarm=known.alarm, summary=known.summary, destination=self._name)
-            elif known.raised is not None:
-                self._refresh(known, condition, now)
-        for known in open_ones.values():
-            if known.alarm not in findings.unknown:
-                self._leave(known, now, wait)
+            alarm = open_ones.pop(condition.key, None)
+            if alarm is None:
+                alarm = _record(condition, now)
+                self.records.append(alarm)
+            elif alarm.raised is None or alarm.severity != condition.severity:
+                alarm.severity, alarm.summary, alarm.detail = condition.severity, condition.summary, condition.detail
+            alarm.absent = None
+            if alarm.raised is None and (condition.at_once or now - alarm.since >= wait):
+                alarm.raised = now
+                alarm.summary, alarm.detail = condition.summary, condition.detail
+                _log.warning("alarm raised", alarm=alarm.alarm, summary=alarm.summary, destination=self._name)
+            elif alarm.raised is not None:
+                self._refresh(alarm, condition, now)
+        for alarm in open_ones.values():
+            if alarm.alarm not in findings.unknown:
+                self._leave(alarm, now, wait)
         self.records = [record for record in self.records if not self._is_over(record, now)]
 
-    def _refresh(self, known: Record, condition: Condition, now: datetime) -> None:
+    def _refresh(self, record: Record, condition: Condition, now: datetime) -> None:
         """Takes over the text of a condition when a message is due, and not at each look: the file would change."""
-        if any(True for _ in self.due(now, self._settings.handlers, only=known)):
-            known.summary, known.detail = condition.summary, condition.detail
+        if any(True for _ in self.due(now, self._settings.handlers, only=record)):
+            record.summary, record.detail = condition.summary, condition.detail
 
-    def _leave(self, known: Record, now: datetime, wait: timedelta) -> None:
-        if known.raised is None:
-            self.records.remove(known)
+    def _leave(self, record: Record, now: datetime, wait: timedelta) -> None:
+        if record.raised is None:
+            self.records.remove(record)
             return
-        known.absent = known.absent or now
-        if now - known.absent >= wait:
-            known.resolved = now
-            _log.info("alarm resolved", alarm=known.alarm, summary=known.summary, destination=self._name)
+        record.absent = record.absent or now
+        if now - record.absent >= wait:
+            record.resolved = now
+            _log.info("alarm resolved", alarm=record.alarm, summary=record.summary, destination=self._name)
 
-    def _is_over(self, one: Record, now: datetime) -> bool:
+    def _is_over(self, record: Record, now: datetime) -> bool:
         """Whether an alarm has ended and every handler that knows of it was told so."""
-        if one.resolved is None:
+        if record.resolved is None:
             return False
-        if (now - one.resolved).total_seconds() > _GIVE_UP_S:
+        if (now - record.resolved).total_seconds() > _GIVE_UP_S:
             return True
-        if any(id_ == one.id for _, id_ in self._under_way):
+        if any(id_ == record.id for _, id_ in self._under_way):
             return False
-        told = [one.handlers[name] for name in self._settings.handlers if name in one.handlers]
-        return all(known.knows_end or not known.messages for known in told)
+        told = [record.handlers[name] for name in self._settings.handlers if name in record.handlers]
+        return all(handler_state.knows_end or not handler_state.messages for handler_state in told)
 
     # --- messages
 
@@ -168,19 +168,19 @@ class AlarmBook:
         self, now: datetime, handlers: Sequence[str], *, only: Record | None = None
     ) -> Iterator[tuple[str, Notice]]:
         """Yields the messages that handlers should get now, oldest alarm first."""
-        for one in self.records if only is None else [only]:
-            if one.raised is None:
+        for record in self.records if only is None else [only]:
+            if record.raised is None:
                 continue
             for handler in handlers:
-                told = one.handlers.get(handler, Told())
-                event = self._event(one, told, now)
-                if event is not None and (handler, one.id) not in self._under_way:
-                    yield handler, _notice(self._name, one, told, event, now)
+                told = record.handlers.get(handler, Told())
+                event = self._event(record, told, now)
+                if event is not None and (handler, record.id) not in self._under_way:
+                    yield handler, _notice(self._name, record, told, event, now)
 
-    def _event(self, one: Record, told: Told, now: datetime) -> Event | None:
+    def _event(self, record: Record, told: Told, now: datetime) -> Event | None:
         if told.next_try is not None and now < told.next_try:
             return None
-        if one.resolved is not None:
+        if record.resolved is not None:
             return "resolved" if told.messages and not told.knows_end else None
         if not told.messages:
             return "raised"
@@ -219,14 +219,14 @@ class AlarmBook:
 def read_records(path: Path) -> list[Record]:
     """Returns the alarms in a file; none if there is no file. Raises DamagedError, VersionError, StorageError."""
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except FileNotFoundError:
         return []
     except OSError as error:
         raise explain(error, path) from error
     except ValueError:
         raise DamagedError("is not valid JSON", place=str(path), remedy=_REMEDY) from None
-    version = found.get("version") if isinstance(found, dict) else None
+    version = document.get("version") if isinstance(document, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise VersionError(
             f"has format version {version}, and this version of Towpath knows {VERSION}",
@@ -234,7 +234,7 @@ def read_records(path: Path) -> list[Record]:
             remedy="Install the newer Towpath, or remove the file: alarms that last are then sent once more.",
         )
     try:
-        return _Document.model_validate(found).alarms
+        return _Document.model_validate(document).alarms
     except ValidationError as error:
         what = ".".join(str(step) for step in error.errors()[0]["loc"])
         raise DamagedError(f"is not a file of alarms: {what}", place=str(path), remedy=_REMEDY) from None
@@ -256,19 +256,19 @@ def _record(condition: Condition, now: datetime) -> Record:
     )
 
 
-def _notice(destination: str, one: Record, told: Told, event: Event, now: datetime) -> Notice:
+def _notice(destination: str, record: Record, told: Told, event: Event, now: datetime) -> Notice:
     return Notice(
         event=event,
-        id=one.id,
+        id=record.id,
         number=told.messages + 1,
         destination=destination,
-        alarm=one.alarm,
-        severity=one.severity,
-        summary=one.summary,
-        detail=one.detail,
-        subscriber=one.subscriber,
-        table=one.table,
-        since=one.since,
+        alarm=record.alarm,
+        severity=record.severity,
+        summary=record.summary,
+        detail=record.detail,
+        subscriber=record.subscriber,
+        table=record.table,
+        since=record.since,
         time=now,
-        resolved=one.resolved,
+        resolved=record.resolved,
     )

@@ -68,15 +68,15 @@ def conditions(
 ) -> Findings:
     """Returns what is wrong. ``document``: as :func:`cdc.watch.status.collect` returns it. ``now_s``: Unix time."""
     facts = facts or Facts()
-    found = [*_capture(config, document, now_s, facts), *_source(config, document), *_disk(document)]
-    found += [*_archive(document), *_subscribers(config, document, now_s)]
+    raised = [*_capture(config, document, now_s, facts), *_source(config, document), *_disk(document)]
+    raised += [*_archive(document), *_subscribers(config, document, now_s)]
     unknown = set()
     capture = document["capture"]
     if capture["running"] and not capture["connected"] and facts.failure is None:
         unknown.add("capture_failed")  # it may fail again
     if facts.is_wanted and document["source"]["purge"] is None:
         unknown.add("source_purge")
-    return _without_ignored(config, Findings(found, frozenset(unknown), facts))
+    return _without_ignored(config, Findings(raised, frozenset(unknown), facts))
 
 
 def unreadable(config: DestinationConfig, error: str, facts: Facts | None = None) -> Findings:
@@ -88,8 +88,8 @@ def unreadable(config: DestinationConfig, error: str, facts: Facts | None = None
         f"The status of {config.name} cannot be collected.",
         f"{error} Other alarms of this destination are blind meanwhile.",
     )
-    found = [condition] if facts.failure is None else [condition, _failed(config, facts.failure, facts)]
-    return _without_ignored(config, Findings(found, frozenset(_ALL - {one.kind for one in found}), facts))
+    raised = [condition] if facts.failure is None else [condition, _failed(config, facts.failure, facts)]
+    return _without_ignored(config, Findings(raised, frozenset(_ALL - {condition.kind for condition in raised}), facts))
 
 
 def all_kinds() -> tuple[str, ...]:
@@ -102,9 +102,13 @@ def all_kinds() -> tuple[str, ...]:
 _ALL = frozenset(all_kinds())
 
 
-def _without_ignored(config: DestinationConfig, found: Findings) -> Findings:
+def _without_ignored(config: DestinationConfig, findings: Findings) -> Findings:
     ignored = config.alarms.ignore
-    return Findings([one for one in found.found if one.kind not in ignored], found.unknown - {*ignored}, found.facts)
+    return Findings(
+        [condition for condition in findings.found if condition.kind not in ignored],
+        findings.unknown - {*ignored},
+        findings.facts,
+    )
 
 
 def _failed(config: DestinationConfig, error: str, facts: Facts) -> Condition:
@@ -190,26 +194,28 @@ def _archive(document: dict[str, Any]) -> Iterator[Condition]:
 
 def _subscribers(config: DestinationConfig, document: dict[str, Any], now_s: float) -> Iterator[Condition]:
     name = config.name
-    for one in document["subscriptions"]:
-        who = one["name"]
-        if one["behind"]["transactions"] and one["lag_s"] > config.alarms.lag_s:
+    for subscription in document["subscriptions"]:
+        who = subscription["name"]
+        if subscription["behind"]["transactions"] and subscription["lag_s"] > config.alarms.lag_s:
             yield Condition(
                 "subscriber_lag",
                 "warning",
-                f"{who} of {name} is {human_seconds(one['lag_s'])} behind.",
+                f"{who} of {name} is {human_seconds(subscription['lag_s'])} behind.",
                 "The oldest transaction that is not acked has this age. Look at the last run.",
                 who,
             )
-        if one["cut_off"]:
-            (text,) = alarms([{**one, "held_back": {"lost": False}}])
+        if subscription["cut_off"]:
+            (text,) = alarms([{**subscription, "held_back": {"lost": False}}])
             yield Condition("subscriber_cut_off", "critical", text.removeprefix("Alarm: "), "", who)
-        if one["held_back"]["lost"]:
-            (text,) = alarms([{**one, "cut_off": False}])
+        if subscription["held_back"]["lost"]:
+            (text,) = alarms([{**subscription, "cut_off": False}])
             yield Condition("subscriber_holds_back", "warning", text.removeprefix("Alarm: "), "", who)
-        if one["before_beginning"]:
-            text = gap_sentences([{**one, "gaps": []}], name)[0]
+        if subscription["before_beginning"]:
+            text = gap_sentences([{**subscription, "gaps": []}], name)[0]
             yield Condition("subscriber_before_store", "critical", text.removeprefix("Alarm: "), "", who)
-        expired = [batch for batch in one["outstanding"] if datetime.fromisoformat(batch["expires"]) < _time(now_s)]
+        expired = [
+            batch for batch in subscription["outstanding"] if datetime.fromisoformat(batch["expires"]) < _time(now_s)
+        ]
         if expired:
             yield Condition(
                 "batch_abandoned",
@@ -218,8 +224,8 @@ def _subscribers(config: DestinationConfig, document: dict[str, Any], now_s: flo
                 f"Its owner {expired[0]['owner']} died. The next run of the same owner takes it over.",
                 who,
             )
-        if who == "apply" and one["rolled_back"]:
-            count = one["rolled_back"]
+        if who == "apply" and subscription["rolled_back"]:
+            count = subscription["rolled_back"]
             yield Condition(
                 "run_failed",
                 "critical",
@@ -228,7 +234,7 @@ def _subscribers(config: DestinationConfig, document: dict[str, Any], now_s: flo
                 "Nothing is lost.",
                 who,
             )
-        parked = one["parked"]
+        parked = subscription["parked"]
         for table in parked[:_MOST_TABLES]:
             yield Condition(
                 "table_parked",

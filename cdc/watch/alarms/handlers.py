@@ -129,12 +129,12 @@ class Mail(Handler):
         message["Auto-Submitted"] = "auto-generated"
         message["References"] = f"<{notice.id}@towpath.invalid>"  # one conversation for each alarm
         message.set_content(notice.text())
-        known = mail_credentials(settings)
+        credentials = mail_credentials(settings)
         where = f"{settings.host}:{settings.port_or_default}"
         try:
             with self._connect(settings.host) as smtp:
-                if known is not None:
-                    smtp.login(known.user, known.password)
+                if credentials is not None:
+                    smtp.login(credentials.user, credentials.password)
                 refused = smtp.send_message(message)
         except smtplib.SMTPAuthenticationError as error:  # its text may repeat what was sent
             raise HandlerError(f"{where} refuses user {settings.user} (code {error.smtp_code})") from None

@@ -327,10 +327,10 @@ def tell_all(config: DestinationConfig) -> dict[str, str | None]:
         handler.name: Attempt(partial(handler.send, notice), f"alarm-{handler.name}") for handler in handlers(config)
     }
     limit_s = config.alarms.timeout_s + _SPARE_S
-    found: dict[str, str | None] = {}
+    errors: dict[str, str | None] = {}
     for name, attempt in attempts.items():
         if not attempt.is_done(max(0.0, attempt.began + limit_s - time.monotonic())):
-            found[name] = f"no answer within {human_seconds(limit_s)}"
+            errors[name] = f"no answer within {human_seconds(limit_s)}"
         else:
-            found[name] = None if attempt.error is None else explained(attempt.error)
-    return found
+            errors[name] = None if attempt.error is None else explained(attempt.error)
+    return errors

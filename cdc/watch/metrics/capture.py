@@ -88,19 +88,19 @@ class CaptureCollector:
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yields all metrics. A part that cannot be read is left out, and ``towpath_scrape_success`` says so."""
         with self._lock:  # the meta's client is used by one thread at a time
-            found: dict[Metric, Sequence[Sample]] = {names.INFO: [((cdc.__version__,), 1)]}
-            found.update(capture_values(self._monitor.progress))
-            found.update(alarm_values(self._alarms))
+            samples: dict[Metric, Sequence[Sample]] = {names.INFO: [((cdc.__version__,), 1)]}
+            samples.update(capture_values(self._monitor.progress))
+            samples.update(alarm_values(self._alarms))
             readable: list[Sample] = []
             parts = [("store", self._store), ("disk", self._disk), ("subscriptions", self._subscriptions)]
             if self._config.store.archive.url is not None:
                 parts.append(("archive", self._archive))
             for part, read in parts:
                 values = self._try(part, read)
-                found.update(values or {})
+                samples.update(values or {})
                 readable.append(((part,), float(values is not None)))
-            found[names.READABLE] = readable
-        yield from families(names.CAPTURE, found, self._config.name)
+            samples[names.READABLE] = readable
+        yield from families(names.CAPTURE, samples, self._config.name)
 
     def _try(self, part: str, read: Callable[[], Values]) -> Values | None:
         """Returns the values of a part; None if it cannot be read, which is logged the first time."""
@@ -163,20 +163,22 @@ class CaptureCollector:
             names.LAST_FAILOVER: _one(failovers[-1][1].time.timestamp() if failovers else None),
         }
         now = datetime.now(UTC)
-        for name, known in sorted(state.subscriptions.items()):
-            behind = reader.backlog(known.acked_seq, make_filter(known.filter))
+        for name, subscription in sorted(state.subscriptions.items()):
+            behind = reader.backlog(subscription.acked_seq, make_filter(subscription.filter))
             oldest_us = behind.oldest_commit_time_us
             values = {
                 names.CURSOR_LAG: 0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1e6),
                 names.BEHIND_TRANSACTIONS: behind.transactions,
                 names.BEHIND_BYTES: behind.bytes,
-                names.ACKED_SEQ: known.acked_seq,
-                names.OUTSTANDING: len(known.outstanding),
-                names.EXPIRED: sum(batch.expires <= now for batch in known.outstanding),
+                names.ACKED_SEQ: subscription.acked_seq,
+                names.OUTSTANDING: len(subscription.outstanding),
+                names.EXPIRED: sum(batch.expires <= now for batch in subscription.outstanding),
             }
             for metric, value in values.items():
                 samples.setdefault(metric, []).append(((name,), value))
-            parked = [table for table in sorted(known.parked) if self._config.tables.includes(*split_table(table))]
+            parked = [
+                table for table in sorted(subscription.parked) if self._config.tables.includes(*split_table(table))
+            ]
             samples.setdefault(names.PARKED, []).extend(((name, table), 1) for table in parked)
         return samples
 

@@ -71,8 +71,8 @@ def application_of(collector: Any, health_of: Callable[[], Health], place: str) 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
-            found: Iterable[bytes] = metrics(environ, start)
-            return found
+            body: Iterable[bytes] = metrics(environ, start)
+            return body
         if path == "/health":
             health = health_of()
             start("200 OK" if health.ok else "503 Service Unavailable", list(_TEXT))

@@ -57,7 +57,7 @@ class PushMonitor:
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yields all metrics; the lag and the seq are left out if the meta cannot be read."""
         stats = self._pusher.stats
-        found: dict[Metric, Sequence[Sample]] = {
+        samples: dict[Metric, Sequence[Sample]] = {
             names.INFO: [((cdc.__version__,), 1)],
             names.PUSH_MESSAGES: [((), stats.messages)],
             names.PUSH_BYTES: [((), stats.bytes)],
@@ -71,6 +71,6 @@ class PushMonitor:
         except (CdcError, OSError):
             status = {}
         if status.get("behind") is not None:
-            found[names.PUSH_LAG] = [((), status["behind"]["lag_s"])]
-            found[names.PUSH_ACKED_SEQ] = [((), status["acked_seq"])]
-        yield from families(names.PUSH, found, self._pusher.config.name)
+            samples[names.PUSH_LAG] = [((), status["behind"]["lag_s"])]
+            samples[names.PUSH_ACKED_SEQ] = [((), status["acked_seq"])]
+        yield from families(names.PUSH, samples, self._pusher.config.name)

@@ -107,17 +107,17 @@ def stats_values(stats: RunStats | None) -> Values:
     }
     tables = {
         (table,): {
-            names.TABLE_CHANGES: one.changes,
-            names.TABLE_INSERTED: one.inserted,
-            names.TABLE_UPDATED: one.updated,
-            names.TABLE_DELETED: one.deleted,
-            names.TABLE_SKIPPED: one.skipped,
-            names.TABLE_NULL_DATES: one.null_dates,
-            names.TABLE_SECONDS: round(one.seconds, 3),
-            names.TABLE_FILES: one.files,
-            names.TABLE_PARKED: one.parked is not None,
+            names.TABLE_CHANGES: table_stats.changes,
+            names.TABLE_INSERTED: table_stats.inserted,
+            names.TABLE_UPDATED: table_stats.updated,
+            names.TABLE_DELETED: table_stats.deleted,
+            names.TABLE_SKIPPED: table_stats.skipped,
+            names.TABLE_NULL_DATES: table_stats.null_dates,
+            names.TABLE_SECONDS: round(table_stats.seconds, 3),
+            names.TABLE_FILES: table_stats.files,
+            names.TABLE_PARKED: table_stats.parked is not None,
         }
-        for table, one in sorted(stats.tables.items())
+        for table, table_stats in sorted(stats.tables.items())
     }
     by_table: Values = {
         metric: [(table, float(values[metric])) for table, values in tables.items()]

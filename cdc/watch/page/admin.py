@@ -94,13 +94,13 @@ def message_page(title: str, text: str, nonce: str) -> str:
 
 def _card(document: dict[str, Any], row: Row) -> dict[str, Any]:
     """Returns the card of an instance: that of its status, with what the server knows."""
-    found = card(row, _NoLinks())
+    status_card = card(row, _NoLinks())
     state, capture = document["state"], document["capture"]
     errors = [document["error"], document["config"]["problem"]]
     problems = list(dict.fromkeys(_sentences(error) for error in errors if error is not None))
-    level = _LEVELS.get(state, "warn") or found["level"]
-    if state == "running" and not found["is_captured"] and capture["state"] in ("starting", "running"):
-        found["state"], level = "capture is starting", "warn"
+    level = _LEVELS.get(state, "warn") or status_card["level"]
+    if state == "running" and not status_card["is_captured"] and capture["state"] in ("starting", "running"):
+        status_card["state"], level = "capture is starting", "warn"
     if problems and level == "good":
         level = "warn"
     facts = [("Since", time_text(datetime.fromisoformat(document["since"]).timestamp()), "")]
@@ -111,15 +111,15 @@ def _card(document: dict[str, Any], row: Row) -> dict[str, Any]:
         restarts = f", started again {capture['restarts']} times" if capture["restarts"] else ""
         facts.append(("Capture", f"{capture['state']} ({capture['mode']}){process}{restarts}", ""))
     if problems and row.config is None:
-        found["error"] = ""  # the instance says already what is wrong with its file
+        status_card["error"] = ""  # the instance says already what is wrong with its file
     subscriptions = [] if row.status is None else row.status["subscriptions"]
-    facts += [*found["facts"], ("Clients", str(len(subscriptions)), "")]
-    shown = state if state != "running" or found["state"] == "captures" else f"served, {found['state']}"
-    return found | {
+    facts += [*status_card["facts"], ("Clients", str(len(subscriptions)), "")]
+    shown = state if state != "running" or status_card["state"] == "captures" else f"served, {status_card['state']}"
+    return status_card | {
         "address": f"/instances/{quote(row.name, safe='')}",
         "level": level,
         "state": shown,
-        "alarms": [*problems, *found["alarms"]],
+        "alarms": [*problems, *status_card["alarms"]],
         "facts": facts,
         "can_start": state in ("stopped", "failed") and capture is not None,
         "can_stop": state != "stopped" and capture is not None,
@@ -134,20 +134,20 @@ def _sentences(error: dict[str, Any]) -> str:
 def _clients(status: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Returns the subscribers of a destination, with their positions and outstanding batches."""
     clients = []
-    for one in [] if status is None else status["subscriptions"]:
-        behind = one["behind"]
+    for subscription in [] if status is None else status["subscriptions"]:
+        behind = subscription["behind"]
         clients.append(
             {
-                "name": one["name"],
-                "acked": seq_text(one["acked_seq"]) if one["acked_seq"] else "nothing",
-                "lag": human_seconds(one["lag_s"]) if behind["transactions"] else "none",
+                "name": subscription["name"],
+                "acked": seq_text(subscription["acked_seq"]) if subscription["acked_seq"] else "nothing",
+                "lag": human_seconds(subscription["lag_s"]) if behind["transactions"] else "none",
                 "behind": f"{behind['transactions']:,} transactions, {human_bytes(behind['bytes'])}",
                 "outstanding": [
                     f"{batch['batch']} ({batch['owner']}, until {batch['expires'][:19].replace('T', ' ')})"
-                    for batch in one["outstanding"]
+                    for batch in subscription["outstanding"]
                 ],
-                "filter": one["filter"] or "",
-                "problems": [text.removeprefix("Alarm: ") for text in alarms([one])],
+                "filter": subscription["filter"] or "",
+                "problems": [text.removeprefix("Alarm: ") for text in alarms([subscription])],
             }
         )
     return clients

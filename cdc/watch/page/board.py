@@ -141,17 +141,17 @@ def newest_batches(config: DestinationConfig, most: int = _BATCHES) -> list[Acke
     from datetime import datetime
 
     batches = open_batches(config)
-    known = batches.meta.read().subscriptions.get("apply")
-    if known is None:
+    subscription = batches.meta.read().subscriptions.get("apply")
+    if subscription is None:
         return []
     files = ManifestFiles(config.meta.path) if config.store.kind == "file" else None
-    found = []
-    for manifest in batches.acked_manifests(after_batch=max(0, known.next_batch - 1 - most)):
+    acked_batches = []
+    for manifest in batches.acked_manifests(after_batch=max(0, subscription.next_batch - 1 - most)):
         assert manifest.acked is not None
         acked_s = manifest.acked.time.timestamp()
         first = manifest.positions.first.time
         lag_s = None if first is None else max(0.0, acked_s - datetime.fromisoformat(first).timestamp())
-        found.append(
+        acked_batches.append(
             AckedBatch(
                 batch=manifest.batch,
                 first_seq=manifest.first_seq,
@@ -164,4 +164,4 @@ def newest_batches(config: DestinationConfig, most: int = _BATCHES) -> list[Acke
                 manifest="" if files is None else str(files.path("apply", manifest.batch)),
             )
         )
-    return found
+    return acked_batches

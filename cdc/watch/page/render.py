@@ -118,18 +118,18 @@ def message(title: str, text: str, nonce: str) -> str:
 
 def card(row: Row, links: Links) -> dict[str, Any]:
     """Returns what the overview shows of a destination."""
-    found: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
+    head: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
     status = row.status
     if status is None:
-        return found | {"level": "bad", "state": "not readable", "is_captured": True, "alarms": []}
-    known = _apply(status)
-    parked = known["parked"] if known else []
+        return head | {"level": "bad", "state": "not readable", "is_captured": True, "alarms": []}
+    subscription = _apply(status)
+    parked = subscription["parked"] if subscription else []
     problems = [*alarms(status["subscriptions"]), *gap_sentences(status["subscriptions"], row.name)]
     problems += [text for text in archive_sentences(status["archive"]) if text.startswith("Alarm")]
     capture = status["capture"]
     is_connected = capture["running"] and capture["connected"]
     state = "captures" if is_connected else "no connection" if capture["running"] else "capture is not running"
-    lag_s = None if known is None or not known["behind"]["transactions"] else known["lag_s"]
+    lag_s = None if subscription is None or not subscription["behind"]["transactions"] else subscription["lag_s"]
     level = "bad" if problems or not is_connected else "warn" if parked or (lag_s or 0) > _OLD_S else "good"
     source = status["source"]
     position = f"{source['file']}:{source['pos']}" if source["file"] else "not read yet"
@@ -137,12 +137,12 @@ def card(row: Row, links: Links) -> dict[str, Any]:
         ("Position", position, ""),
         ("Complete until", _short(status["store"]["complete_until"]) or "not known", ""),
         ("Lag", "none" if lag_s is None else human_seconds(lag_s), "warn" if (lag_s or 0) > _OLD_S else ""),
-        ("Behind", _behind(known), ""),
-        ("Outstanding batches", str(len(known["outstanding"])) if known else "0", ""),
+        ("Behind", _behind(subscription), ""),
+        ("Outstanding batches", str(len(subscription["outstanding"])) if subscription else "0", ""),
         ("Tables", str(len(status["tables"])), ""),
         ("Parked", str(len(parked)), "warn" if parked else ""),
     ]
-    return found | {
+    return head | {
         "level": level,
         "state": state,
         "is_captured": capture["running"],
@@ -157,50 +157,50 @@ def details(row: Row, links: Links) -> dict[str, Any]:
     nothing: dict[str, Any] = {"chart": None, "batches": [], "outstanding": [], "tables": [], "parked": [], "more": []}
     if status is None or config is None:
         return nothing
-    known = _apply(status)
-    parked = {one["table"] for one in known["parked"]} if known else set()
+    subscription = _apply(status)
+    parked = {record["table"] for record in subscription["parked"]} if subscription else set()
     source, store, begins = status["source"], status["store"], status["store"]["begins"]
     more = [
         ("GTID", source["gtid"] or "none"),
         ("Source's time", _short(source["time"]) or "not known"),
         ("Store", f"{store['transactions']:,} transactions, {human_bytes(store['bytes'])}"),
         ("Store begins", "not known" if begins is None else f"{begins['file']}:{begins['pos']}, {begins['reason']}"),
-        ("Acked up to", seq_text(known["acked_seq"]) if known else "nothing"),
+        ("Acked up to", seq_text(subscription["acked_seq"]) if subscription else "nothing"),
     ]
-    lag_s = None if known is None else known["lag_s"] if known["behind"]["transactions"] else 0.0
+    lag_s = None if subscription is None else subscription["lag_s"] if subscription["behind"]["transactions"] else 0.0
     return {
         "chart": LagChart.of(row.batches, time.time(), lag_s),
         "more": more,
         "outstanding": [
-            {**one, "seqs": f"{seq_text(one['first_seq'])} … {seq_text(one['last_seq'])}"}
-            for one in known["outstanding"]
+            {**batch, "seqs": f"{seq_text(batch['first_seq'])} … {seq_text(batch['last_seq'])}"}
+            for batch in subscription["outstanding"]
         ]
-        if known
+        if subscription
         else [],
         "batches": [
             {
-                "batch": one.batch,
-                "address": links.manifest(config, one),
-                "acked": time_text(one.acked_s),
-                "transactions": f"{one.transactions:,}",
-                "row_events": f"{one.row_events:,}",
-                "size": human_bytes(one.bytes),
-                "lag": "" if one.lag_s is None else human_seconds(one.lag_s),
+                "batch": batch.batch,
+                "address": links.manifest(config, batch),
+                "acked": time_text(batch.acked_s),
+                "transactions": f"{batch.transactions:,}",
+                "row_events": f"{batch.row_events:,}",
+                "size": human_bytes(batch.bytes),
+                "lag": "" if batch.lag_s is None else human_seconds(batch.lag_s),
             }
-            for one in reversed(row.batches[-20:])
+            for batch in reversed(row.batches[-20:])
         ],
         "tables": [
             {
-                "table": one["table"],
-                "mode": one["mode"],
-                "version": one["delta_version"],
-                "applied": "–" if one["applied_seq"] is None else seq_text(one["applied_seq"]),
-                "path": one["path"],
-                "address": links.table(config, one["table"], one["path"]),
-                "note": one["note"],
-                "parked": one["table"] in parked,
+                "table": table["table"],
+                "mode": table["mode"],
+                "version": table["delta_version"],
+                "applied": "–" if table["applied_seq"] is None else seq_text(table["applied_seq"]),
+                "path": table["path"],
+                "address": links.table(config, table["table"], table["path"]),
+                "note": table["note"],
+                "parked": table["table"] in parked,
             }
-            for one in status["tables"]
+            for table in status["tables"]
         ],
         "parked": parked_sentences(status["subscriptions"], row.name),
     }
@@ -208,11 +208,11 @@ def details(row: Row, links: Links) -> dict[str, Any]:
 
 def _apply(status: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the subscription that fills the tables."""
-    return next((one for one in status["subscriptions"] if one["name"] == "apply"), None)
+    return next((subscription for subscription in status["subscriptions"] if subscription["name"] == "apply"), None)
 
 
-def _behind(known: dict[str, Any] | None) -> str:
-    behind = {"transactions": 0, "bytes": 0} if known is None else known["behind"]
+def _behind(subscription: dict[str, Any] | None) -> str:
+    behind = {"transactions": 0, "bytes": 0} if subscription is None else subscription["behind"]
     return f"{behind['transactions']:,} transactions, {human_bytes(behind['bytes'])}"
 
 

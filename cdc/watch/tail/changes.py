@@ -92,12 +92,12 @@ class ChangeDecoder:
     """Decodes the changes of pieces of a store."""
 
     def __init__(
-        self, config: DestinationConfig, wanted: Wanted, *, source_values: bool, remark: Callable[[str], None]
+        self, config: DestinationConfig, choice: Wanted, *, source_values: bool, remark: Callable[[str], None]
     ) -> None:
         """``source_values``: values as the source has them, without the column policies of the configuration.
         ``remark`` is called with what users should know."""
         self._config = config
-        self._wanted = wanted
+        self._wanted = choice
         self._source_values = source_values
         self._remark = remark
         self._told: set[str] = set()
@@ -124,12 +124,12 @@ class ChangeDecoder:
                         yield DdlLine(tables, query.sql, at)
                 at += header.length
 
-    def tables(self, piece: Piece, known: list[str]) -> list[tuple[str, int]]:
-        """Returns the wanted tables that may have rows in a piece, with their bits in table masks. ``known``: all
+    def tables(self, piece: Piece, names: list[str]) -> list[tuple[str, int]]:
+        """Returns the wanted tables that may have rows in a piece, with their bits in table masks. ``names``: all
         tables, by their numbers."""
         masks = piece.entries["table_mask"][piece.entries["row_events"] > 0]
         mask = int(np.bitwise_or.reduce(masks)) if len(masks) else 0
-        bits = {name: 1 << (number & 63) for number, name in enumerate(known)}
+        bits = {name: 1 << (number & 63) for number, name in enumerate(names)}
         return [(name, bit) for name, bit in bits.items() if mask & bit and self._wanted.takes(name)]
 
     def rows(self, piece: Piece, table: str, mask: int, tables: int) -> Iterator[Rows]:
@@ -204,7 +204,7 @@ def _key_names(layout: TableLayout, keys: Sequence[str] | None, policed: ColumnP
     if policed is None:
         shown = {column.name.lower(): column.name for column in layout.columns}
     else:
-        shown = {one.source.name.lower(): one.field.name for one in policed.columns}
+        shown = {column.source.name.lower(): column.field.name for column in policed.columns}
     names = [name.lower() for name in layout.primary_key or keys or ()]
     return tuple(shown[name] for name in names if name in shown)
 
@@ -213,15 +213,15 @@ def _offsets(events: RowEvents, transactions: Transactions, batch: pa.RecordBatc
     """Returns the offset in the segment of each row's event."""
     seqs = transactions.entries["seq"].astype(np.int64)
     tx = np.searchsorted(seqs, batch.column(1).to_numpy())
-    wanted = (tx.astype(np.int64) << 32) + (batch.column(2).to_numpy() >> 32)
+    row_numbers = (tx.astype(np.int64) << 32) + (batch.column(2).to_numpy() >> 32)
     numbers = (events.tx << 32) + events.ordinal
-    found: Longs = events.origin[np.searchsorted(numbers, wanted)]
-    return found
+    offsets: Longs = events.origin[np.searchsorted(numbers, row_numbers)]
+    return offsets
 
 
 def merged(streams: list[Iterator[tuple[Longs, pa.Array, Longs]]]) -> Iterator[tuple[pa.Array, Longs]]:
     """Merges streams of (offset of the event, line, seq), each of them in order, into one of lines and their seqs."""
-    heads = [(stream, found) for stream in streams if (found := next(stream, None)) is not None]
+    heads = [(stream, first) for stream in streams if (first := next(stream, None)) is not None]
     while heads:
         frontier = min(int(at[-1]) for _, (at, _, _) in heads)
         parts, rest = [], []

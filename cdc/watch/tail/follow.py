@@ -96,8 +96,8 @@ class StoreFollower:
             self.tables = self.reader.table_names()
             mask = ALL_TABLES if tables is None else self._mask(tables)
             self.lost += int(np.count_nonzero(entries["flags"] & int(EntryFlag.LOST)))
-            there = entries[(entries["length"] > 0) & ((entries["flags"] & _LEFT_OUT) == 0)]
-            for some in _runs(there):
+            transactions = entries[(entries["length"] > 0) & ((entries["flags"] & _LEFT_OUT) == 0)]
+            for some in _runs(transactions):
                 start = self._segment(some[0])
                 is_ddl = bool(int(some["flags"][0]) & EntryFlag.DDL)
                 if is_ddl or (some["table_mask"] & np.uint64(mask)).any():
@@ -116,9 +116,9 @@ class StoreFollower:
         """Opens consecutive transactions of the segment that begins at ``start``, cut where the tables' definitions
         change."""
         last = int(entries["seq"][-1])
-        found = self.reader.schemas(last if is_ddl else last - 1)
-        if found is not None:
-            before = int(np.searchsorted(entries["seq"], np.uint64(found[0]), side="right"))
+        change = self.reader.schemas(last if is_ddl else last - 1)
+        if change is not None:
+            before = int(np.searchsorted(entries["seq"], np.uint64(change[0]), side="right"))
             if 0 < before < len(entries):
                 yield from self._opened(start, entries[:before], mask, is_ddl=is_ddl)
                 entries = entries[before:]
@@ -130,7 +130,7 @@ class StoreFollower:
         except CdcError:
             self._require_kept()  # retention has removed the segment meanwhile
             raise
-        yield Piece(transactions, None if found is None else found[1], is_ddl)
+        yield Piece(transactions, None if change is None else change[1], is_ddl)
 
     def _segment(self, entry: np.void) -> int:
         """Returns the seq at which the segment of a transaction begins."""

@@ -25,7 +25,7 @@ class Tail:
         self,
         config: DestinationConfig,
         follower: StoreFollower,
-        wanted: Wanted,
+        choice: Wanted,
         *,
         as_json: bool,
         colours: bool,
@@ -34,9 +34,9 @@ class Tail:
     ) -> None:
         """``remark`` is called with what users should know about the changes. See :class:`ChangeDecoder`."""
         self._follower = follower
-        self._wanted = wanted
+        self._wanted = choice
         self._remark = remark
-        self._decoder = ChangeDecoder(config, wanted, source_values=source_values, remark=remark)
+        self._decoder = ChangeDecoder(config, choice, source_values=source_values, remark=remark)
         find = follower.reader.source_file
         self._lines: JsonLines | ReadableLines = JsonLines(find) if as_json else ReadableLines(find, colours=colours)
         self._epoch = follower.seq >> EPOCH_SHIFT
@@ -72,9 +72,9 @@ class Tail:
         for lines, seqs in merged(streams):
             yield _bytes(self._with_heads(piece, lines, seqs))
 
-    def _stream(self, found: Iterator[Rows]) -> Iterator[tuple[Longs, pa.Array, Longs]]:
+    def _stream(self, row_batches: Iterator[Rows]) -> Iterator[tuple[Longs, pa.Array, Longs]]:
         """Yields the lines of one table's rows with the offsets and seqs that order them."""
-        for rows in found:
+        for rows in row_batches:
             at, seqs = rows.at, rows.batch.column(1).to_numpy()
             done = 0
             for lines in self._lines.of_rows(rows):
