@@ -119,8 +119,8 @@ def park_left_out(subscription: Subscription, results: Iterable[TableResult], no
 
 
 def excluded_tables(subscription: Subscription, tables: TablesConfig, among: Iterable[str]) -> list[str]:
-    """Returns those of some tables that the lake has and the configuration leaves out, unless they wait for a snapshot
-    already."""
+    """Returns the tables of the lake, among the given ones, that the configuration leaves out and that do not wait for
+    a snapshot already."""
     return [
         table
         for table in among

@@ -541,7 +541,7 @@ class BatchService:
         return None
 
     def _hand_out_again(self, request: _Request) -> Lease | None:
-        """None: the batch has ended meanwhile, or its manifest is lost: look again."""
+        """Hands out the batch that is due again; None if it has ended meanwhile or its manifest is lost: look again."""
         with self.meta.change() as state:
             subscription = state.subscriptions.get(request.subscriber)
             entry = None if subscription is None else self._due(subscription, request)

@@ -54,7 +54,7 @@ class AcceptedLoss:
 
 
 def examine_servers(config: DestinationConfig) -> list[ServerState]:
-    """Returns what capture would do with each server of the source, in the order of the configuration. Changes
+    """Returns the state of each server of the source, in the order of the configuration. Changes
     nothing. Raises UsageError if nothing was captured yet."""
     identity, last_seq = _captured(config, open_meta(config))
     return [_examine(config.at_server(server.address), identity, last_seq)[0] for server in config.source.servers()]

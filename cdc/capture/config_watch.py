@@ -79,6 +79,6 @@ def tell_tables(control: Source, before: DestinationConfig, after: DestinationCo
 
 
 def _captured(tables: TablesConfig) -> tuple[Any, ...]:
-    """Returns what capture takes from the section."""
+    """Returns the settings of the section that capture uses."""
     members = {name: override.members for name, override in tables.overrides.items() if override.members is not None}
     return tables.include, tables.exclude, members

@@ -90,8 +90,8 @@ def begin_epoch(
 def find_move(
     config: DestinationConfig, conn: Connection, info: ServerInfo, captured: SourceIdentity, last_seq: int
 ) -> Resume | None:
-    """Returns where capture would go on with this server; None if it is the one that is captured. Raises what
-    :func:`begin_epoch` raises."""
+    """Returns the position at which capture would go on with this server; None if it is the one that is captured.
+    Raises what :func:`begin_epoch` raises."""
     if (
         captured.flavor != info.flavor
         or not needs_failover(info, captured, last_seq)

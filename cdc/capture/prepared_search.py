@@ -118,7 +118,7 @@ class PreparedSearch:
 
 
 class _EndReached(Exception):
-    """Everything that is wanted of the file has been read."""
+    """Ends the scan of a file once its wanted part has been read."""
 
 
 class _FileScan:

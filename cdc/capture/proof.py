@@ -117,8 +117,8 @@ def read_store_end(store: Path) -> StoreEnd | None:
     return None if last is None else StoreEnd(last, gtid_entry, transaction)
 
 
-def _same_epoch(one: np.void, other: np.void) -> bool:
-    return split_seq(int(one["seq"])).epoch == split_seq(int(other["seq"])).epoch
+def _same_epoch(entry: np.void, other: np.void) -> bool:
+    return split_seq(int(entry["seq"])).epoch == split_seq(int(other["seq"])).epoch
 
 
 def _newest_transaction(segment: Path, index: IndexFile) -> StoredTransaction | None:
@@ -274,7 +274,7 @@ def prove_acked(
     if split_seq(cursor).epoch == epoch:  # else the cursor is a position in the binlog of a former server
         _require_reached(source, cursor, base_name, sizes)
     marks = [subscription.mark for subscription in state.subscriptions.values() if subscription.mark is not None]
-    mark = max(marks, key=lambda found: found.seq, default=None)
+    mark = max(marks, key=lambda candidate: candidate.seq, default=None)
     if mark is None:
         return Proof(doubt=f"the server's identity is not proved: no ack has recorded a mark at the cursor {cursor}")
     file = _acked_file(source, mark, base_name, sizes) if split_seq(mark.seq).epoch == epoch else None

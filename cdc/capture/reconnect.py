@@ -1,4 +1,4 @@
-"""When capture connects again after a failed connection, how long it waits before, and when it gives up."""
+"""The rules for a new connection after a failed one: whether capture tries again, after which pause, and how often."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ class WatermarkTracker:
             self._ahead = deque(list(self._ahead)[::2])
 
     def _lag_s(self, control: Source) -> float:
-        """How much older than the source's clock its state may be: 0 for a server that replicates no other one,
-        infinite for a read-only one that has stopped to replicate."""
+        """Returns by how many seconds the source's state may be older than its clock: 0 for a server that replicates no
+        other one, infinite for a read-only one that has stopped to replicate."""
         if isinstance(control, BinlogFiles) or not self._may_ask_for_lag:
             return 0.0
         try:

@@ -21,8 +21,8 @@ SPARK_FIELDS = frozenset({"destination"})
 class _LinkTemplate:
     """Checks an address with placeholders."""
 
-    def __init__(self, known: frozenset[str]) -> None:
-        self._known = known
+    def __init__(self, fields: frozenset[str]) -> None:
+        self._fields = fields
 
     def __call__(self, text: str) -> str:
         if not re.match(r"https?://[^/]", text):
@@ -32,8 +32,8 @@ class _LinkTemplate:
         except ValueError:
             raise ValueError("has a single brace; write {{ and }} for braces that are no placeholder") from None
         for _, name, form, conversion in parts:
-            if name is not None and (name not in self._known or form or conversion):
-                raise ValueError(f"has an unknown placeholder; known are {', '.join(sorted(self._known))}")
+            if name is not None and (name not in self._fields or form or conversion):
+                raise ValueError(f"has an unknown placeholder; known are {', '.join(sorted(self._fields))}")
         return text
 
 

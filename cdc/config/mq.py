@@ -43,7 +43,7 @@ _OF_SECURITY = re.compile(r"(sasl|ssl)\..*|.*(password|secret|token).*")
 
 
 class MqSecurityConfig(Section):
-    """How the brokers are reached: TLS, and the login by SASL."""
+    """Connection to the brokers: TLS, and the login by SASL."""
 
     protocol: Annotated[
         Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],

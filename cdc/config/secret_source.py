@@ -93,7 +93,7 @@ class SecretSource:
         return f"the environment variable {self.value}" if isinstance(self.value, str) else f"{self.value}"
 
     def _output(self, command: Sequence[str]) -> bytes:
-        """Returns what a command prints. What it writes to standard error goes there."""
+        """Returns the standard output of a command. Its standard error is that of this process."""
         problem = f"has not printed {self.what} within {_COMMAND_S} s"
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_COMMAND_S)

@@ -320,9 +320,9 @@ class StoreConfig(SectionWithFolder):
         if url is None:
             return None
         urls = [address.strip().rstrip("/") for address in url.split(",")]
-        for one in urls:
+        for server_url in urls:
             parts = require_http(
-                one,
+                server_url,
                 otherwise="is not the address of a server; write https://HOST:PORT",
                 with_secrets="must not hold a user or a password; use token_env or token_file",
             )

@@ -78,7 +78,7 @@ class ApplyOverrides(Section):
 
 
 class TablesConfig(Section):
-    r"""Which tables are captured, by regular expressions of [RE2](https://github.com/google/re2/wiki/Syntax) over `db.table`, matched whole."""  # noqa: E501
+    r"""The tables that are captured, by regular expressions of [RE2](https://github.com/google/re2/wiki/Syntax) over `db.table`, matched whole."""  # noqa: E501
 
     include: Annotated[tuple[str, ...], Doc(example=[r"shop\..*"])] = Field(min_length=1)
     """Expressions for the tables that are captured. The servers' own schemas never are."""

@@ -46,7 +46,7 @@ class WatchedFile:
 
 
 def _fingerprint(file: Path) -> bytes | None:
-    """Returns what tells one content of a file from another; None if there is no file that can be read."""
+    """Returns a digest of a file's content; None if there is no file that can be read."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait
     except OSError:

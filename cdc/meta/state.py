@@ -172,10 +172,6 @@ class SourceIdentity(_Part):
         """Returns the identity of the epoch that a seq belongs to."""
         return self.of_epoch(split_seq(seq).epoch)
 
-    def base_names(self) -> dict[int, str]:
-        """Returns the base name of the binlog files in each epoch."""
-        return {identity.epoch: identity.base_name for identity in (*self.former, self)}
-
     def failovers(self) -> tuple[tuple[SourceIdentity, EpochStart], ...]:
         """Returns the epochs that failovers have begun, oldest first."""
         return tuple((identity, identity.began) for identity in (*self.former, self) if identity.began is not None)
@@ -219,7 +215,7 @@ class Outstanding(_Part):
 
 
 class Finished(_Part):
-    """How a batch ended, and the token that ended it."""
+    """The end of a batch: its outcome, and the token that ended it."""
 
     batch: int
     token: str
@@ -291,7 +287,7 @@ class Subscription(_Part):
         return next((o for o in self.outstanding if o.batch == batch), None)
 
     def ended(self, batch: int) -> Finished | None:
-        """Returns how a batch ended; None if that is not remembered."""
+        """Returns the end of a batch; None if the meta does not remember it."""
         return next((f for f in reversed(self.finished) if f.batch == batch), None)
 
     def add(self, entry: Outstanding) -> None:

@@ -1,4 +1,4 @@
-"""How each column of a snapshot is selected, read and converted, so that values and Arrow types are the stream's."""
+"""Selects, reads and converts the columns of a snapshot, so that values and Arrow types are the stream's."""
 
 from __future__ import annotations
 

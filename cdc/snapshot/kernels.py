@@ -87,8 +87,8 @@ def locate_values(buf: Bytes, p: int, stop: int, at: Longs, size: Ints, row: int
 
 @inlined
 def locate_binary_values(buf: Bytes, p: int, stop: int, widths: Longs, at: Longs, size: Ints, row: int) -> int:
-    """As :func:`locate_values`, for a row in binary form: a zero, a bitmap of NULLs, and the values. ``widths`` has the
-    bytes of each column's values; 0 for values that begin with their length."""
+    """Does the same as :func:`locate_values` for a row in binary form: a zero, a bitmap of NULLs, and the values.
+    ``widths`` has the bytes of each column's values; 0 for values that begin with their length."""
     columns = at.shape[0]
     nulls = p + 1
     if buf[p] != 0 or nulls + (columns + 9) // 8 > stop:

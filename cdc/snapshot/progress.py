@@ -18,7 +18,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the reading of a table is."""
+    """The progress of reading a table."""
 
     table: str
     rows: int

@@ -26,7 +26,7 @@ from cdc.source.table_checks import METADATA_COLUMNS
 
 @dataclass(frozen=True)
 class TableReading:
-    """How a table's rows are selected, converted and changed by policies."""
+    """The rules by which a table's rows are selected, converted and changed by policies."""
 
     db: str
     name: str

@@ -128,8 +128,8 @@ def _unverified() -> ssl.SSLContext:
 
 
 def _tls_context(source: SourceConfig) -> ssl.SSLContext:
-    """Returns how the connection uses TLS, which the server must offer. Raises ConfigError for a file that is missing,
-    or that is not what its key says."""
+    """Returns the TLS context of the connection; the server must offer TLS. Raises ConfigError for a file that is
+    missing, or that is not what its key says."""
     for key in ("ssl_ca", "ssl_cert", "ssl_key"):
         path = getattr(source, key)
         if path is not None and not path.is_file():
@@ -175,7 +175,7 @@ def place_of(source: SourceConfig) -> str:
 
 
 def server_of(conn: pymysql.connections.Connection[Any] | BinlogFiles) -> str:
-    """Returns what :func:`place_of` says, for a connection or a folder."""
+    """Returns :func:`place_of` for a connection or a folder."""
     if isinstance(conn, BinlogFiles):
         return conn.address
     connection: Any = conn

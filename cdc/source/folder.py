@@ -272,7 +272,7 @@ class BinlogFolder(BinlogFiles):
 
 @dataclass(frozen=True)
 class _Walked:
-    """How far a file was walked."""
+    """The part of a file whose headers were read."""
 
     end: int
     """The end of the last whole event."""

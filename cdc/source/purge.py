@@ -1,4 +1,4 @@
-"""How much of the server's binlog is unread, and how far it is from being purged.
+"""The unread part of the server's binlog, and its distance from the purge.
 
 A server purges a file by its age, which counts from the last write to it, and MariaDB also by the size of all files.
 Neither waits for a reader that is not connected. The newest file is never purged.
@@ -31,7 +31,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Retention:
-    """How long a server keeps binlog files."""
+    """The retention of binlog files on a server."""
 
     seconds: float | None
     """None: until they are purged by hand or by size. 0: for no certain time."""

@@ -146,7 +146,7 @@ def failover_sentences(source: dict[str, Any]) -> list[str]:
 
 
 def _archive(config: DestinationConfig) -> dict[str, Any] | None:
-    """Returns what the store knows of its archive; None if none is configured, or another machine writes it."""
+    """Returns the state of the store's archive; None if none is configured, or another machine writes it."""
     store = config.store
     uri = config.archive_uri
     if store.kind == "server" or uri is None or store.standby.role == "standby":

@@ -19,9 +19,8 @@ from cdc.binlog.sql.changes import CreateTable
 from cdc.binlog.sql.moment import Moment
 from cdc.binlog.sql.server import Server as SqlServer
 from cdc.binlog.sql.statements import classify
-from cdc.binlog.sql.track import with_database_charset
 from tests.support.ddl_corpus import SERVERS, Case, corpus
-from tests.support.ddl_run import UTC_OFFSETS, Observed, Outcome, Verdict, judge
+from tests.support.ddl_run import UTC_OFFSETS, Observed, Outcome, Verdict, judge, with_database_charset
 
 if TYPE_CHECKING:
     from tests.support import ddl_loop

@@ -38,7 +38,8 @@ from cdc.binlog.sql.moment import Moment
 from cdc.binlog.sql.schemas import ColumnSchema, Offsets, TableSchema, quoted_members
 from cdc.binlog.sql.server import Server as SqlServer
 from cdc.binlog.sql.statements import classify
-from cdc.binlog.sql.track import Plan, apply_changes, plan_columns, with_database_charset
+from cdc.binlog.sql.track import Plan, apply_changes, plan_columns
+from cdc.binlog.sql.types import with_table_charset
 from cdc.config import SourceConfig, TablesConfig
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
@@ -433,3 +434,11 @@ def _is(value: Any, expected: OldRows | None, column: ColumnSchema) -> bool:
     if column.data_type == "double":
         return float(expected.value) == float(value)
     return bool(value == expected.value)
+
+
+def with_database_charset(schema: TableSchema, charset: str | None, collation: str | None) -> TableSchema:
+    """Returns a new table's definition if its database has this default: ``CreateTable.schema`` leaves it open."""
+    if schema.charset is not None or charset is None:
+        return schema
+    columns = tuple(with_table_charset(column, charset, collation) for column in schema.columns)
+    return schema.model_copy(update={"columns": columns, "charset": charset, "collation": collation})

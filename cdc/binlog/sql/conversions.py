@@ -89,7 +89,7 @@ _SPATIAL = frozenset(
 
 
 def value_effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int = 0, ignore: bool = False) -> ValueEffect:
-    """What becomes of the column's values in the rows that are there. ``sql_mode`` is the statement's; ``ignore`` says
+    """Returns the effect on the column's values in existing rows. ``sql_mode`` is the statement's; ``ignore`` says
     that it is an ALTER IGNORE TABLE, which is never strict."""
     strict = bool(sql_mode & MODE_STRICT) and not ignore
     if new.is_generated or (old.is_generated and "STORED" not in old.extra.upper()):

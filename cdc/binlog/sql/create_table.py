@@ -18,7 +18,7 @@ INDEX_WORDS = ("INDEX", "KEY", "FULLTEXT", "SPATIAL", "UNIQUE", "CHECK", "FOREIG
 
 @dataclass(slots=True)
 class _Elements:
-    """What stands in the parentheses of CREATE TABLE."""
+    """The content of the parentheses of CREATE TABLE."""
 
     columns: list[ColumnSchema] = field(default_factory=list)
     key: tuple[str, ...] = ()

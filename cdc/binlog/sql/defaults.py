@@ -1,4 +1,4 @@
-"""What an added column holds in the rows that were there, from its type and its default.
+"""The values of an added column in existing rows, from its type and its default.
 
 A value is claimed only where every server agrees on it; everything else is :class:`~cdc.binlog.sql.changes.Unknown`.
 """

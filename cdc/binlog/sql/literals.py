@@ -89,7 +89,7 @@ def _introduced(c: Cursor, word: str, text: Token) -> Literal | None:
 
 
 def _texts(c: Cursor) -> str:
-    """One text, or several that follow one another and are one."""
+    """Takes one text, or several that follow one another and count as one."""
     out = ""
     while (token := c.peek()) is not None and token.is_text:
         out += token.text

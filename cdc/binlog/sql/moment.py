@@ -32,7 +32,7 @@ class SupportsMoment(Protocol):
 
 @dataclass(frozen=True)
 class Moment:
-    """When, and in which session, a statement was executed."""
+    """The time at which a statement was executed, and its session."""
 
     timestamp_s: int
     """Seconds since 1970."""

@@ -102,7 +102,7 @@ def _created(before: TableSchema | None, change: CreateTable) -> TableSchema | N
 
 
 def plan_columns(schema: TableSchema, changes: Iterable[Change]) -> Plan:
-    """What one ALTER TABLE makes of a table's columns. Raises UnsupportedDdlError for changes that contradict
+    """Returns a table's columns after one ALTER TABLE. Raises UnsupportedDdlError for changes that contradict
     ``schema``."""
     draft = _Draft(schema)
     later = [change for change in changes if not draft.take_old(change)]
@@ -323,11 +323,3 @@ def _contradiction(change: Change, what: str) -> UnsupportedDdlError:
     table = None if isinstance(change, DropDatabase) else change.table
     place = "a database" if table is None else f"table {table[0]}.{table[1]}"
     return UnsupportedDdlError(f"the statement's clause {change.clause} {what}", place=place, remedy=WAY_OUT)
-
-
-def with_database_charset(schema: TableSchema, charset: str | None, collation: str | None) -> TableSchema:
-    """A new table's definition if its database has this default: ``CreateTable.schema`` leaves it open."""
-    if schema.charset is not None or charset is None:
-        return schema
-    columns = tuple(with_table_charset(column, charset, collation) for column in schema.columns)
-    return schema.model_copy(update={"columns": columns, "charset": charset, "collation": collation})

@@ -174,7 +174,8 @@ class Ownership:
         return record_of(self._store, self._archive.uri)
 
     def require_writer(self, newest: Known | None) -> How:
-        """Returns how this store becomes the writer, or that it is. Raises IdentityError if another store is."""
+        """Returns the way in which this store becomes the writer, or that it is one already. Raises IdentityError if
+        another store is."""
         record, place = self.record(), self._archive.uri
         claim = _CLAIM.format(name=self._archive.destination)
         if newest is None:

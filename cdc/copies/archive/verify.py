@@ -12,7 +12,7 @@ from cdc.copies.archive.states import Archive
 
 @dataclass
 class Report:
-    """What was read, and a sentence for each object that is missing or damaged."""
+    """The numbers of objects that were read, and a sentence for each object that is missing or damaged."""
 
     state: int
     objects: int = 0

@@ -143,8 +143,8 @@ class Archiver:
             return record
 
     def require_writable(self) -> How:
-        """Returns how the next run becomes the archive's writer. Changes nothing. Raises RetryableError if the archive
-        is away, ConfigError if it cannot be written safely, IdentityError if another store writes it."""
+        """Returns the way in which the next run becomes the archive's writer. Changes nothing. Raises RetryableError if
+        the archive is away, ConfigError if it cannot be written safely, IdentityError if another store writes it."""
         how = self._ownership.require_writer(self.archive.newest())
         self.archive.objects.require_create()
         return how
@@ -197,7 +197,7 @@ class Archiver:
         return time.monotonic() - self._meta_at >= self._config.store.archive.meta_every
 
     def _look(self) -> tuple[object, ...]:
-        """Returns what tells whether there is something to copy, by few reads of small files."""
+        """Returns a mark that changes when there is something to copy. Reads a few small files only."""
         return read_checkpoint(self._store), kept_names(self._store), self._ownership.record().number
 
     def _writer(self) -> Known:

@@ -53,7 +53,7 @@ _UNKNOWN_SEQ = 1 << 63
 
 @dataclass
 class Progress:
-    """How far a standby is. The connection's threads write it, any thread may read it."""
+    """The progress of a standby. The connection's threads write it, any thread may read it."""
 
     peer: str
     following: bool = False

@@ -62,7 +62,7 @@ class Copy:
 
     @property
     def unsynced_bytes(self) -> int:
-        """How many received bytes are not durable yet."""
+        """The number of received bytes that are not durable yet."""
         pending = sum(map(len, self._pending))
         return pending if self._writer is None else pending + self._writer.size - self._writer.synced
 

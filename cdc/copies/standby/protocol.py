@@ -301,7 +301,7 @@ class Fetch(Message):
 
 
 class Have(Message):
-    """How much of a segment the standby has: the master continues from there."""
+    """The part of a segment that the standby has: the master continues from there."""
 
     segment: str
     size_bytes: Count

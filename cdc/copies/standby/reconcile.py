@@ -47,7 +47,7 @@ _REMEDY = (
 
 @dataclass
 class ReconcilePlan:
-    """What a store has to remove or truncate, and from where it continues."""
+    """The segments that a store has to remove or truncate, and the position from which it continues."""
 
     have: list[Have] = field(default_factory=list)
     """The segments from which the master continues; each is truncated to this. The list begins with the last complete

@@ -31,7 +31,7 @@ DEFAULT_TIMING = Timing()
 
 @dataclass(frozen=True)
 class MasterSettings:
-    """How a master serves its standbys."""
+    """Settings by which a master serves its standbys."""
 
     listen: Address
     """Port 0 takes a free one."""

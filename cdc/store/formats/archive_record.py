@@ -24,7 +24,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class ArchiveRecord:
-    """What a store knows of its archive."""
+    """The state of a store's archive, as the store remembers it."""
 
     uri: str = ""
     """The folder of the destination in the archive; empty: nothing is known yet."""

@@ -62,7 +62,7 @@ class OpenSegment(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How far the store is durable: all segments before ``segment``, and the first bytes of ``segment`` itself."""
+    """The durable part of a store: all segments before ``segment``, and the first bytes of ``segment`` itself."""
 
     segment: str
     """Name of the segment's file; empty in a store without segments."""

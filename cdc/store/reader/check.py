@@ -17,7 +17,7 @@ from cdc.store.formats.segment_header import position_seq, segment_header_size
 
 @dataclass
 class FilesReport:
-    """What is wrong with a store's files, and what an operator should know of them, in sentences."""
+    """The faults of a store's files, and remarks for an operator, in sentences."""
 
     faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)

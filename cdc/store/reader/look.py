@@ -21,7 +21,7 @@ class StoreLook:
         self._newest: Path | None = None
 
     def end(self) -> tuple[Path, int] | None:
-        """Returns what changes whenever a transaction becomes visible; None while there is no store."""
+        """Returns a mark that changes whenever a transaction becomes visible; None while there is no store."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
             if changed_ns != self._listed_ns:

@@ -327,7 +327,7 @@ class StoreReader:
                 name: segment_stats for name in names[1:] if (segment_stats := stats.recorded(name)) is not None
             }
             transactions = sum(segment_stats.transactions for segment_stats in recorded.values())
-            size = sum(found.bytes for found in recorded.values())
+            size = sum(segment_stats.bytes for segment_stats in recorded.values())
             oldest = self._oldest(names, after_seq)
             names = [name for name in names if name not in recorded]
         else:

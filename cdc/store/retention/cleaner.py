@@ -351,8 +351,8 @@ class LogCleaner:
         return self.watch.error()
 
     def level(self, size_bytes: int = 0) -> Level:
-        """Returns how full the disk is. A disk that cannot be watched counts as one with room: the write itself fails
-        if there is none."""
+        """Returns the fill level of the disk. A disk that cannot be watched counts as one with room: the write itself
+        fails if there is none."""
         try:
             return self.watch.look(size_bytes)
         except StorageError as error:

@@ -40,7 +40,7 @@ class Usage(NamedTuple):
 
 
 class Level(enum.IntEnum):
-    """How full the disk is."""
+    """The fill level of a disk."""
 
     OK = 0
     WARN = 1
@@ -129,7 +129,7 @@ class DiskWatch:
             raise self.error()
 
     def to_free(self) -> int:
-        """Returns how many bytes to remove until the disk is below the level CLEAN."""
+        """Returns the number of bytes to remove until the disk is below the level CLEAN."""
         usage = self.usage
         return max(0, int((1 - self.ratios.clean) * usage.total) - usage.free + 1) if self.level >= Level.CLEAN else 0
 

@@ -1,4 +1,4 @@
-"""When a write is durable: the flush policy, the statuses that a put returns, and how long flushes take."""
+"""The durability of writes: the flush policy, the statuses that a put returns, and how long flushes take."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PutStatus(enum.Enum):
 
 @dataclass(frozen=True)
 class FlushPolicy:
-    """When written bytes are flushed. The intervals and pages apply to ``async`` only. Raises ConfigError if they
-    contradict each other."""
+    """The rules by which written bytes are flushed. The intervals and pages apply to ``async`` only. Raises ConfigError
+    if they contradict each other."""
 
     mode: Literal["sync", "async"] = "sync"
     """``sync``: a put waits for the flush. ``async``: it does not, and the flush follows the times below."""

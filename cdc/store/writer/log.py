@@ -225,12 +225,12 @@ class LogWriter:
 
     @property
     def visible(self) -> int:
-        """How many of :attr:`published` readers can see."""
+        """The part of :attr:`published` that readers can see."""
         return self._flusher.visible
 
     @property
     def flushes(self) -> int:
-        """How many times fdatasync was called for segments."""
+        """The number of calls of fdatasync for segments."""
         return self._flusher.syncs.count
 
     @property

@@ -1,4 +1,4 @@
-"""What is wrong with a destination, told from its status document: the conditions of ``deploy/alerts.yml``."""
+"""The faults of a destination, derived from its status document: the conditions of ``deploy/alerts.yml``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class Findings:
 def conditions(
     config: DestinationConfig, document: dict[str, Any], now_s: float, facts: Facts | None = None
 ) -> Findings:
-    """Returns what is wrong. ``document``: as :func:`cdc.watch.status.collect` returns it. ``now_s``: Unix time."""
+    """Returns the faults of a destination. ``document``: as :func:`cdc.watch.status.collect` returns it. ``now_s``:
+    Unix time."""
     facts = facts or Facts()
     raised = [*_capture(config, document, now_s, facts), *_source(config, document), *_disk(document)]
     raised += [*_archive(document), *_subscribers(config, document, now_s)]

@@ -54,7 +54,7 @@ class Attempt:
 
     @property
     def seconds(self) -> float:
-        """How long it has been under way."""
+        """The time since it began, in seconds."""
         return time.monotonic() - self.began
 
     def is_done(self, wait_s: float = 0.0) -> bool:

@@ -117,7 +117,7 @@ def message(title: str, text: str, nonce: str) -> str:
 
 
 def card(row: Row, links: Links) -> dict[str, Any]:
-    """Returns what the overview shows of a destination."""
+    """Returns the content of a destination's card in the overview."""
     head: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
     status = row.status
     if status is None:
@@ -152,7 +152,7 @@ def card(row: Row, links: Links) -> dict[str, Any]:
 
 
 def details(row: Row, links: Links) -> dict[str, Any]:
-    """Returns what the page of a destination shows beside its card."""
+    """Returns the content of a destination's page beside its card."""
     status, config = row.status, row.config
     nothing: dict[str, Any] = {"chart": None, "batches": [], "outstanding": [], "tables": [], "parked": [], "more": []}
     if status is None or config is None:

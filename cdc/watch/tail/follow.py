@@ -72,7 +72,7 @@ class StoreFollower:
 
     @property
     def poll_s(self) -> float:
-        """How long to wait between two looks."""
+        """The time to wait between two looks, in seconds."""
         return _REMOTE_POLL_S if self._look is None else _LOCAL_POLL_S
 
     def has_grown(self) -> bool:

@@ -9,7 +9,8 @@ from cdc.binlog.sql.changes import AddColumn, Constant, CreateTable, Null, Unkno
 from cdc.binlog.sql.schemas import TableSchema
 from cdc.binlog.sql.server import Server
 from cdc.binlog.sql.statements import classify
-from cdc.binlog.sql.track import apply_changes, plan_columns, with_database_charset
+from cdc.binlog.sql.track import apply_changes, plan_columns
+from tests.support.ddl_run import with_database_charset
 
 MYSQL9 = Server(mariadb=False, version=(9, 7, 0))
 MYSQL56 = Server(mariadb=False, version=(5, 6, 24))
