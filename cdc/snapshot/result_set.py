@@ -8,7 +8,6 @@ prints no numbers and dates, which can take it longer than all the rest.
 from __future__ import annotations
 
 import select
-import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from cdc.snapshot import kernels as k
 from cdc.snapshot.columns import Cells
 from cdc.snapshot.wire import WireColumn
 from cdc.source.connection import explain, mapped, server_of
+from cdc.source.driver import forget_timeout, send_command, socket_of
 
 BUFFER_BYTES = 4 << 20
 MAX_ROWS = 16384
@@ -79,7 +79,7 @@ class ResultSet:
         self._buf = np.empty(BUFFER_BYTES, dtype=np.uint8)
         self._pos = 0
         self._end = 0
-        self._socket: socket.socket = raw._sock
+        self._socket = socket_of(raw)
         self._statement: int | None = None if can_read is None else self._prepare(sql, can_read)
         self._wire: tuple[WireColumn, ...] = ()
         if self._statement is None:
@@ -97,8 +97,8 @@ class ResultSet:
 
     def _send(self, command: int, content: str | bytes) -> None:
         with mapped(self._connection):
-            self._connection._current_timeout = -1  # so that PyMySQL sets its own again
-            self._connection._execute_command(command, content)
+            forget_timeout(self._connection)
+            send_command(self._connection, command, content)
         self._socket.settimeout(0)
 
     def _prepare(self, sql: str, can_read: CanRead) -> int | None:
@@ -231,7 +231,7 @@ class ResultSet:
                     raise DamagedError("the server sent more than one result set", place=f"source {self._place}")
                 if self._statement is not None:
                     self._close(self._statement)
-                self._connection._current_timeout = -1
+                forget_timeout(self._connection)
                 self._socket.settimeout(None)
                 return
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Self
+from typing import Self
 
 import pymysql
 
@@ -17,6 +17,7 @@ from cdc.binlog.sql.schemas import TableSchema
 from cdc.config import DestinationConfig, SnapshotConfig, SourceConfig, TablesConfig
 from cdc.snapshot.records import SnapshotInfo
 from cdc.source.connection import connect, mapped, place_of, query
+from cdc.source.driver import close_now
 from cdc.source.schemas import read_schema
 from cdc.source.server import (
     Connection,
@@ -54,7 +55,7 @@ def open_session(source: SourceConfig) -> Connection:
             for statement in settings:
                 cursor.execute(statement)
     except BaseException:
-        close(conn)
+        close_now(conn)
         raise
     return conn
 
@@ -78,24 +79,19 @@ class Sessions:
         try:
             yield conn
         except BaseException:
-            close(conn)
+            close_now(conn)
             raise
         self._idle.put(conn)
 
     def close(self) -> None:
         while not self._idle.empty():
-            close(self._idle.get_nowait())
+            close_now(self._idle.get_nowait())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def close(conn: Any) -> None:
-    """Closes the connection at once, whatever it is doing; the server ends the query."""
-    conn._force_close()
 
 
 def definition(conn: Connection, tables: TablesConfig, db: str, name: str) -> TableSchema:
@@ -203,4 +199,4 @@ class Throttle:
 
     def close(self) -> None:
         if self._conn is not None:
-            close(self._conn)
+            close_now(self._conn)

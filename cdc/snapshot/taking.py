@@ -26,9 +26,10 @@ from cdc.snapshot.progress import ProgressCallback, ProgressReporter
 from cdc.snapshot.reader import SegmentTask, read_segment
 from cdc.snapshot.records import Segment, SnapshotInfo
 from cdc.snapshot.segments import Borders
-from cdc.snapshot.session import Sessions, altered, close, definition, open_session
+from cdc.snapshot.session import Sessions, altered, definition, open_session
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import place_of, query
+from cdc.source.driver import close_now
 from cdc.source.privileges import read_grants
 from cdc.source.server import Connection, current_position, describe
 
@@ -174,7 +175,7 @@ def _begin_all(
                     raise
                 results[table] = error
     finally:
-        close(conn)
+        close_now(conn)
     if any(files.info.method == "margin" and not files.records() for files in begun.values()):
         wait_for_margin(begins.time_us, "capture began a moment ago")
     return begun

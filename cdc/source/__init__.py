@@ -4,8 +4,8 @@ May be imported by ``capture``, the commands and ``cdc.airflow``; ``store``, ``m
 It promises that a server which cannot be captured without loss is refused before anything is read, with the setting to
 change, and that it never writes to the source.
 
-- :mod:`~cdc.source.connection` connects, and translates errors; :mod:`~cdc.source.server` asks for version, identity,
-  binlog files, positions and clock.
+- :mod:`~cdc.source.connection` connects, and translates errors; :mod:`~cdc.source.driver` has the names of PyMySQL
+  without a promise; :mod:`~cdc.source.server` asks for version, identity, binlog files, positions and clock.
 - :mod:`~cdc.source.preflight` decides whether a server can be captured, with the checks of
   :mod:`~cdc.source.privileges` and :mod:`~cdc.source.table_checks`; they return :mod:`~cdc.source.findings`.
 - :mod:`~cdc.source.schemas` reads the tables' columns.

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymysql
 from pymysql.constants import CR, ER
@@ -15,18 +15,12 @@ from cdc.base.errors import CdcError, ConfigError, SourceRefusedError, SourceUna
 from cdc.config import SourceConfig
 from cdc.config.secrets import source_credentials
 from cdc.source.binlog_files import BinlogFiles
-from cdc.source.compressed_socket import FLAGS, ZSTD_LEVEL, Algorithm, CompressedSocket
+from cdc.source.compressed_socket import Algorithm
+from cdc.source.driver import CompressibleConnection, NotOfferedError, unverified
 
 Row = dict[str, Any]
 _INIT = "SET time_zone = '+00:00' /*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
 """MySQL from 8.0.30 on can hide the primary keys that it generates from information_schema."""
-_TLS_REQUEST_BYTES = 32
-"""The length of the packet that asks for TLS, before the one that logs in."""
-
-if TYPE_CHECKING:
-    _BaseConnection = pymysql.connections.Connection[pymysql.cursors.Cursor]
-else:
-    _BaseConnection = pymysql.connections.Connection
 
 
 def connect(
@@ -64,8 +58,8 @@ def connect(
         arguments["ssl"] = _tls_context(source)
     arguments |= pymysql_kw
     try:
-        return _Connection(compression, **arguments)
-    except _NotOfferedError as error:
+        return CompressibleConnection(compression, **arguments)
+    except NotOfferedError as error:
         raise SourceRefusedError(
             f"the server does not offer {error}",
             place=f"source {place_of(source)}",
@@ -86,47 +80,6 @@ def require_server(source: SourceConfig, what: str = "this") -> None:
         )
 
 
-class _NotOfferedError(Exception):
-    """The server does not offer this compression."""
-
-
-class _Connection(_BaseConnection):
-    """PyMySQL's connection, which may be compressed. Where no certificate is verified it does not load the system's
-    certificate authorities, which takes longer than connecting."""
-
-    def __init__(self, compression: Algorithm | None, **arguments: Any) -> None:
-        self._compression = compression
-        self._logs_in = False
-        super().__init__(**arguments)
-
-    def _request_authentication(self) -> None:
-        this: Any = self
-        algorithm = self._compression
-        if algorithm is not None:
-            if not this.server_capabilities & FLAGS[algorithm]:
-                raise _NotOfferedError(f"compression by {algorithm}")
-            this.client_flag |= FLAGS[algorithm]
-            self._logs_in = algorithm == "zstd"
-        super()._request_authentication()  # type: ignore[misc]
-        if algorithm is not None:  # begins behind the login
-            this._sock = CompressedSocket(this._sock, algorithm)
-            this._rfile = this._sock.makefile("rb")
-
-    def write_packet(self, payload: bytes) -> None:
-        if self._logs_in and len(payload) > _TLS_REQUEST_BYTES:
-            self._logs_in, payload = False, payload + ZSTD_LEVEL
-        super().write_packet(payload)
-
-    def _create_ssl_ctx(self, sslp: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
-        return sslp if isinstance(sslp, ssl.SSLContext) else _unverified()
-
-
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
-
-
 def _tls_context(source: SourceConfig) -> ssl.SSLContext:
     """Returns the TLS context of the connection; the server must offer TLS. Raises ConfigError for a file that is
     missing, or that is not what its key says."""
@@ -135,7 +88,7 @@ def _tls_context(source: SourceConfig) -> ssl.SSLContext:
         if path is not None and not path.is_file():
             raise ConfigError(f"{path} is not a file", place=f"source.{key}", remedy=f"{_PEM[key]}.")
     if source.tls == "required":
-        context = _unverified()
+        context = unverified()
     else:
         try:
             context = ssl.create_default_context(cafile=source.ssl_ca)

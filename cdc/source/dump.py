@@ -17,6 +17,7 @@ from cdc.base.errors import CdcError, SourceUnavailableError
 from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
 from cdc.source.connection import connect, explain, mapped, place_of
+from cdc.source.driver import close_now, read_packet, send_command, socket_of
 from cdc.source.server import Connection, read_uuid
 
 MAX_POSITION = 2**32 - 1
@@ -37,7 +38,8 @@ def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any
 
     The server answers with one packet per event, without end. Reads on the connection have no time limit. Raises
     SourceUnavailableError, SourceRefusedError and ConfigError; if the server rejects the position itself, its first
-    packet is an error packet. Returns PyMySQL's connection, because callers need its private attributes.
+    packet is an error packet. Returns PyMySQL's connection; :mod:`cdc.source.driver` reads
+    from it.
     """
     register = register_request(source.server_id, label, source.port)
     dump = dump_request(source.server_id, position)
@@ -46,10 +48,9 @@ def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any
         _require_same_server(source, connection)
         with mapped(connection):
             _set_session(connection, source.heartbeat_s)
-            # PyMySQL has no public way to send a command that is not SQL.
-            connection._execute_command(COMMAND.COM_REGISTER_SLAVE, register)
-            connection._read_packet()
-            connection._execute_command(COMMAND.COM_BINLOG_DUMP, dump)
+            send_command(connection, COMMAND.COM_REGISTER_SLAVE, register)
+            read_packet(connection)
+            send_command(connection, COMMAND.COM_BINLOG_DUMP, dump)
     except CdcError:
         connection.close()
         raise
@@ -67,7 +68,7 @@ def open_short_dump(source: SourceConfig, position: BinlogPosition) -> Any:
         _require_same_server(source, connection)
         with mapped(connection):
             _set_session(connection, _MAX_HEARTBEAT_S)
-            connection._execute_command(COMMAND.COM_BINLOG_DUMP, dump_request(0, position, flags=_NON_BLOCKING))
+            send_command(connection, COMMAND.COM_BINLOG_DUMP, dump_request(0, position, flags=_NON_BLOCKING))
     except CdcError:
         connection.close()
         raise
@@ -139,7 +140,7 @@ class DumpStream:
         pos = position.pos if position.pos <= MAX_POSITION else 4
         self.position = BinlogPosition(position.file, pos)
         self._connection: Any = open_dump(source, self.position, label)
-        self._socket: socket.socket = self._connection._sock
+        self._socket: socket.socket = socket_of(self._connection)
         self._socket.settimeout(poll_s)
         self.thread_id = int(self._connection.thread_id())
 
@@ -191,7 +192,7 @@ class DumpStream:
 
     def close(self) -> None:
         """Closes the connection; the server ends its dump thread."""
-        _close(self._connection)
+        close_now(self._connection)
 
 
 class DumpBytes(Protocol):
@@ -224,7 +225,7 @@ class ShortDump:
         """Connects and requests the dump. Raises SourceUnavailableError, SourceRefusedError, ConfigError."""
         self._source = source
         self._connection = open_short_dump(source, position)
-        self._socket: socket.socket = self._connection._sock
+        self._socket: socket.socket = socket_of(self._connection)
         self._socket.settimeout(_SILENCE_S)
 
     def recv_into(self, buffer: memoryview) -> int:
@@ -239,7 +240,7 @@ class ShortDump:
 
     def close(self) -> None:
         """Closes the connection."""
-        _close(self._connection)
+        close_now(self._connection)
 
     def __enter__(self) -> Self:
         return self
@@ -248,9 +249,3 @@ class ShortDump:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _close(connection: Any) -> None:
-    # Closing the socket object is not enough, because PyMySQL's buffered reader keeps the descriptor open. The server
-    # would go on writing to it, and MariaDB would let the next dump with the same server_id wait for that.
-    connection._force_close()

@@ -25,6 +25,7 @@ from cdc.airflow.base import DestinationOperator
 from cdc.base.errors import MergeFailedError, SourceRefusedError, UsageError
 from cdc.config import load
 from cdc.lake import pipeline
+from cdc.lake.second_opinion.report import Disagreement, SecondOpinion
 from tests.dags.conftest import retry_at_once
 from tests.support.table_jobs import FakeJobs, Report
 
@@ -109,6 +110,23 @@ def test_the_report_is_a_table_in_the_log(write_conf: Write, fake: FakeJobs, lin
     assert "| table       | state   |   rows | commits | gaps | chunks | differences | verdict  |" in lines()
     assert "| shop.orders | differs | 12,345 |       4 |    0 |     16 |           1 | 1 DIFFER |" in lines()
     assert "shop.orders: key {'id': '7'}: source {'v': 'a'}, Delta None" in lines()
+
+
+def test_a_second_opinion_that_differs_is_in_the_log(
+    write_conf: Write, fake: FakeJobs, lines: Callable[[], str]
+) -> None:
+    found = SecondOpinion(seed=7, asked=2000, rows=2, values=4)
+    found.leave_out("shop.orders", "took", "the reason", 3)
+    found.differ(Disagreement("binlog.000012", 4711, 5, "shop.orders", "n", "new", "-1", "255"))
+    fake.report = Report("differs", found)
+    task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
+    with pytest.raises(Exception, match="A second library reads other values in the store of shop"):
+        task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
+    assert (
+        "second opinion: 1 DIFFER; 4 values of 2 rows compared with mysql-replication, 3 left out (seed 7)" in lines()
+    )
+    assert "binlog.000012:4711, seq 5, shop.orders.n (new): Towpath -1, mysql-replication 255" in lines()
+    assert "not compared: shop.orders.took (3 values): the reason" in lines()
 
 
 def test_the_schedules(write_conf: Write) -> None:

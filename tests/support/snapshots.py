@@ -15,8 +15,9 @@ from cdc.meta.state import SourceIdentity
 from cdc.snapshot.columns import ColumnStats
 from cdc.snapshot.records import ChunkRange
 from cdc.snapshot.result_set import ResultSet
-from cdc.snapshot.session import close, definition, open_session
+from cdc.snapshot.session import definition, open_session
 from cdc.snapshot.table import TableReading
+from cdc.source.driver import close_now
 from cdc.source.server import describe
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
@@ -66,7 +67,7 @@ def select(config: DestinationConfig, db: str, name: str) -> pa.Table:
         ]
         return pa.Table.from_batches(batches, reading.arrow_schema)
     finally:
-        close(conn)
+        close_now(conn)
 
 
 def selector(server: Server, database: str, folder: Path) -> Callable[[str], pa.Table]:

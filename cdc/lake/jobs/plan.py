@@ -91,8 +91,9 @@ class Plan:
 def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
     """Returns what a snapshot of these tables would do, by the statistics of the source. Raises UsageError for a table
     that is not included, or that the source does not have, and what connecting to it raises."""
-    from cdc.snapshot.session import close, open_session
+    from cdc.snapshot.session import open_session
     from cdc.source.connection import query
+    from cdc.source.driver import close_now
 
     for table in tables:
         require_included(config, table)
@@ -111,7 +112,7 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
             rows, size = int(facts[0]["row_count"] or 0), int(facts[0]["size"] or 0)
             found.append(TablePlan(table, rows, size, _reading_s(config, table, rows), _lake(config, table)))
     finally:
-        close(connection)
+        close_now(connection)
     return Plan(tuple(found))
 
 

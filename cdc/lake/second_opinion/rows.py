@@ -64,10 +64,13 @@ class Comparison:
         if not layouts:
             return 0
         layout = layouts[0]
-        self._names = [name for name, kind in layout.shape if kind is not None]
-        for column in layout.columns:
-            if column.name not in self._names:
-                self._result.leave_out(self._table, column.name, str(values.UNDECODABLE))
+        not_compared = {name: values.UNDECODABLE for name, kind in layout.shape if kind is None}
+        writer = self._transactions.writer
+        if self._schema is not None and writer is not None and writer.flavor == "mariadb":
+            not_compared |= {column.name: values.GENERATED for column in self._schema.columns if column.is_generated}
+        self._names = [column.name for column in layout.columns if column.name not in not_compared]
+        for name, why in not_compared.items():
+            self._result.leave_out(self._table, name, str(why))
         for column in layout.hidden:
             self._result.leave_out(self._table, column.name, str(values.HIDDEN))
         ours: OurEvents = itertools.groupby(self._our_rows(), key=lambda row: row[:2])

@@ -12,10 +12,11 @@ import pytest
 
 from cdc.snapshot.columns import ColumnStats
 from cdc.snapshot.result_set import CanRead, ResultSet, RowBlock
-from cdc.snapshot.session import close, definition, open_session
+from cdc.snapshot.session import definition, open_session
 from cdc.snapshot.table import TableReading
 from cdc.snapshot.wire import WireColumn
 from cdc.source.connection import query
+from cdc.source.driver import close_now
 from cdc.source.server import Connection, describe
 from cdc.testing.servers import Server
 from tests.support.snapshots import WHOLE, write_config
@@ -156,7 +157,7 @@ def test_binary_and_printed_rows_are_the_same(
                     assert text[at] == value[at], names[at]
         assert query(conn, "SELECT 1 AS one") == [{"one": 1}], "the connection goes on"
     finally:
-        close(conn)
+        close_now(conn)
 
 
 def _sql(reading: TableReading) -> str:
@@ -183,7 +184,7 @@ def test_a_server_that_prepares_nothing_prints_the_rows(
             assert [blocks[0].value(0, row) for row in range(2)] == [b"1", b"2"]
         finally:
             cursor.execute(f"SET GLOBAL max_prepared_stmt_count = {before}")
-            close(conn)
+            close_now(conn)
 
 
 def test_statements_are_closed(mariadb11: Server, database: Any, tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_statements_are_closed(mariadb11: Server, database: Any, tmp_path: Path)
         assert counts["Com_stmt_prepare"] == counts["Com_stmt_close"] == 2
         assert counts["Com_stmt_execute"] == 1
     finally:
-        close(conn)
+        close_now(conn)
 
 
 def test_a_row_of_several_packets_comes_in_binary_form(mysql9: Server, database: Any, tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_a_row_of_several_packets_comes_in_binary_form(mysql9: Server, database:
         assert [(row["id"], row["more"]) for row in rows] == [(1, 0.5), (2, 1.5), (3, 2.5)]
         assert [row["body"] for row in rows] == [b"a", b"b" * size, None]
     finally:
-        close(conn)
+        close_now(conn)
 
 
 @pytest.mark.parametrize("kind", SERVERS)

@@ -14,7 +14,8 @@ from cdc import snapshot
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.snapshot.keys import paging_key
-from cdc.snapshot.session import close, definition, open_session
+from cdc.snapshot.session import definition, open_session
+from cdc.source.driver import close_now
 from cdc.testing.servers import Server
 from tests.support.snapshot_load import rows_of
 from tests.support.snapshots import identity, select, write_config
@@ -150,7 +151,7 @@ def test_chunks_are_ranges_of_the_index(mysql9: Server, mariadb11: Server, datab
         conn = open_session(config.source)
         schema = definition(conn, config.tables, db, "t")
         paging = paging_key(conn, (db, "t"), schema, schema.primary_key)
-        close(conn)
+        close_now(conn)
         assert paging is not None
         after = tuple(str(one).encode().hex() for one in (1, 25, 5000))
         with server.connect() as connection, connection.cursor() as cursor:
@@ -179,4 +180,4 @@ def test_configured_keys_need_a_unique_index(mariadb11: Server, database: Any, t
         assert paging_key(conn, (db, "t"), schema, ("c",)) is None, "c may be NULL"
         assert paging_key(conn, (db, "t"), schema, ()) is None
     finally:
-        close(conn)
+        close_now(conn)

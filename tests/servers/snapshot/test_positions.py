@@ -14,8 +14,9 @@ from cdc import snapshot
 from cdc.base.errors import IdentityError, RetryableError, StoreIncompleteError
 from cdc.capture import Capture
 from cdc.snapshot import positions
-from cdc.snapshot.session import close, open_session
+from cdc.snapshot.session import open_session
 from cdc.source.connection import query
+from cdc.source.driver import close_now
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.support.capturing import capturing_from_now
@@ -132,7 +133,7 @@ def test_a_stalled_commit_is_not_counted_as_visible(stalling: SimpleNamespace) -
         seen = query(conn, "SELECT v FROM shop.t WHERE id = 1")
         query(conn, "COMMIT")
     finally:
-        close(conn)
+        close_now(conn)
     assert seen == [{"v": 1}], "the commit must stall before the engine"
     assert len(marks.low.pending) == 1
 

@@ -23,7 +23,8 @@ from cdc.config import DestinationConfig
 from cdc.snapshot import positions, taking
 from cdc.snapshot import reader as reading
 from cdc.snapshot.files import SnapshotFiles
-from cdc.snapshot.session import Throttle, close, definition, open_session
+from cdc.snapshot.session import Throttle, definition, open_session
+from cdc.source.driver import close_now
 from cdc.source.server import describe, replica_lag_s
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
@@ -338,7 +339,7 @@ def test_a_server_that_is_no_replica_has_no_lag(
     for server in (mysql9, mariadb11):
         conn = open_session(_ready(server, tmp_path / server.kind.name, database(server), rows=0).source)
         assert replica_lag_s(conn) is None
-        close(conn)
+        close_now(conn)
 
 
 # ---------------------------------------------------------------- bad input
