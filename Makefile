@@ -8,6 +8,9 @@ BIN := .venv/bin
 PY := $(BIN)/python
 export LC_ALL ?= C.UTF-8
 export PYTHONUNBUFFERED := 1
+# Where the environment forbids it, no process would keep the bytecode of what it imports, and each of Airflow's processes
+# and of the tests' commands would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Kills of capture, apply and driver each, in `make test-kill`; `make test` has one of each.
 KILLS ?= 10

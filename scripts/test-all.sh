@@ -2,7 +2,7 @@
 # What `make test` runs, in stages: each prints its seconds, and a table at the end has them all. A failed check (lint,
 # documentation, quick tests) ends the run before the long tests. Arguments go to pytest.
 #
-# Stages that `together` joins run side by side: mypy beside the other checks; the tests with Spark, those that kill and
+# Stages that `together` joins run side by side: mypy beside the quick tests; the tests with Spark, those that kill and
 # break, and all others. Waiting for Spark, for servers and for disks leaves the cores idle otherwise. What the second
 # and third print comes when the first has ended. Tests that share servers or a Spark session run one after the other in
 # one process (docs/decisions/0002).
@@ -52,6 +52,9 @@ finish() {
   exit "$1"
 }
 
+quick() {
+  stage 'quick tests' "$bin/python" -m pytest tests/unit -m 'not long' -n "$(nproc)" --dist worksteal -q "${arguments[@]}"
+}
 types() { stage mypy "$bin/mypy"; }
 checks() {
   stage 'ruff check' "$bin/ruff" check . &&
@@ -83,9 +86,9 @@ without_spark() { stage 'tests without Spark' pytest tests "${elsewhere[@]/#/--i
 
 arguments=("$@")
 stage install scripts/install.sh || finish 1
-together types checks || finish 1
+checks || finish 1
 stage 'servers for the tests' fetch || finish 1
-stage 'quick tests' "$bin/python" -m pytest tests/unit -m 'not long' -n "$(($(nproc) + 1))" --dist worksteal -q "${arguments[@]}" || finish 1
+together quick types || finish 1
 together with_spark with_faults without_spark || finish 1
 grep -qP '^(quick tests|tests with|faults).*\t0$' "$folder/stages" || finish 5
 finish 0

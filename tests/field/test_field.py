@@ -125,7 +125,7 @@ def fields(
     ("server", "name"),
     [
         pytest.param(
-            server, name, marks=[] if server == case.servers[0] == "mysql9" and number % 8 == 0 else [pytest.mark.long]
+            server, name, marks=[] if server == case.servers[0] == "mysql9" and number % 12 == 0 else [pytest.mark.long]
         )
         for server in SERVERS
         for number, (name, case) in enumerate(CASES.items())

@@ -63,6 +63,7 @@ def person(i: int, born: str = "2001-02-03") -> str:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_every_policy_in_both_modes(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, database: Database, monkeypatch: pytest.MonkeyPatch

@@ -198,6 +198,7 @@ def test_old_changes_are_read_from_the_archive(
     assert main(["decode", str(out), "--table", f"{loop.db}.log", "--out", str(tmp_path / "log.parquet")]) == 0
 
 
+@pytest.mark.long
 def test_a_capture_that_is_killed_while_it_copies(
     mysql9: Server, tmp_path: Path, database: Database, s3: S3Server
 ) -> None:

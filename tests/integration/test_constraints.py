@@ -28,6 +28,7 @@ def key(loop: Loop, table: str = "t") -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_constraints_follow_the_source(mysql9: Server, tmp_path: Path, database: Database) -> None:
     overrides = "DB.t: {constraints: true, columns: {nick: {rename: alias}, hidden: 'null'}}"
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)

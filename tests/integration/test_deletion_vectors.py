@@ -62,6 +62,7 @@ def reader(loop: Loop) -> str | None:
     return read_position(str(loop.path("t")), "shop", f"{loop.db}.t").reader
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("large")
 def test_scattered_changes_are_marked_and_many_are_rewritten(
     mysql9: Server, tmp_path: Path, database: Database

@@ -296,6 +296,7 @@ def test_a_migration_before_the_first_snapshot_needs_nothing_of_its_helpers(
         require_all_equal(loop, source)
 
 
+@pytest.mark.long
 def test_a_statement_just_before_the_snapshot_of_a_server_without_gtids(
     mysql56: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

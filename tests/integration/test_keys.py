@@ -20,6 +20,7 @@ MANY = int(os.environ.get("TOWPATH_KEYS") or 0)
 """More changes of each table, in more batches, with keys of one column as well."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [pytest.param("mysql9", marks=pytest.mark.long), "mariadb11"])
 def test_keys_by_the_hundred(

@@ -500,7 +500,7 @@ class Maintenance:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("kind", "rounds"),
-    [("mysql9", 2), ("mariadb11", 2), *(
+    [("mysql9", 2), pytest.param("mariadb11", 2, marks=pytest.mark.long), *(
         pytest.param(kind, 15, marks=pytest.mark.long) for kind in ("mysql9", "mariadb11", "mariadb10", "mysql56")
     )],
 )  # fmt: skip

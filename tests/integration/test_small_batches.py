@@ -240,6 +240,7 @@ OF_SPARK = {
 """Tables that delta-rs does not write, and what makes them so."""
 
 
+@pytest.mark.long
 def test_other_tables_are_left_to_spark(mysql9: Server, tmp_path: Path, database: Database) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS)
     for table in (*OF_SPARK, "plain"):

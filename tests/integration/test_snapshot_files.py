@@ -213,6 +213,7 @@ def test_another_writer_in_between_is_a_conflict_and_nothing_is_lost(
     assert metadata["rebuild"]["kind"] == "snapshot" and metadata["generation"] == 1
 
 
+@pytest.mark.long
 def test_names_and_properties_that_spark_must_write(
     tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,16 @@ def _modules(*folders: str) -> list[Path]:
     return found
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Returns all nodes of a module."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def _imports(path: Path) -> set[str]:
     """Every module that a file imports, inside functions too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -95,7 +102,7 @@ def _folder_imports() -> dict[str, dict[str, list[str]]]:
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     found: dict[str, dict[str, list[str]]] = {_folder(module, modules): {} for module in modules}
     for module, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -147,7 +154,7 @@ def test_no_function_has_more_than_eight_parameters() -> None:
         text = path.read_text(encoding="utf-8")
         if "kernels" in str(path.relative_to(ROOT)) or "from cdc.kernels.jit import" in text:
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 if sum(argument.arg not in ("self", "cls") for argument in given) > 8:

@@ -73,9 +73,9 @@ def faults(document: Any) -> list[str]:
     return [error.json_path for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(document)]
 
 
-@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_committed_pages_are_up_to_date(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == pages()[path], "out of date: run `make docs-reference`"
+def test_the_committed_pages_are_up_to_date() -> None:
+    stale = [str(path.relative_to(ROOT)) for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "out of date: run `make docs-reference`"
 
 
 def test_every_key_is_described() -> None:
