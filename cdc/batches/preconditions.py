@@ -84,8 +84,8 @@ def require_last_acked(subscription: Subscription, batch: int, token: str) -> No
 
 def require_manifest_of(entry: Outstanding, manifest: Manifest, path: Path) -> None:
     """Checks that a manifest belongs to an outstanding batch. Raises DamagedError."""
-    said = (manifest.batch, manifest.after_seq, manifest.first_seq, manifest.last_seq)
-    if said != (entry.batch, entry.after_seq, entry.first_seq, entry.last_seq):
+    recorded = (manifest.batch, manifest.after_seq, manifest.first_seq, manifest.last_seq)
+    if recorded != (entry.batch, entry.after_seq, entry.first_seq, entry.last_seq):
         raise DamagedError(
             f"belongs to another batch than {entry.batch}, or to other transactions of it", place=str(path)
         )

@@ -325,8 +325,10 @@ class BatchService:
             subscription = state.subscriptions.get(check_name(subscriber))
             entries = [] if subscription is None else subscription.outstanding
             others = [number for number, entry in enumerate(entries) if entry.owner != owner]
-            mine = entries[others[-1] + 1 if others else 0 :]
-            rolled_back = roll_back_from(subscription, mine[0].batch) if subscription is not None and mine else []
+            released = entries[others[-1] + 1 if others else 0 :]
+            rolled_back = (
+                roll_back_from(subscription, released[0].batch) if subscription is not None and released else []
+            )
         self._remove_files(subscriber, rolled_back)
         return rolled_back
 
@@ -351,7 +353,7 @@ class BatchService:
         tokens = [ended.token] if ended is not None else []
         if entry is not None:
             tokens += [entry.token, *entry.replaced]
-        token = next((each for each in tokens if fingerprint_of(each) == fingerprint), None)
+        token = next((candidate for candidate in tokens if fingerprint_of(candidate) == fingerprint), None)
         if token is None:
             raise TokenError(
                 f"batch {batch} has no such lease", remedy="Get the batch again. In Airflow, clear the whole run."

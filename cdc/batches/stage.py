@@ -74,9 +74,9 @@ class Stage:
             secure_folder(Path(filesystem(self._uri)[1]), self._permissions, READ)
         try:
             staged: list[ByteRange] = []
-            for each in ranges:
-                for entries in _split(read_entries(*each), self._file_bytes):
-                    staged.append(_copy_transactions(folder, len(staged), each.path, entries))
+            for byte_range in ranges:
+                for entries in _split(read_entries(*byte_range), self._file_bytes):
+                    staged.append(_copy_transactions(folder, len(staged), byte_range.path, entries))
             return BatchFiles(tuple(staged), None if schema_path is None else _copy_schema(folder, schema_path))
         except BaseException:
             self._discard(folder)
@@ -84,7 +84,7 @@ class Stage:
 
     def discard(self, staged: BatchFiles) -> None:
         """Removes the folder of copies that are not needed."""
-        for folder in {each.path.rpartition("/")[0] for each in staged.ranges}:
+        for folder in {byte_range.path.rpartition("/")[0] for byte_range in staged.ranges}:
             self._discard(folder)
 
     def remove(self, subscriber: str, batches: Collection[int]) -> None:
@@ -115,8 +115,8 @@ class Stage:
         except OSError as error:
             _log.warning("the staging folder could not be listed", uri=uri, reason=str(error))
             return
-        for each in sorted(listed):
-            match = _FOLDER.fullmatch(str(each).rstrip("/").rpartition("/")[2])
+        for listed_path in sorted(listed):
+            match = _FOLDER.fullmatch(str(listed_path).rstrip("/").rpartition("/")[2])
             if match is not None:
                 yield int(match[1]), f"{uri}/{match[0]}"
 
@@ -133,7 +133,7 @@ class Stage:
 
 def folder_of(ranges: Iterable[ByteRange]) -> str | None:
     """Returns the staging folder of a manifest's ranges; None if it has no ranges."""
-    return next((each.path.rpartition("/")[0] for each in ranges), None)
+    return next((byte_range.path.rpartition("/")[0] for byte_range in ranges), None)
 
 
 def _split(entries: Entries, size_bytes: int) -> Iterator[Entries]:

@@ -147,9 +147,9 @@ def _changed_by(config: DestinationConfig, identity: SourceIdentity, lost: GtidS
     numbers = TableNumbers(config.store.path)
     mask, gtids = 0, GtidSet()
     for entries in StoreReader(config.store.path).all_entries():
-        mine = entries_with(entries, lost, identity.flavor)
-        gtids |= gtids_of(mine, identity.flavor)
-        for entry in mine[mine["length"] > 0]:
+        lost_entries = entries_with(entries, lost, identity.flavor)
+        gtids |= gtids_of(lost_entries, identity.flavor)
+        for entry in lost_entries[lost_entries["length"] > 0]:
             mask |= int(entry["table_mask"])
     names = numbers.in_mask(mask) if lost <= gtids else tuple(numbers.names)
     return tuple(name for name in names if config.tables.includes(*name.split(".", 1)))

@@ -163,12 +163,12 @@ class Reread:
     def _compare_beginning(self) -> str | None:
         """Compares the part of a large transaction that was read. Its last statement may continue after that part, so
         the flag STMT_END_F is ignored."""
-        mine = bytes(self._framer.take_output()) or bytes(self._framer.out[: int(self._framer.st[k.OUT_POS])])
+        framed = bytes(self._framer.take_output()) or bytes(self._framer.out[: int(self._framer.st[k.OUT_POS])])
         if not self._framer.take_output():
-            mine = mine[: int.from_bytes(mine[9:13], "little")]  # only the first event is certain to be kept
+            framed = framed[: int.from_bytes(framed[9:13], "little")]  # only the first event is certain to be kept
         # What follows a savepoint may be taken back behind the part that was read.
-        size = min(len(mine), len(self._bytes), self._framer.first_savepoint)
-        first, second = _without_statement_end(mine[:size]), _without_statement_end(self._bytes[:size])
+        size = min(len(framed), len(self._bytes), self._framer.first_savepoint)
+        first, second = _without_statement_end(framed[:size]), _without_statement_end(self._bytes[:size])
         size = min(len(first), len(second))
         if not size or first[:size] != second[:size]:
             return "the server has another transaction there, which begins otherwise"

@@ -209,8 +209,8 @@ class Session:
         """Whether everything before ``position`` has been read."""
         if self._framer.in_transaction:
             return position.file_number < self.position.file_number
-        mine = self.position
-        return (mine.file_number, mine.pos) >= (position.file_number, position.pos)
+        reached = self.position
+        return (reached.file_number, reached.pos) >= (position.file_number, position.pos)
 
     def has_reached(self, position: BinlogPosition) -> bool:
         """Whether everything before ``position`` has been read that can be read: the last file of a folder may end

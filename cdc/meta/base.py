@@ -126,10 +126,11 @@ _IDENTITY = {"server_uuid": "UUID", "flavor": "flavour", "base_name": "binlog ba
 def require_same_source(bound: SourceIdentity, source: SourceIdentity, place: str) -> None:
     """Checks that ``source`` is the source of this destination. Raises IdentityError, naming the difference."""
     for key, what in _IDENTITY.items():
-        had, has = getattr(bound, key), getattr(source, key)
-        if had != has:
+        bound_value, source_value = getattr(bound, key), getattr(source, key)
+        if bound_value != source_value:
             raise IdentityError(
-                f"this destination belongs to a source with {what} {had!r}, but the server's is {has!r}",
+                f"this destination belongs to a source with {what} {bound_value!r}, but the server's is "
+                f"{source_value!r}",
                 place=place,
                 remedy="It is another server, or has a new data folder. Connect to the former server, or create a new "
                 "destination for this one.",

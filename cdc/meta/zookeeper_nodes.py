@@ -196,11 +196,11 @@ def _read_subscription(
         subscription = Subscription.model_validate_json(json.dumps(body))
     except ValidationError as error:
         raise invalid(error, OURS, place(OURS), _REMEDY) from None
-    said, is_now = ours.get("checksum"), checksum(_body(subscription))
-    if said != is_now or not {"next_batch", "finished", "checksum"} <= set(ours) <= {*_IN_OURS, "checksum"}:
+    recorded, is_now = ours.get("checksum"), checksum(_body(subscription))
+    if recorded != is_now or not {"next_batch", "finished", "checksum"} <= set(ours) <= {*_IN_OURS, "checksum"}:
         raise DamagedError(
-            f"does not fit the nodes beside it: its checksum is {said!r}, but theirs is {is_now!r}; a node was changed"
-            " or lost",
+            f"does not fit the nodes beside it: its checksum is {recorded!r}, but theirs is {is_now!r}; a node was "
+            "changed or lost",
             place=place(OURS),
             remedy=_REMEDY,
         )
@@ -213,10 +213,10 @@ def _read_cursor(data: bytes, state: State, place: str) -> int:
     seq = ours.get("acked_seq") if isinstance(ours, dict) else None
     if not isinstance(seq, int) or isinstance(seq, bool):
         raise DamagedError("is not a cursor of Towpath: it has no towpath.acked_seq", place=place, remedy=_REMEDY)
-    entry, said = _entry_position(seq, state), cursor.get("postion")
-    if entry is not None and said != entry:
+    entry, recorded = _entry_position(seq, state), cursor.get("postion")
+    if entry is not None and recorded != entry:
         raise DamagedError(
-            f"contradicts itself: towpath.acked_seq {seq} is {entry}, but postion is {said}",
+            f"contradicts itself: towpath.acked_seq {seq} is {entry}, but postion is {recorded}",
             place=place,
             remedy=_REMEDY,
         )
@@ -239,10 +239,10 @@ def refuse_foreign(state: State, foreign: Mapping[str, frozenset[str]], place: F
     IdentityError."""
     for name in state.subscriptions:
         node = node_of(name, state.subscriptions)
-        taken = foreign.get(node, frozenset()) & OWN
-        if taken:
+        foreign_nodes = foreign.get(node, frozenset()) & OWN
+        if foreign_nodes:
             raise IdentityError(
-                f"has {', '.join(sorted(taken))} of a client that is not Towpath's",
+                f"has {', '.join(sorted(foreign_nodes))} of a client that is not Towpath's",
                 place=place(node),
                 remedy="Choose another name or another meta.root; or delete the node, if that client is gone.",
             )

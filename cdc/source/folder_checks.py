@@ -20,8 +20,8 @@ _SAMPLED_BYTES = 16 << 20
 _LARGEST_TABLE_MAP = 1 << 20
 
 
-def examine_folder(config: DestinationConfig, folder: BinlogFolder, given: Schemas, begin: int = 0) -> list[Finding]:
-    """Returns all findings about a folder, good ones included. ``given`` are the definitions of ``source.schemas``,
+def examine_folder(config: DestinationConfig, folder: BinlogFolder, schemas: Schemas, begin: int = 0) -> list[Finding]:
+    """Returns all findings about a folder, good ones included. ``schemas`` are the definitions of ``source.schemas``,
     ``begin`` is the number of the file that capture needs next: earlier ones do not matter.
 
     Raises what :class:`BinlogFolder` raises.
@@ -44,8 +44,8 @@ def examine_folder(config: DestinationConfig, folder: BinlogFolder, given: Schem
     findings = [ok("source", f"{info.product} wrote the files in {folder.address}: {span}")]
     findings += _gaps(folder, begin)
     findings += _end(folder, files[-1])
-    findings += _names(config, folder, files[-1], given)
-    if info.flavor == "mariadb" and not given.tables:
+    findings += _names(config, folder, files[-1], schemas)
+    if info.flavor == "mariadb" and not schemas.tables:
         findings.append(
             warning(
                 "source: schemas",
@@ -53,7 +53,7 @@ def examine_folder(config: DestinationConfig, folder: BinlogFolder, given: Schem
                 "If included tables have such columns, set source.schemas before the first capture.",
             )
         )
-    about = [*check_tables(config, given), *check_policies(config, given)] if given.tables else []
+    about = [*check_tables(config, schemas), *check_policies(config, schemas)] if schemas.tables else []
     findings += [of_apply(finding) for finding in about]
     findings.append(
         ok("source: server", "there is none: `cdc snapshot`, `cdc verify` and standbys of the source are not possible")
@@ -106,11 +106,11 @@ def _end(folder: BinlogFolder, newest: FolderFile) -> Iterator[Finding]:
         yield ok("source: end", f"the last whole event ends at {end}")
 
 
-def _names(config: DestinationConfig, folder: BinlogFolder, newest: FolderFile, given: Schemas) -> Iterator[Finding]:
+def _names(config: DestinationConfig, folder: BinlogFolder, newest: FolderFile, schemas: Schemas) -> Iterator[Finding]:
     """Yields whether rows of included tables name their columns, by the tables at the start of the newest file."""
     tables = table_maps(folder, newest)
     ours = {f"{db}.{table}": named for (db, table), named in tables.items() if config.tables.includes(db, table)}
-    unnamed = sorted(name for name, named in ours.items() if not named and name not in given.tables)
+    unnamed = sorted(name for name, named in ours.items() if not named and name not in schemas.tables)
     if unnamed:
         names = ", ".join(unnamed[:5]) + (f" and {len(unnamed) - 5} more" if len(unnamed) > 5 else "")
         yield error(

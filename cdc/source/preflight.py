@@ -312,10 +312,10 @@ def _errant(current: SourceConfig, conn: Connection, place: str) -> Iterator[Fin
     """Checks that the standby has no transactions that the server lacks. The standby is asked first, so that it cannot
     have got them meanwhile."""
     flavor = current.flavor
-    theirs = parse_state(executed_gtids(conn, flavor) or "", flavor)
+    standby_gtids = parse_state(executed_gtids(conn, flavor) or "", flavor)
     with connect(current) as primary:
-        mine = parse_state(executed_gtids(primary, flavor) or "", flavor)
-    errant = theirs - mine
+        primary_gtids = parse_state(executed_gtids(primary, flavor) or "", flavor)
+    errant = standby_gtids - primary_gtids
     if errant:
         yield error(
             f"{place}: gtids",
@@ -329,29 +329,31 @@ def _errant(current: SourceConfig, conn: Connection, place: str) -> Iterator[Fin
 def _server_ids(
     config: DestinationConfig, conn: Connection, info: ServerInfo, own_capture_running: bool
 ) -> Iterator[Finding]:
-    subject, mine = "source: server_id", config.source.server_id
+    subject, server_id = "source: server_id", config.source.server_id
     remedy = "Set source.server_id to a number that no server and no replica of this source uses."
     if info.server_id == 0:
         yield error(subject, "the server's own server_id is 0, so it accepts no replica", "SET GLOBAL server_id=1;")
         return
-    if info.server_id == mine:
-        yield error(subject, f"{mine} is the source's own server_id", remedy)
+    if info.server_id == server_id:
+        yield error(subject, f"{server_id} is the source's own server_id", remedy)
         return
     try:
         others = replicas(conn)
     except SourceRefusedError:
-        yield ok(subject, f"{mine} is not the server's own server_id (the user may not list its replicas)")
+        yield ok(subject, f"{server_id} is not the server's own server_id (the user may not list its replicas)")
         return
     label = replica_label(config)
-    same = [r for r in others if r.server_id == mine]
+    same = [r for r in others if r.server_id == server_id]
     # The connection of a killed capture stays until the next heartbeat. The server replaces it by the new one.
     if all(r.host == label for r in same):
-        yield ok(subject, f"{mine} is used by this capture" if same else f"{mine} is free")
+        yield ok(subject, f"{server_id} is used by this capture" if same else f"{server_id} is free")
     elif own_capture_running:
-        yield ok(subject, f"{mine} is used by the running capture")
+        yield ok(subject, f"{server_id} is used by the running capture")
     else:
         host = f" at {same[0].host}" if same[0].host else ""
-        yield error(subject, f"another replica{host} uses {mine}; the server would disconnect one of the two", remedy)
+        yield error(
+            subject, f"another replica{host} uses {server_id}; the server would disconnect one of the two", remedy
+        )
 
 
 def _retention(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:

@@ -372,14 +372,14 @@ def with_members(tables: TablesConfig, schemas: Schemas) -> Schemas:
 
 
 def _completed(column: ColumnSchema, members: dict[str, tuple[str, ...]]) -> ColumnSchema:
-    given = _given(column, members)
+    override = _given(column, members)
     if (
-        given is None
+        override is None
         or not _may_be_altered(column)
-        or tuple(map(_as_shown, given)) != quoted_members(column.column_type)
+        or tuple(map(_as_shown, override)) != quoted_members(column.column_type)
     ):
         return column
-    return column.model_copy(update={"column_type": quote_members(column.data_type, given)})
+    return column.model_copy(update={"column_type": quote_members(column.data_type, override)})
 
 
 def check_members(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
@@ -391,17 +391,17 @@ def check_members(config: DestinationConfig, schemas: Schemas) -> Iterator[Findi
         policies = config.table_apply(name).columns
         for column in table.columns:
             policy = policies.get(column.name.lower())
-            given = _given(column, members)
+            configured = _given(column, members)
             shown = quoted_members(column.column_type) if column.data_type in ("enum", "set") else ()
-            if given is not None and given != shown:
+            if configured is not None and configured != shown:
                 yield error(
                     f"table {name}",
                     f"tables.overrides gives column {column.name!r} the members "
-                    f"{quote_members(column.data_type, given)}, and the server shows {column.column_type}",
+                    f"{quote_members(column.data_type, configured)}, and the server shows {column.column_type}",
                     "Write all members in their order. They may differ only where the server shows a character beyond "
                     "U+FFFF as '?'.",
                 )
-            elif given is None and _may_be_altered(column) and not (policy and policy.kind in ("drop", "null")):
+            elif configured is None and _may_be_altered(column) and not (policy and policy.kind in ("drop", "null")):
                 listed = ", ".join(repr(member) for member in shown)
                 yield error(
                     f"table {name}",
@@ -414,7 +414,7 @@ def check_members(config: DestinationConfig, schemas: Schemas) -> Iterator[Findi
 
 
 def _given(column: ColumnSchema, members: dict[str, tuple[str, ...]]) -> tuple[str, ...] | None:
-    return next((given for name, given in members.items() if name.lower() == column.name.lower()), None)
+    return next((override for name, override in members.items() if name.lower() == column.name.lower()), None)
 
 
 def _may_be_altered(column: ColumnSchema) -> bool:

@@ -75,35 +75,35 @@ def take_definition(c: Cursor, name: str, dialect: Dialect) -> Definition | None
 # --- attributes
 
 
-def _attribute(c: Cursor, given: _Attributes, server: Server) -> bool:
+def _attribute(c: Cursor, attributes: _Attributes, server: Server) -> bool:
     """Takes one attribute. Returns whether it is known."""
     if c.take_words("NOT", "NULL"):
-        given.null = False
+        attributes.null = False
     elif c.take_words("NULL"):
-        given.null = True
+        attributes.null = True
     elif c.take_words("DEFAULT"):
-        return _default(c, given)
+        return _default(c, attributes)
     elif c.take_words("ON", "UPDATE"):
-        given.on_update = True
+        attributes.on_update = True
         return _now(c) is not None
     elif c.take_any("AUTO_INCREMENT") is not None or c.take_words("SERIAL", "DEFAULT", "VALUE"):
-        given.auto_increment = True
+        attributes.auto_increment = True
     elif c.take_words("UNIQUE"):
         c.take_words("KEY")
     elif c.take_words("PRIMARY", "KEY") or c.take_words("KEY") or c.take_words("PRIMARY"):
-        given.primary = True
+        attributes.primary = True
     elif (collation := take_collation(c, server)) is not None:
-        given.collation = collation
+        attributes.collation = collation
     elif c.take_words("INVISIBLE"):
-        given.invisible = True
+        attributes.invisible = True
     elif c.take_words("FIRST"):
-        given.first = True
+        attributes.first = True
         return c.at_end()
     elif c.take_words("AFTER"):
-        given.after = c.take_name()
-        return given.after is not None and c.at_end()
+        attributes.after = c.take_name()
+        return attributes.after is not None and c.at_end()
     elif c.at_words("GENERATED") or c.at_words("AS"):
-        return _generated(c, given)
+        return _generated(c, attributes)
     else:
         return _ignored(c)
     return True
@@ -162,23 +162,23 @@ def _references(c: Cursor) -> bool:
             return True
 
 
-def _generated(c: Cursor, given: _Attributes) -> bool:
+def _generated(c: Cursor, attributes: _Attributes) -> bool:
     if c.take_words("GENERATED") and not c.take_words("ALWAYS"):
         return False
     if not c.take_words("AS") or c.take_group() is None:  # AS ROW START: system versioning
         return False
     word = c.take_any("VIRTUAL", "STORED", "PERSISTENT") or "VIRTUAL"
-    given.generated = "VIRTUAL GENERATED" if word == "VIRTUAL" else "STORED GENERATED"
+    attributes.generated = "VIRTUAL GENERATED" if word == "VIRTUAL" else "STORED GENERATED"
     return True
 
 
 # --- defaults
 
 
-def _default(c: Cursor, given: _Attributes) -> bool:
+def _default(c: Cursor, attributes: _Attributes) -> bool:
     default = take_default(c)
     if default is not None:
-        given.default, given.expression = default
+        attributes.default, attributes.expression = default
     return default is not None
 
 
@@ -228,19 +228,21 @@ def _now(c: Cursor) -> int | None:
 # --- the whole
 
 
-def _definition(name: str, kind: DataType, given: _Attributes, dialect: Dialect) -> Definition:
+def _definition(name: str, kind: DataType, attributes: _Attributes, dialect: Dialect) -> Definition:
     server, moment = dialect.server, dialect.moment
-    if given.collation is not None and kind.data_type in TEXTS:
-        kind = with_charset(kind, kind.charset, given.collation)
+    if attributes.collation is not None and kind.data_type in TEXTS:
+        kind = with_charset(kind, kind.charset, attributes.collation)
     explicit = server.version >= ((10, 10, 0) if server.mariadb else (8, 0, 2))
     told = None if moment is None else moment.explicit_defaults
     explicit = explicit if told is None else told
-    unsure = told is not True and kind.data_type == "timestamp" and given.null is None and given.generated is None
-    null_default = given.default is not None and given.default.kind == "null"
+    unsure = (
+        told is not True and kind.data_type == "timestamp" and attributes.null is None and attributes.generated is None
+    )
+    null_default = attributes.default is not None and attributes.default.kind == "null"
     if null_default:
         unsure = False
-    nullable = given.null if given.null is not None else not (unsure and not explicit)
-    if given.primary or given.auto_increment:
+    nullable = attributes.null if attributes.null is not None else not (unsure and not explicit)
+    if attributes.primary or attributes.auto_increment:
         nullable, unsure = False, False
     column = ColumnSchema(
         name=name,
@@ -248,34 +250,40 @@ def _definition(name: str, kind: DataType, given: _Attributes, dialect: Dialect)
         column_type=kind.column_type,
         nullable=nullable,
         default=None,
-        extra=_extra(given),
+        extra=_extra(attributes),
         charset=kind.charset,
         collation=kind.collation,
     )
-    old_rows = _old_rows(column, given, unsure, dialect)
-    column = column.model_copy(update={"default": default_text(column, given.default, given.expression, server)})
-    return Definition(column, old_rows, given.primary, given.first, given.after, unsure)
+    old_rows = _old_rows(column, attributes, unsure, dialect)
+    column = column.model_copy(
+        update={"default": default_text(column, attributes.default, attributes.expression, server)}
+    )
+    return Definition(column, old_rows, attributes.primary, attributes.first, attributes.after, unsure)
 
 
-def _extra(given: _Attributes) -> str:
+def _extra(attributes: _Attributes) -> str:
     words = [
-        "auto_increment" if given.auto_increment else "",
-        "on update CURRENT_TIMESTAMP" if given.on_update else "",
-        given.generated or "",
-        "INVISIBLE" if given.invisible else "",
+        "auto_increment" if attributes.auto_increment else "",
+        "on update CURRENT_TIMESTAMP" if attributes.on_update else "",
+        attributes.generated or "",
+        "INVISIBLE" if attributes.invisible else "",
     ]
     return " ".join(word for word in words if word)
 
 
-def _old_rows(column: ColumnSchema, given: _Attributes, unsure: bool, dialect: Dialect) -> OldRows:
-    if given.generated is not None:
+def _old_rows(column: ColumnSchema, attributes: _Attributes, unsure: bool, dialect: Dialect) -> OldRows:
+    if attributes.generated is not None:
         return Unknown("it is generated")
-    if given.auto_increment:
+    if attributes.auto_increment:
         return Unknown("the server numbers the rows")
-    if given.expression is not None:
-        return defaults.expression(column, given.expression, dialect.moment)
-    if given.default is not None:
-        return Null() if given.default.kind == "null" else defaults.constant(column, given.default, dialect.moment)
+    if attributes.expression is not None:
+        return defaults.expression(column, attributes.expression, dialect.moment)
+    if attributes.default is not None:
+        return (
+            Null()
+            if attributes.default.kind == "null"
+            else defaults.constant(column, attributes.default, dialect.moment)
+        )
     is_told = dialect.moment is not None and dialect.moment.explicit_defaults is True
     if column.data_type == "timestamp" and not is_told and (unsure or not column.nullable):
         return Unknown("the server's explicit_defaults_for_timestamp decides about a TIMESTAMP without DEFAULT")

@@ -323,8 +323,8 @@ def _is_date(text: str) -> bool:
     return int(match[1]) >= 1
 
 
-def _fraction(given: str, digits: int) -> str:
-    return "." + given.ljust(digits, "0") if digits else ""
+def _fraction(fraction: str, digits: int) -> str:
+    return "." + fraction.ljust(digits, "0") if digits else ""
 
 
 # --- others

@@ -99,7 +99,7 @@ def _texts(c: Cursor) -> str:
 
 def _number(c: Cursor) -> Literal | None:
     """The longest number that the next tokens make together: ``-``, ``1``, ``.``, ``5e``, ``-``, ``3``."""
-    text, longest, taken, before = "", "", 0, ""
+    text, longest, token_count, before = "", "", 0, ""
     for ahead in range(8):
         token = c.peek(ahead)
         if token is None or token.kind not in ("word", "punct") or before == token.kind == "word":
@@ -107,10 +107,10 @@ def _number(c: Cursor) -> Literal | None:
         before = token.kind
         text += token.text
         if _NUMBER.fullmatch(text):
-            longest, taken = text, ahead + 1
+            longest, token_count = text, ahead + 1
     if not longest:
         return None
-    c.at += taken
+    c.at += token_count
     sign = "-" if longest.count("-", 0, len(longest) - len(longest.lstrip("+-"))) % 2 else ""
     return Literal("number", sign + longest.lstrip("+-"))
 

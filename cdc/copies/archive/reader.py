@@ -169,7 +169,7 @@ class ArchivedReader(StoreReader):
         that were fetched before."""
         if self._keep or not self._fetched:
             return
-        last = max((each.path.name for each in selection.ranges), default="")
+        last = max((byte_range.path.name for byte_range in selection.ranges), default="")
         for name in sorted(self._fetched):
             if name < last:
                 (self._own_folder() / name).unlink(missing_ok=True)
@@ -186,10 +186,10 @@ class ArchivedReader(StoreReader):
         seqs = {int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()} if folder.is_dir() else set()
         removed_seq = read_removed(self.path).seq
         archived = [] if self._known is None else schema_seqs(self._known.state)
-        every = sorted(seqs | {seq for seq in archived if seq <= removed_seq})
-        if not every:
+        all_seqs = sorted(seqs | {seq for seq in archived if seq <= removed_seq})
+        if not all_seqs:
             return None
-        seq = every[max(0, bisect_right(every, last_seq) - 1)]
+        seq = all_seqs[max(0, bisect_right(all_seqs, last_seq) - 1)]
         if seq in seqs:
             return folder / f"{seq}.json"
         path = self._own_folder() / f"{seq}.json"

@@ -271,13 +271,13 @@ def _has(path: Path, ref: Ref) -> bool:
 
 
 def _lower_mark(
-    store: Path, every: Sequence[SegmentRecord], segments: Sequence[SegmentRecord], begins: Mapping[str, Any] | None
+    store: Path, archived: Sequence[SegmentRecord], segments: Sequence[SegmentRecord], begins: Mapping[str, Any] | None
 ) -> None:
     """Lowers the mark of removed transactions if some of them are restored. ``begins``: where the store begins."""
     mark, first = read_removed(store), segments[0]
     if mark.seq <= first.start_seq:
         return
-    if every[0] is first and (begins is None or first.start_seq <= begins["seq"]):
+    if archived[0] is first and (begins is None or first.start_seq <= begins["seq"]):
         remove_file(store / REMOVED_FILE)
     else:
         write_removed(store, Removed(first.start_seq, 0))

@@ -154,8 +154,8 @@ class StandbyConnection:
                 f" {self._destination!r}",
                 remedy="Compare standby.listen and standby.master of the two configurations.",
             )
-        theirs = None if hello.state == "none" else LeadershipEpoch(hello.term, hello.mastership, hello.state)
-        require_follows(theirs, self._epoch)
+        standby_epoch = None if hello.state == "none" else LeadershipEpoch(hello.term, hello.mastership, hello.state)
+        require_follows(standby_epoch, self._epoch)
         try:
             their_nonce = require_nonce(bytes.fromhex(hello.nonce), channel.peer)
         except ValueError:
@@ -199,8 +199,8 @@ class StandbyConnection:
                 snapshot = SegmentSnapshot(self._store, asked.segment)
             if isinstance(asked, Fetch):
                 for start in range(asked.start, min(asked.stop, len(snapshot.entries)), ENTRIES_AT_ONCE):
-                    some = snapshot.entries[start : min(asked.stop, start + ENTRIES_AT_ONCE)]
-                    channel.send(Kind.ENTRIES, ENTRIES.pack(start), some.tobytes())
+                    entries = snapshot.entries[start : min(asked.stop, start + ENTRIES_AT_ONCE)]
+                    channel.send(Kind.ENTRIES, ENTRIES.pack(start), entries.tobytes())
                 self._require_kept(asked.segment)
                 continue
             answer = Compared(
@@ -318,11 +318,11 @@ class StandbyConnection:
         self._measured_at = now
         name, offset = self._reported
         total = 0
-        for each in kept_names(self._store):
-            if each >= name:
+        for segment_name in kept_names(self._store):
+            if segment_name >= name:
                 try:
-                    total += (layout.segments_folder(self._store) / each).stat().st_size
+                    total += (layout.segments_folder(self._store) / segment_name).stat().st_size
                 except FileNotFoundError:
                     continue
-                total -= offset if each == name else 0
+                total -= offset if segment_name == name else 0
         self.progress.behind_bytes = max(0, total)

@@ -173,12 +173,12 @@ class Follower:
         wait_s = self._timing.greeting_s
         nonce = require_nonce(expect(channel, Kind.CHALLENGE, wait_s), channel.peer)
         epoch = read_epoch(self._store)
-        mine = new_nonce()
-        channel.send(Kind.HELLO, sign_message(self._hello(mine, epoch), b"hello", nonce, self._secret))
+        own_nonce = new_nonce()
+        channel.send(Kind.HELLO, sign_message(self._hello(own_nonce, epoch), b"hello", nonce, self._secret))
         channel.frames.max_payload = MAX_PAYLOAD
         data = expect(channel, Kind.WELCOME, wait_s)
         welcome = parse_message(
-            Welcome, verify_message(data, b"welcome", mine, self._secret, channel.peer), channel.peer
+            Welcome, verify_message(data, b"welcome", own_nonce, self._secret, channel.peer), channel.peer
         )
         require_known_formats(welcome.formats, channel.peer)
         require_follows(epoch, LeadershipEpoch(welcome.term, welcome.mastership, "master"))

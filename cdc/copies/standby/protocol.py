@@ -345,21 +345,21 @@ def raise_refusal(frame: Frame, peer: str) -> None:
     """Raises the error that a REFUSE carries; does nothing for other frames."""
     if frame.kind is not Kind.REFUSE:
         return
-    said = parse_message(Refuse, frame.payload, peer)
+    message = parse_message(Refuse, frame.payload, peer)
     error: type[CdcError] = {
         "identity": IdentityError,
         "version": VersionError,
         "config": ConfigError,
         "retry": PeerUnavailableError,
-    }[said.kind]
-    raise error(f"refused by the other side: {said.error}", place=peer, remedy=said.remedy)
+    }[message.kind]
+    raise error(f"refused by the other side: {message.error}", place=peer, remedy=message.remedy)
 
 
 def refusal(error: CdcError) -> bytes:
     """Returns the payload of a REFUSE for this error."""
     kind: Literal["identity", "version", "config", "retry"] = "retry"
-    for each, name in ((VersionError, "version"), (ConfigError, "config"), (IdentityError, "identity")):
-        if isinstance(error, each):
+    for error_type, name in ((VersionError, "version"), (ConfigError, "config"), (IdentityError, "identity")):
+        if isinstance(error, error_type):
             kind = name  # type: ignore[assignment]
     return Refuse(error=error.message, remedy=error.remedy, kind=kind).model_dump_json().encode()
 

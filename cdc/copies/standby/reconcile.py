@@ -70,41 +70,43 @@ class ReconcilePlan:
         self.whole = self.whole and whole
 
 
-def plan_reconcile(store: Path, theirs: list[str], removed_seq: int, ask: Ask, compared: str) -> ReconcilePlan:
-    """Compares the store with a master whose segments are ``theirs`` and whose retention has removed all up to
+def plan_reconcile(store: Path, master_names: list[str], removed_seq: int, ask: Ask, compared: str) -> ReconcilePlan:
+    """Compares the store with a master whose segments are ``master_names`` and whose retention has removed all up to
     ``removed_seq``. Segments before ``compared`` are known to be equal, and are not compared again.
 
     Raises IdentityError if the store has transactions but none in common: it may be the wrong master.
     """
-    mine = kept_names(store)
+    own_names = kept_names(store)
     plan = ReconcilePlan()
-    first = theirs[0] if theirs else ""
-    while mine and mine[0] < first and _last_seq(store, mine[0]) <= removed_seq:
-        plan.removed.append(mine.pop(0))
-    if not mine:
+    first = master_names[0] if master_names else ""
+    while own_names and own_names[0] < first and _last_seq(store, own_names[0]) <= removed_seq:
+        plan.removed.append(own_names.pop(0))
+    if not own_names:
         return plan
-    if mine[0] not in theirs:
-        _require_no_transactions(store, mine)
-        plan.foreign = mine
+    if own_names[0] not in master_names:
+        _require_no_transactions(store, own_names)
+        plan.foreign = own_names
         return plan
-    if mine[0] != first:
+    if own_names[0] != first:
         # This store was the master, and its retention went further than the new master's, which will catch up.
-        log.warning("the master's store begins earlier than this one", store=str(store), first=mine[0], theirs=first)
-    expected = theirs[theirs.index(mine[0]) :]
-    for number, name in enumerate(mine):
+        log.warning(
+            "the master's store begins earlier than this one", store=str(store), first=own_names[0], theirs=first
+        )
+    expected = master_names[master_names.index(own_names[0]) :]
+    for number, name in enumerate(own_names):
         if expected[number : number + 1] != [name]:
-            plan.foreign = mine[number:]
+            plan.foreign = own_names[number:]
             break
-        is_last = number == len(mine) - 1
+        is_last = number == len(own_names) - 1
         snapshot = SegmentSnapshot(store, name)
         if name < compared and not is_last:
             plan.keep(Have(segment=name, size_bytes=snapshot.end(), entries=len(snapshot.entries)), whole=True)
             continue
         if ask(name, 0, 0, "index").head_crc != snapshot.head_crc():
-            plan.foreign = mine[number:]
+            plan.foreign = own_names[number:]
             break
         if not _compare(snapshot, ask, plan) and not is_last:
-            plan.foreign = mine[number + 1 :]
+            plan.foreign = own_names[number + 1 :]
             break
     return plan
 
@@ -120,15 +122,15 @@ def _compare(snapshot: SegmentSnapshot, ask: Ask, plan: ReconcilePlan) -> bool:
     transactions = _common(snapshot, "log", ask)
     entries = _common(snapshot, "index", ask)
     upto = int(numbers[transactions - 1]) + 1 if transactions else 0
-    theirs = ask(name, 0, transactions, "log")
+    master_log = ask(name, 0, transactions, "log")
     if transactions < len(numbers):
         entries = min(entries, int(numbers[transactions]))
     if entries < upto:
-        plan.fetch[name] = (entries, theirs.entries)
-        entries = theirs.entries
+        plan.fetch[name] = (entries, master_log.entries)
+        entries = master_log.entries
     size = snapshot.end(transactions) if transactions else snapshot.head_size()
     plan.keep(Have(segment=name, size_bytes=size, entries=entries), whole=False)
-    return transactions == len(numbers) == theirs.count
+    return transactions == len(numbers) == master_log.count
 
 
 def _common(snapshot: SegmentSnapshot, kind: EntryKind, ask: Ask) -> int:
@@ -209,9 +211,9 @@ def remove_segment(store: Path, name: str) -> None:
     """Removes a segment and its index; the segment first, because an index without a segment is ignored."""
     path = segment_path(store, name)
     with storage_errors(path):
-        for each in (path, layout.index_path(path)):
+        for index_or_log in (path, layout.index_path(path)):
             with suppress(FileNotFoundError):
-                files.layer.unlink(each)
+                files.layer.unlink(index_or_log)
         sync_folder(path.parent)
 
 
@@ -242,16 +244,16 @@ def _replace_entries(store: Path, have: Have, entries: bytes) -> None:
     common = have.entries - len(entries) // ENTRY_SIZE
     path = layout.index_path(snapshot.path)
     whole = make_header() + snapshot.entries[:common].tobytes() + entries
-    mine, after = snapshot.with_bytes, np.frombuffer(whole, dtype=ENTRY, offset=HEADER_SIZE)
+    own_numbers, after = snapshot.with_bytes, np.frombuffer(whole, dtype=ENTRY, offset=HEADER_SIZE)
     numbers = np.flatnonzero(after["length"])
     keys = ["seq", "offset", "length", "checksum"]
-    fits = len(numbers) <= len(mine) and all(
-        np.array_equal(after[key][numbers], snapshot.entries[key][mine[: len(numbers)]]) for key in keys
+    fits = len(numbers) <= len(own_numbers) and all(
+        np.array_equal(after[key][numbers], snapshot.entries[key][own_numbers[: len(numbers)]]) for key in keys
     )
     if first_bad(after) >= 0 or not fits:
         raise CorruptStreamError("the master sent other entries than it was asked for", place=have.segment)
     # Entries of transactions that will be truncated stay until their bytes are in the evidence.
-    tail = snapshot.entries[int(mine[len(numbers)]) :].tobytes() if len(numbers) < len(mine) else b""
+    tail = snapshot.entries[int(own_numbers[len(numbers)]) :].tobytes() if len(numbers) < len(own_numbers) else b""
     replace_file(path, whole + tail)
 
 

@@ -105,22 +105,22 @@ def become_standby(store: Path, master: LeadershipEpoch) -> LeadershipEpoch:
     return epoch
 
 
-def require_follows(mine: LeadershipEpoch | None, master: LeadershipEpoch) -> None:
-    """Checks that a store with the epoch ``mine`` may follow that master. Both sides check it.
+def require_follows(own_epoch: LeadershipEpoch | None, master: LeadershipEpoch) -> None:
+    """Checks that a store with the epoch ``own_epoch`` may follow that master. Both sides check it.
 
     Raises IdentityError if the master is an old one, or if two stores have taken over in the same epoch.
     """
-    if mine is None or mine.number < master.number:
+    if own_epoch is None or own_epoch.number < master.number:
         return
-    if mine.number > master.number:
+    if own_epoch.number > master.number:
         raise IdentityError(
-            f"the master is in leadership epoch {master.number}, but the standby has already seen epoch {mine.number}:"
-            " another store has taken over from this master",
+            f"the master is in leadership epoch {master.number}, but the standby has already seen epoch "
+            f"{own_epoch.number}: another store has taken over from this master",
             remedy="Stop the old master, and let it follow the new one: role: standby, and the new one's address.",
         )
-    if mine.id != master.id:
+    if own_epoch.id != master.id:
         raise IdentityError(
-            f"two stores have taken over in the same leadership epoch {mine.number}",
+            f"two stores have taken over in the same leadership epoch {own_epoch.number}",
             remedy="Decide which one stays the master. Stop the other one, remove its term.json, and let it follow.",
         )
 

@@ -142,16 +142,16 @@ def gtids_of(entries: Entries, flavor: Flavor) -> GtidSet:
     while len(entries):
         # Nearly all entries have the same source. Each other one costs another look.
         same = (entries["gtid_source"] == entries["gtid_source"][0]) & (entries["gtid_tag"] == entries["gtid_tag"][0])
-        mine, entries = entries[same], entries[~same]
-        last = mine["gtid_number"].astype(np.int64)
+        group, entries = entries[same], entries[~same]
+        last = group["gtid_number"].astype(np.int64)
         if flavor == "mariadb":
-            source = bytes(mine["gtid_source"][0])
+            source = bytes(group["gtid_source"][0])
             name = f"{int.from_bytes(source[:4], 'little')}-{int.from_bytes(source[4:8], 'little')}"
             intervals[name] = [(1, int(last.max()))]
             continue
-        tag = bytes(mine["gtid_tag"][0]).decode("ascii")
-        name = f"{uuid.UUID(bytes=bytes(mine['gtid_source'][0]))}{':' + tag if tag else ''}"
-        intervals[name] = _intervals(last - mine["gtid_count"].astype(np.int64) + 1, last)
+        tag = bytes(group["gtid_tag"][0]).decode("ascii")
+        name = f"{uuid.UUID(bytes=bytes(group['gtid_source'][0]))}{':' + tag if tag else ''}"
+        intervals[name] = _intervals(last - group["gtid_count"].astype(np.int64) + 1, last)
     return GtidSet(intervals)
 
 
@@ -177,7 +177,7 @@ def entries_with(entries: Entries, gtids: GtidSet, flavor: Flavor) -> Entries:
             raw = int(domain).to_bytes(4, "little") + int(server).to_bytes(4, "little") + bytes(8)
         else:
             raw = uuid.UUID(source).bytes
-        mine = (entries["gtid_source"] == np.void(raw)) & (entries["gtid_tag"] == tag.encode())
+        of_source = (entries["gtid_source"] == np.void(raw)) & (entries["gtid_tag"] == tag.encode())
         low, high = intervals[0][0], intervals[-1][1]
-        matches |= mine & (entries["gtid_count"] > 0) & (last >= low) & (first <= high)
+        matches |= of_source & (entries["gtid_count"] > 0) & (last >= low) & (first <= high)
     return entries[matches]

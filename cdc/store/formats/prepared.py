@@ -226,12 +226,14 @@ class PreparedTransactions:
             return
         make_folder(self._folder)
         self._close_durably()
-        every = sorted((*self._known.values(), *self._ending), key=lambda transaction: transaction.seq)
+        transactions = sorted((*self._known.values(), *self._ending), key=lambda transaction: transaction.seq)
         if self._others_changed:
-            self._write(OTHERS_NAME, [transaction for transaction in every if not transaction.size], durable=False)
+            self._write(
+                OTHERS_NAME, [transaction for transaction in transactions if not transaction.size], durable=False
+            )
             self._others_changed = False
         if self._changed:
-            self._write(LIST_NAME, [transaction for transaction in every if transaction.size], durable=True)
+            self._write(LIST_NAME, [transaction for transaction in transactions if transaction.size], durable=True)
             self._changed = False
 
     def forget(self, durable_seq: int) -> None:
@@ -285,8 +287,8 @@ class PreparedTransactions:
             content.close()
 
     def _close(self, path: Path) -> None:
-        for at, (mine, content) in enumerate(self._open):
-            if mine == path:
+        for at, (open_path, content) in enumerate(self._open):
+            if open_path == path:
                 content.close()
                 del self._open[at]
                 return

@@ -258,10 +258,10 @@ class TableFilter:
 
 def join_filters(patterns: Iterable[str]) -> str | None:
     """Joins several filters into one that matches a table if any of them does; None for none. Raises UsageError."""
-    given = [TableFilter(pattern).pattern for pattern in patterns]
-    if not given:
+    expressions = [TableFilter(pattern).pattern for pattern in patterns]
+    if not expressions:
         return None
-    joined = given[0] if len(given) == 1 else "|".join(f"(?:{pattern})" for pattern in given)
+    joined = expressions[0] if len(expressions) == 1 else "|".join(f"(?:{pattern})" for pattern in expressions)
     return TableFilter(joined).pattern
 
 

@@ -144,7 +144,7 @@ class StoreReader:
         if builder.transactions == 0:
             return None
         assert builder.first is not None and builder.last is not None
-        self._provide(each.path for each in builder.ranges)
+        self._provide(byte_range.path for byte_range in builder.ranges)
         numbers = TableNumbers(self.path)
         tables = numbers.in_mask(builder.mask)
         if table_filter is not None:

@@ -280,10 +280,10 @@ def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]], size_bytes:
     _sha256_of(uri)
     with fetch_errors(uri), _new_file(target) as copy:
         for at in range(0, len(steps), _AT_ONCE):
-            some = steps[at : at + _AT_ONCE]
-            starts, stops = [start for start, _ in some], [stop for _, stop in some]
-            chunks = fs.cat_ranges([path] * len(some), starts, stops, on_error="raise")
-            for (start, stop), data in zip(some, chunks, strict=True):
+            steps_now = steps[at : at + _AT_ONCE]
+            starts, stops = [start for start, _ in steps_now], [stop for _, stop in steps_now]
+            chunks = fs.cat_ranges([path] * len(steps_now), starts, stops, on_error="raise")
+            for (start, stop), data in zip(steps_now, chunks, strict=True):
                 if len(data) != stop - start:
                     raise DamagedError("this staged file is shorter than its index says", place=uri, remedy=_REMEDY)
                 copy.seek(start)

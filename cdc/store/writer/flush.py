@@ -214,10 +214,10 @@ class Flusher:
 
     def abandon(self) -> None:
         """Withdraws the requests of this thread, whose call was interrupted: it is not chosen to flush any more."""
-        mine = threading.get_ident()
+        thread_id = threading.get_ident()
         with self._mutex:
             for request in self._queue:
-                request.gone = request.gone or request.owner == mine
+                request.gone = request.gone or request.owner == thread_id
             if self._leader is not None and self._leader.gone:
                 self._leader.leads, self._leader = False, None
                 self._hand_on()

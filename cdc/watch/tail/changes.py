@@ -186,11 +186,11 @@ class ChangeDecoder:
             numbers = [number for number, word in enumerate(OPERATIONS) if word in self._wanted.operations]
             chosen = pc.is_in(batch.column(0), pa.array(numbers, pa.int8()))
         if self._wanted.keys:
-            mine = pa.repeat(False, len(batch))
+            has_key = pa.repeat(False, len(batch))
             for key in self._wanted.keys:
                 if all(name in batch.schema.names for name in key.values):
-                    mine = pc.or_(mine, pc.or_(*matches(batch, key)))
-            chosen = mine if chosen is None else pc.and_(chosen, mine)
+                    has_key = pc.or_(has_key, pc.or_(*matches(batch, key)))
+            chosen = has_key if chosen is None else pc.and_(chosen, has_key)
         return chosen
 
     def _say(self, text: str) -> None:
@@ -232,10 +232,10 @@ def merged(streams: list[Iterator[tuple[Longs, pa.Array, Longs]]]) -> Iterator[t
             if head is not None:
                 rest.append((stream, head))
         heads = rest
-        taken = [part for part in parts if len(part[0])]
-        if len(taken) == 1:
-            yield taken[0][1], taken[0][2]
+        filled = [part for part in parts if len(part[0])]
+        if len(filled) == 1:
+            yield filled[0][1], filled[0][2]
             continue
-        order = np.argsort(np.concatenate([at for at, _, _ in taken]), kind="stable")
-        lines = pa.concat_arrays([lines for _, lines, _ in taken])
-        yield lines.take(pa.array(order)), np.concatenate([seqs for _, _, seqs in taken])[order]
+        order = np.argsort(np.concatenate([at for at, _, _ in filled]), kind="stable")
+        lines = pa.concat_arrays([lines for _, lines, _ in filled])
+        yield lines.take(pa.array(order)), np.concatenate([seqs for _, _, seqs in filled])[order]

@@ -97,13 +97,13 @@ class StoreFollower:
             mask = ALL_TABLES if tables is None else self._mask(tables)
             self.lost += int(np.count_nonzero(entries["flags"] & int(EntryFlag.LOST)))
             transactions = entries[(entries["length"] > 0) & ((entries["flags"] & _LEFT_OUT) == 0)]
-            for some in _runs(transactions):
-                start = self._segment(some[0])
-                is_ddl = bool(int(some["flags"][0]) & EntryFlag.DDL)
-                if is_ddl or (some["table_mask"] & np.uint64(mask)).any():
-                    yield from self._opened(start, some, mask, is_ddl=is_ddl)
-                self._end = start, int(some["offset"][-1]) + int(some["length"][-1])
-                self.seq = int(some["seq"][-1])
+            for run in _runs(transactions):
+                start = self._segment(run[0])
+                is_ddl = bool(int(run["flags"][0]) & EntryFlag.DDL)
+                if is_ddl or (run["table_mask"] & np.uint64(mask)).any():
+                    yield from self._opened(start, run, mask, is_ddl=is_ddl)
+                self._end = start, int(run["offset"][-1]) + int(run["length"][-1])
+                self.seq = int(run["seq"][-1])
             self.seq = int(entries["seq"][-1])
 
     def _mask(self, tables: frozenset[str]) -> int:
@@ -183,6 +183,6 @@ def _runs(entries: Entries) -> Iterator[Entries]:
     for first, stop in itertools.pairwise([*np.flatnonzero(cut).tolist(), len(entries)]):
         while first < stop:
             fits = int(np.searchsorted(end[first:stop], begin[first] + _PIECE_BYTES, side="right"))
-            some = max(1, fits)
-            yield entries[first : first + some]
-            first += some
+            count = max(1, fits)
+            yield entries[first : first + count]
+            first += count
