@@ -38,6 +38,7 @@ from cdc.binlog.frame_buffers import (
 from cdc.binlog.frame_events import TableIds, add_table, find_table
 from cdc.binlog.frame_kernel import frame
 from cdc.binlog.optional_columns import Columns, lacking_columns, let_lack, named
+from cdc.binlog.payload import PayloadFault, PayloadReader
 from cdc.binlog.rare_events import XaStatement, parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.kernels.jit import bind
 
@@ -622,7 +623,6 @@ class Framer(FrameBuffers):
     def _unpack(self) -> None:
         """Unpacks the bytes of a compressed transaction that the kernel hands over, and frames what was in them."""
         # They load zstandard, which few sources need.
-        from cdc.binlog.payload import PayloadFault, PayloadReader
         from cdc.kernels.zstd import unpacker
 
         if self._payload is None:
@@ -657,8 +657,6 @@ class Framer(FrameBuffers):
 
     def _end_payload(self) -> None:
         """Checks a compressed transaction after all of it has been unpacked and its checksum is verified."""
-        from cdc.binlog.payload import PayloadFault
-
         by_kernel = bool(self.st[k.UNPACKED])
         if not self._unpacking and not by_kernel:
             raise self._corrupt(_damaged_payload("it is empty"))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from cdc.base.errors import CdcError, UnsupportedError
 from cdc.binlog.events import parse_header, parse_query
+from cdc.binlog.file import BinlogFile
 from cdc.binlog.sql.schemas import Schemas
 from cdc.binlog.table_map import parse_table_map
 from cdc.canal.fields import data
@@ -27,6 +28,7 @@ from cdc.canal.statements import EventPlace, statement_entry
 from cdc.canal.tables import TableSet, canal_table
 from cdc.canal.texts import SideTexts
 from cdc.canal.zones import UTC, Zone
+from cdc.decode.conversions.base import binary_parts
 from cdc.decode.faults import row_fault, scan_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.scan import NAMES_AT
@@ -463,8 +465,6 @@ class EntryEncoder:
 
 def warm_up() -> None:
     """Loads the kernels from their cache, or compiles them, by encoding a file of one row."""
-    from cdc.binlog.file import BinlogFile
-
     with tempfile.TemporaryDirectory(prefix="towpath-") as folder:
         path = Path(folder) / "binlog.000001"
         path.write_bytes(warm_up_file())
@@ -512,8 +512,6 @@ def _gtids(transactions: Transactions) -> tuple[Bytes, Longs]:
     """The GTIDs of all transactions one behind the other, read-only whatever they are: the kernel is compiled for that,
     and another kind of array would have it compiled again while a client waits. And their offsets."""
     import pyarrow as pa
-
-    from cdc.decode.conversions.base import binary_parts
 
     array = gtid_strings(transactions.entries).cast(pa.binary())
     if isinstance(array, pa.ChunkedArray):

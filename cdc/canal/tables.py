@@ -16,9 +16,9 @@ from cdc.canal.kernels import texts as k
 from cdc.decode.charsets.convert import text_conversion
 from cdc.decode.column_types import ValuePolicies, unsupported
 from cdc.decode.columns import BINARY, BLOBS, COMPRESSED, TEXTS, Column, describe
-from cdc.decode.conversions.temporal import DATE_BYTES
+from cdc.decode.conversions.temporal import DATE_BYTES, HIRES_BYTES
 from cdc.decode.kernels.values import decimal_size
-from cdc.decode.layout import TableLayout
+from cdc.decode.layout import LATIN1_TABLE, TableLayout
 
 _BIT, _TINYINT, _BIGINT = -7, -6, -5
 _CHAR, _DECIMAL, _INTEGER, _SMALLINT, _REAL, _DOUBLE, _VARCHAR = 1, 3, 4, 5, 7, 8, 12
@@ -106,8 +106,6 @@ def _temporal(kind: ColumnType, column: Column) -> ColumnForm:
     code, java = _TEMPORAL[kind]
     if kind in _OLD_BYTES:
         if "(" in column.column_type:  # MariaDB's old storage with a fraction
-            from cdc.decode.conversions.temporal import HIRES_BYTES
-
             digits = int(column.column_type[column.column_type.find("(") + 1])
             name = {_TIMESTAMP: "timestamp", _TIME: "time"}[java]
             name = "datetime" if kind == ColumnType.DATETIME else name
@@ -260,8 +258,6 @@ class TableSet:
         self.arrays = self._arrays()
 
     def _arrays(self) -> e.TableArrays:
-        from cdc.decode.layout import LATIN1_TABLE
-
         consts = bytearray()
         tables = np.zeros((len(self.tables), e.T_SIZE), dtype=np.int64)
         columns = np.zeros((max(1, sum(len(table.forms) for table in self.tables)), e.C_SIZE), dtype=np.int64)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cdc.base.errors import UnsupportedTypeError
 from cdc.canal.kernels.floats import MOST_BYTES, put_javas
-from cdc.decode.conversions.base import binary_parts
+from cdc.decode.conversions.base import binary_parts, by_distinct
 from cdc.decode.layout import BEFORE
 from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
 
@@ -109,6 +109,4 @@ def _two_digits(value: float, shortest: str) -> str:
 
 def _latin(array: pa.Array) -> pa.Array:
     """A character for each byte."""
-    from cdc.decode.conversions.base import by_distinct
-
     return by_distinct(array, lambda value: value.decode("latin-1").encode(), pa.binary())

@@ -9,7 +9,9 @@ from cdc.base.errors import UsageError
 from cdc.base.log import get_logger
 from cdc.config import DestinationConfig
 from cdc.config.secrets import standby_secret
+from cdc.copies.standby.master import Master
 from cdc.copies.standby.role import become_master
+from cdc.copies.standby.settings import MasterSettings
 from cdc.store.writer.log import LogWriter
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ def start_master(config: DestinationConfig, store: LogWriter) -> Master | None:
         become_master(store.path, store.last_seq, always=False)
         return None
     # Imported here because it takes a while, and most captures have no standby.
-    from cdc.copies.standby.master import Master
-    from cdc.copies.standby.settings import MasterSettings
 
     assert standby.listen is not None
     secret = standby_secret(standby)

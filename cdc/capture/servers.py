@@ -12,6 +12,7 @@ from cdc.capture.failover import find_move
 from cdc.config import DestinationConfig
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.connection import connect
+from cdc.source.folder import BinlogFolder
 from cdc.source.preflight import require_source
 from cdc.source.resume import Resume
 from cdc.source.server import Connection, Source, describe, read_uuid
@@ -111,8 +112,6 @@ def open_folder(config: DestinationConfig) -> BinlogFolder:
 
     Raises SourceUnavailableError, SourceRefusedError, DamagedError.
     """
-    from cdc.source.folder import BinlogFolder
-
     folder = BinlogFolder(config.source)
     identity, info = open_meta(config).source(), folder.describe()
     ours = identity is not None and (identity.flavor, identity.base_name) == (info.flavor, folder.base)

@@ -30,11 +30,13 @@ from cdc.capture.prepared import PreparedRecorder
 from cdc.capture.schema_history import SchemaHistory
 from cdc.capture.start import Start, no_event_at_start
 from cdc.capture.statement_filter import StatementFilter
+from cdc.capture.tracked_schemas import TrackedSchemas
 from cdc.config import DestinationConfig, StartPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, DumpStream
 from cdc.source.dump_errors import explain_dump_error
+from cdc.source.folder_dump import FolderDump
 from cdc.source.schemas import list_sequences
 from cdc.source.server import Source, replica_label
 from cdc.source.statement_targets import StatementTargets
@@ -112,8 +114,6 @@ class Session:
         self._tracked: TrackedSchemas | None = None
         self._schemas: SchemaHistory | TrackedSchemas
         if isinstance(control, BinlogFiles):
-            from cdc.capture.tracked_schemas import TrackedSchemas
-
             self._schemas = self._tracked = TrackedSchemas(config, log)
         else:
             self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
@@ -152,8 +152,6 @@ class Session:
         if stream is not None:
             self._stream: ByteStream = stream
         elif config.source.folder is not None:
-            from cdc.source.folder_dump import FolderDump
-
             self._stream = self._files = FolderDump(config.source, begin, follow=True)
         else:
             self._stream = DumpStream(config.source, begin, replica_label(config))

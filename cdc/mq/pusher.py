@@ -24,9 +24,14 @@ from cdc.batches.lease import Lease, renewed
 from cdc.batches.manifest import schemas_of
 from cdc.batches.service import limits_of
 from cdc.batches.subscribers import make_filter
+from cdc.binlog.positions import make_file_name, split_file_name, split_seq
+from cdc.canal.zones import zone_of
 from cdc.client import open_batches, open_store
 from cdc.disk.durable import locked, locked_as_it_is
 from cdc.disk.permissions import CHANGE, secure_folder
+from cdc.mq.definitions import MessageOptions
+from cdc.mq.rules import Rules
+from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
     from cdc.batches.protocol import Batches
@@ -94,8 +99,6 @@ class Pusher:
         Raises ConfigError if the destination has no brokers, an expression cannot be read, or Kafka's client is not
         installed.
         """
-        from cdc.canal.zones import zone_of
-
         if not config.mq.servers:
             raise ConfigError(
                 "no brokers are configured, so there is nothing to push to",
@@ -122,8 +125,6 @@ class Pusher:
         """Whether another owner has the batch that is sent."""
 
     def _new_writer(self) -> MessageWriter:
-        from cdc.mq.definitions import MessageOptions
-        from cdc.mq.rules import Rules
         from cdc.mq.writer import MessageWriter
 
         mq = self.config.mq
@@ -251,11 +252,8 @@ class Pusher:
     def _file_of(self, lease: Lease) -> Callable[[int], str]:
         """The name of the source's file that a seq lies in."""
         if self.config.store.kind == "file":
-            from cdc.store.reader.reader import StoreReader
-
             source = self._opened().meta.source()
             return StoreReader(self.config.store.path, None if source is None else source.base_name).source_file
-        from cdc.binlog.positions import make_file_name, split_file_name, split_seq
 
         base = split_file_name(lease.manifest.positions.last.file)[0]
         return lambda seq: make_file_name(base, split_seq(seq).file_number)

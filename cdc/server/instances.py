@@ -15,6 +15,7 @@ from cdc.base.units import iso_time
 from cdc.server.destinations import is_served
 from cdc.server.instance import Instance, Surroundings, shown_error
 from cdc.server.metrics import InstanceNumbers
+from cdc.server.processes import Log
 from cdc.server.states import InstanceState
 
 if TYPE_CHECKING:
@@ -164,8 +165,6 @@ class Instances:
             self._unusable[name] = error, datetime.now(UTC)
 
     def _log_of(self, name: str) -> Log:
-        from cdc.server.processes import Log
-
         if name not in self._logs:
             make = self._around.make_log
             self._logs[name] = Log() if make is None else make(name)

@@ -13,6 +13,7 @@ import numpy as np
 
 from cdc.base.errors import DamagedError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE
+from cdc.wire.connection import known_at
 from cdc.wire.protocol import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ def uri_of(connection: Connection, path: str) -> str:
 
 def served_file(uri: str) -> ServedFile:
     """Returns the file of a URI. Raises ConfigError if this process has no connection to its server."""
-    from cdc.wire.connection import known_at  # loads what TLS needs, and most stores have no server
-
     parts = uri.removeprefix(_SCHEME).split("/", _PLACE_PARTS)
     if len(parts) <= _PLACE_PARTS:
         raise DamagedError("is not the URI of a file in a store", place=uri)

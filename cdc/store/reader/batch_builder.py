@@ -20,6 +20,9 @@ from cdc.binlog.entry import Entries, EntryFlag
 from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
 from cdc.binlog.positions import CommitPosition
+from cdc.binlog.sql import changes
+from cdc.binlog.sql.changes import Unsupported, table_of
+from cdc.binlog.sql.statements import classify
 from cdc.disk.encryption.read import open_content
 from cdc.store.formats.time_index import CommitTimeLimit
 
@@ -287,8 +290,6 @@ def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
 def may_remove_rows(segment: Path, entry: np.void) -> bool:
     """Returns whether the transaction of an index entry is a DDL statement that may take rows out of a table, as
     TRUNCATE, DROP and RENAME do. Returns True if that is not certain. Raises StorageError."""
-    from cdc.binlog.sql import changes
-
     removing = (
         changes.DropTable,
         changes.DropDatabase,
@@ -310,8 +311,6 @@ def names_other_tables(segment: Path, entry: np.void, tables: Iterable[str]) -> 
 
     Returns False if that is not certain. Raises StorageError.
     """
-    from cdc.binlog.sql.changes import Unsupported, table_of
-
     ours = {table.lower() for table in tables}
     databases = {table.partition(".")[0] for table in ours}
     statements = _read_statements(segment, entry)
@@ -345,8 +344,6 @@ def _read_statements(segment: Path, entry: np.void) -> list[Statement]:
 
 def statements_in(data: bytes, has_checksum: bool) -> list[Statement]:
     """Returns the DDL statements among the events of a transaction; none if it has rows as well."""
-    from cdc.binlog.sql.statements import classify  # slow to import, and most batches have rows alone
-
     statements: list[Statement] = []
     at = 0
     while at + HEADER_SIZE <= len(data):
