@@ -5,7 +5,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
-tests=(tests/unit/lake/runtime tests/integration/test_{apply,types_in_delta,schema_changes,deletion_vectors,snapshot,verify,layout}.py)
+tests=(tests/unit/lake/runtime/test_private_pyspark.py tests/integration/test_{apply,types_in_delta,schema_changes,deletion_vectors,row_replacement,layout,snapshot,verify}.py)
 others='from cdc.lake.runtime.jars import TRIED; print(*(f"{spark}={delta}" for spark, delta in TRIED[1:]))'
 code=0
 tried=()

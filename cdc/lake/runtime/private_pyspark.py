@@ -27,7 +27,7 @@ NAMES = (
     "pyspark.daemon",
     "pyspark.java_gateway:launch_gateway().popen_kwargs",
     "pyspark.sql.classic.dataframe:DataFrame.self._jdf",
-    "pyspark.sql.pandas.types:from_arrow_type",
+    "pyspark.sql.pandas.types:from_arrow_type().prefer_timestamp_ntz",
     "pyspark.sql.pandas.types:to_arrow_schema",
     "pyspark.sql.pandas.types:to_arrow_type",
     "pyspark.sql.session:SparkSession.Builder.self._options",
@@ -182,10 +182,11 @@ def observation(spark: SparkSession) -> Any:
 
 
 def from_arrow_type(kind: pa.DataType) -> t.DataType:
-    """Returns the Spark type for an Arrow type."""
+    """Returns the Spark type for an Arrow type. Date and time without a zone are TimestampNTZType, which before PySpark
+    4.2 is not the default."""
     from pyspark.sql.pandas.types import from_arrow_type
 
-    return from_arrow_type(kind)
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def to_arrow_type(kind: t.DataType) -> pa.DataType:

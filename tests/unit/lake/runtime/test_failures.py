@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from delta.exceptions import ProtocolChangedException
 
 import cdc.base.errors
 from cdc.base.errors import CdcError, MergeFailedError, PermanentError, TargetError
@@ -49,6 +50,10 @@ def test_foreign_errors_become_a_sentence(text: str, kind: type[CdcError]) -> No
 def test_a_conflict_passes_whatever_spark_says_besides() -> None:
     text = "io.delta.exceptions.MetadataChangedException: org.apache.spark.sql.AnalysisException: [DELTA] x"
     assert type(explain(RuntimeError(text), "shop.t")) is MergeFailedError
+
+
+def test_a_conflict_is_known_by_the_class_that_delta_spark_gives_it() -> None:
+    assert is_concurrent(ProtocolChangedException("[DELTA_PROTOCOL_CHANGED] The protocol version has been changed."))
 
 
 CONFLICT = "io.delta.exceptions.ConcurrentAppendException: x"

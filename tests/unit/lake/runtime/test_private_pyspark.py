@@ -44,8 +44,9 @@ def test_other_modules_use_no_private_name() -> None:
     assert found == []
 
 
-def test_moments_have_the_time_zone_utc() -> None:
+def test_types_are_those_of_arrow_and_back() -> None:
     schema = t.StructType([t.StructField("a", t.TimestampType()), t.StructField("b", t.TimestampNTZType())])
     types = [pa.timestamp("us", tz="UTC"), pa.timestamp("us")]
     assert private_pyspark.to_arrow_schema(schema).types == types
     assert [private_pyspark.to_arrow_type(field.dataType) for field in schema] == types
+    assert [private_pyspark.from_arrow_type(kind) for kind in types] == [field.dataType for field in schema]
