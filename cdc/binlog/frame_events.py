@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.constants import HEADER_SIZE, ROWS_STMT_END
 from cdc.binlog.frame_state import (
     ALONG,
     ASK_GTID,
@@ -87,13 +88,14 @@ from cdc.binlog.frame_transactions import (
     read_gtid,
     set_statement_end,
 )
-from cdc.kernels.jit import inlined, njit
+from cdc.binlog.row_header import BODY_AT, FLAGS_AT, INCOMPLETE, TABLE_ID_AT, bitmap_size, column_bitmaps, is_update
+from cdc.kernels.jit import njit
 from cdc.kernels.memory import load_u
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-_HEADER = 19
+
 _BEGIN, _COMMIT = 0x4E49474542, 0x54494D4D4F43  # the words, as little-endian numbers
 
 
@@ -118,11 +120,11 @@ class TableIds(NamedTuple):
 def query_verb(src: Bytes, at: int, end: int) -> int:
     """Reads the verb of the QUERY event at ``at``, whose text ends at ``end``: 1 for BEGIN, 2 for COMMIT, 0 for any
     other text, -1 if its lengths are wrong."""
-    if at + _HEADER + 13 > end:
+    if at + HEADER_SIZE + 13 > end:
         return -1
-    db_length = np.int64(src[at + _HEADER + 8])
-    status_length = load_u(src, at + _HEADER + 11, 2)
-    text = at + _HEADER + 13 + status_length + db_length + 1
+    db_length = np.int64(src[at + HEADER_SIZE + 8])
+    status_length = load_u(src, at + HEADER_SIZE + 11, 2)
+    text = at + HEADER_SIZE + 13 + status_length + db_length + 1
     if text > end:
         return -1
     n = end - text
@@ -161,55 +163,24 @@ def add_table(tables: TableIds, table_id: int, value: int, length: int, optional
     tables.optional_at[slot] = optional_at
 
 
-@inlined
-def has_extra_rows_data(kind: int) -> bool:
-    """Whether a row event of this type is one of version 2, where extra information precedes the columns."""
-    return bool(kind >= 169 or (kind >= 30 and kind < 160))
-
-
 @njit
 def image_columns(src: Bytes, at: int, have: int, end: int, optional: Bytes, optional_at: int) -> int:
     """Checks that the rows of a row event hold all columns, except those that they may lack. Returns -1 if they do,
     else PART_IMAGE, BAD_LENGTH or NEED_INPUT.
 
-    ``at`` is the offset of the event, of which ``have`` bytes have arrived; ``end`` is the end of its rows. The flags
-    are followed by extra information (in version 2), the number of columns, and a bitmap of the columns that the images
-    hold; an update has one bitmap for the old image and one for the new image. ``optional`` and ``optional_at`` are
-    those of :class:`TableIds`.
+    ``at`` is the offset of the event, of which ``have`` bytes have arrived; ``end`` is the end of its rows.
+    ``optional`` and ``optional_at`` are those of :class:`TableIds`.
     """
-    stop = at + have
-    kind = src[at + 4]
-    p = at + 27
-    if has_extra_rows_data(kind):
-        if p + 2 > end:
-            return BAD_LENGTH
-        if p + 2 > stop:
-            return NEED_INPUT
-        p += max(2, load_u(src, p, 2))
-    if p >= end:
+    kind = np.int64(src[at + 4])
+    p, columns = column_bitmaps(src, at, min(at + have, end), kind)
+    if p < 0:
+        return NEED_INPUT if p == INCOMPLETE and at + have < end else BAD_LENGTH
+    size = bitmap_size(columns)
+    if size == 0:
         return BAD_LENGTH
-    if p >= stop:
-        return NEED_INPUT
-    columns = np.int64(src[p])
-    p += 1
-    if columns >= 251:
-        if columns != 252:  # a table has at most 4096 columns
-            return BAD_LENGTH
-        if p + 2 > end:
-            return BAD_LENGTH
-        if p + 2 > stop:
-            return NEED_INPUT
-        columns = load_u(src, p, 2)
-        p += 2
-    size = (columns + 7) >> 3
-    maps = 2 if kind == 24 or kind == 31 or kind == 39 or kind == 167 or kind == 170 else 1
-    if size == 0 or p + maps * size > end:
-        return BAD_LENGTH
-    if p + maps * size > stop:
-        return NEED_INPUT
     last = (1 << ((columns - 1) & 7) + 1) - 1  # the bits behind the last column have no meaning
     known = optional_at >= 0 and load_u(optional, optional_at, 2) == columns
-    for _ in range(maps):
+    for _ in range(2 if is_update(kind) else 1):
         for i in range(size):
             lacking = ~np.int64(src[p + i]) & (255 if i < size - 1 else last)
             if lacking != 0 and (not known or lacking & ~np.int64(optional[optional_at + 2 + i]) != 0):
@@ -241,12 +212,12 @@ def start_event(
     if st[TX_OPEN] == 0:
         st[TX_SKIP] = 1 if begins_at(st, st[EVENT_END_POS], length) < st[SKIP_UNTIL] else 0
     if kind == T_ROWS:
-        if have < 27:
-            return BAD_LENGTH if length < 27 else NEED_INPUT
+        if have < BODY_AT:
+            return BAD_LENGTH if length < BODY_AT else NEED_INPUT
         if st[TX_OPEN] == 0:
             return NO_TABLE_MAP
-        table_id = load_u(src, at + 19, 6)
-        ends = src[at + 25] & 1
+        table_id = load_u(src, at + TABLE_ID_AT, 6)
+        ends = src[at + FLAGS_AT] & ROWS_STMT_END
         st[EVENT_ENDS] = 2 if ends else 0
         optional_at = np.int64(-1)
         if table_id == 0xFFFFFF:  # a row event without rows, which only ends the statement
@@ -293,7 +264,7 @@ def start_event(
             return BAD_LENGTH
         if st[TX_OPEN] == 0:
             begin_transaction(st)
-        slot = find_table(keys, load_u(src, at + 19, 6))
+        slot = find_table(keys, load_u(src, at + TABLE_ID_AT, 6))
         if slot < 0 or tables.lengths[slot] != length - crc_size:
             return NEED_TABLE
         open_statement(st)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.constants import HEADER_SIZE
 from cdc.binlog.frame_events import TableIds, start_event
 from cdc.binlog.frame_payload import unpack_payload
 from cdc.binlog.frame_state import (
@@ -85,7 +86,7 @@ from cdc.kernels.memory import copy_bytes, load_u, store_u32
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-_HEADER = 19
+
 _ROOM = 64
 _CURRENT = np.array(INPUT_STATE)
 
@@ -195,10 +196,10 @@ def frame_input(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, ta
                 if not is_due(st, src[pos + 3]):
                     return OUT_OF_STEP
                 payload -= 1
-            if end - at < _HEADER:
+            if end - at < HEADER_SIZE:
                 return NEED_INPUT
             length = load_u(src, at + 9, 4)
-            if length < _HEADER + (4 if has_crc else 0):
+            if length < HEADER_SIZE + (4 if has_crc else 0):
                 return BAD_LENGTH
             if packets and (payload > length or (payload < length and payload != 0xFFFFFE)):
                 return BAD_LENGTH
@@ -238,26 +239,26 @@ def frame_input(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, ta
                     return BAD_CHECKSUM
                 st[IN_POS] = at + length
                 st[PACKET_LEFT] = 0
-                st[PIECE_AT] = at + _HEADER
-                st[PIECE_LENGTH] = stop - at - _HEADER
+                st[PIECE_AT] = at + HEADER_SIZE
+                st[PIECE_LENGTH] = stop - at - HEADER_SIZE
                 st[PAYLOAD] = 2
                 return PAYLOAD_WHOLE
-            st[EVENT_LEFT] = length - _HEADER
+            st[EVENT_LEFT] = length - HEADER_SIZE
             st[EVENT_WANT] = 0
             st[EVENT_TAIL] = 0
             if keep:
                 o = st[OUT_POS]
-                copy_bytes(out, o, src, at, _HEADER)
+                copy_bytes(out, o, src, at, HEADER_SIZE)
                 if not has_crc:
                     store_u32(out, o + 9, length + 4)
                 if st[INNER] == 1:
                     store_u32(out, o + 13, st[EVENT_END_POS])
-                st[EVENT_CRC] = np.int64(crc32_update(np.uint32(0xFFFFFFFF), out, o, o + _HEADER, scratch))
-                st[OUT_POS] = o + _HEADER
+                st[EVENT_CRC] = np.int64(crc32_update(np.uint32(0xFFFFFFFF), out, o, o + HEADER_SIZE, scratch))
+                st[OUT_POS] = o + HEADER_SIZE
             else:
-                st[EVENT_CRC] = np.int64(crc32_update(np.uint32(0xFFFFFFFF), src, at, at + _HEADER, scratch))
-            st[IN_POS] = at + _HEADER
-            st[PACKET_LEFT] -= _HEADER
+                st[EVENT_CRC] = np.int64(crc32_update(np.uint32(0xFFFFFFFF), src, at, at + HEADER_SIZE, scratch))
+            st[IN_POS] = at + HEADER_SIZE
+            st[PACKET_LEFT] -= HEADER_SIZE
             if st[EVENT_LEFT] > 0:
                 continue
         # Inside an event.

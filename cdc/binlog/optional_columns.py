@@ -13,29 +13,22 @@ from typing import TypeAlias
 import numpy as np
 
 from cdc.base.errors import DamagedError, UnsupportedTypeError
-from cdc.binlog.constants import HEADER_SIZE
-from cdc.binlog.frame_events import TableIds, find_table, has_extra_rows_data
+from cdc.binlog.frame_events import TableIds, find_table
+from cdc.binlog.row_header import column_bitmaps, is_update
 from cdc.binlog.table_map import parse_table_map
 
 Columns: TypeAlias = frozenset[str] | frozenset[int]
 """Columns by their names, or by their ordinals if the table map does not name them."""
-_UPDATES = frozenset({24, 31, 39, 167, 170})
 
 
 def lacking_columns(event: bytes) -> tuple[int, frozenset[int]]:
     """Returns the number of a row event's columns, and the ordinals of those that its images lack. The event may be cut
     behind its bitmaps of columns, whose bounds the kernel has checked."""
-    kind, at = event[4], HEADER_SIZE + 8
-    if has_extra_rows_data.py_func(kind):
-        at += max(2, int.from_bytes(event[at : at + 2], "little"))
-    columns, at = event[at], at + 1
-    if columns == 252:
-        columns, at = int.from_bytes(event[at : at + 2], "little"), at + 2
-    size = (columns + 7) // 8
+    raw = np.frombuffer(bytearray(event), dtype=np.uint8)
+    at, columns = column_bitmaps(raw, 0, len(raw), event[4])
     found: set[int] = set()
-    for _ in range(2 if kind in _UPDATES else 1):
-        found.update(column for column in range(columns) if not event[at + (column >> 3)] >> (column & 7) & 1)
-        at += size
+    for start in (at, at + (columns + 7) // 8) if is_update.py_func(event[4]) else (at,):
+        found.update(column for column in range(columns) if not event[start + (column >> 3)] >> (column & 7) & 1)
     return columns, frozenset(found)
 
 

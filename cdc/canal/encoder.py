@@ -19,6 +19,7 @@ import numpy.typing as npt
 from cdc.base.errors import CdcError, UnsupportedError
 from cdc.binlog.events import parse_header, parse_query
 from cdc.binlog.file import BinlogFile
+from cdc.binlog.row_header import BODY_AT
 from cdc.binlog.sql.schemas import Schemas
 from cdc.binlog.table_map import parse_table_map
 from cdc.canal.fields import data
@@ -31,7 +32,6 @@ from cdc.canal.zones import UTC, Zone
 from cdc.decode.conversions.base import binary_parts
 from cdc.decode.faults import row_fault, scan_fault
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.scan import NAMES_AT
 from cdc.decode.packed import unpacked_events
 from cdc.decode.reader import warm_up_file
 from cdc.decode.row_events import PARTIAL_UPDATE_ROWS, RowEvents, whole_updates
@@ -354,7 +354,7 @@ class EntryEncoder:
             table_map = parse_table_map(event, transactions.has_checksum, writer=transactions.writer)
             name = table_map.full_name
             schema = None if self._schemas is None else self._schemas.tables.get(name)
-            body = event[NAMES_AT : length - transactions.tail]
+            body = event[BODY_AT : length - transactions.tail]
             self._tables.add(canal_table(table_map, body, schema, self._is_wanted(name)))
         except CdcError as error:
             place = f"{transactions.path}, position {pos}"

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc.base.errors import CdcError, DamagedError, UnsupportedError, UsageError
+from cdc.binlog.constants import EventType
+from cdc.binlog.row_header import BODY_AT
 from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
 from cdc.decode.charsets.convert import LATIN1
@@ -23,7 +25,7 @@ from cdc.decode.conversions.base import Conversion
 from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.constants import ColumnArrays
-from cdc.decode.kernels.scan import NAMES_AT, TABLE_MAP, NameTable, count_row_events, list_table_maps
+from cdc.decode.kernels.scan import NameTable, count_row_events, list_table_maps
 from cdc.decode.transactions import ALL_TABLES, Transactions, open_paths, open_range
 
 Images = Literal["after", "both"]
@@ -248,10 +250,10 @@ def range_layouts(
         raise scan_fault(status, transactions.path, pos, 0, None)
     patterns = {name_pattern(table).tobytes(): schema for table, schema in wanted.items()}
     for start, length, largest in maps.rows[:count].tolist():
-        names_at = start + NAMES_AT
+        names_at = start + BODY_AT
         table_at = names_at + int(transactions.buf[names_at]) + 2
         if table_at >= start + length:
-            raise scan_fault(k.BAD_FRAME, transactions.path, start, TABLE_MAP, None)
+            raise scan_fault(k.BAD_FRAME, transactions.path, start, EventType.TABLE_MAP, None)
         names = transactions.buf[names_at : table_at + int(transactions.buf[table_at]) + 2].tobytes()
         if names in patterns:
             yield start, layout_at(transactions, start, length, patterns[names], policies), largest

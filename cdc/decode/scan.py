@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.row_header import BODY_AT
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.scan import NAMES_AT, FoundEvents, ScanState, TransactionBytes, scan_events
+from cdc.decode.kernels.scan import FoundEvents, ScanState, TransactionBytes, scan_events
 from cdc.decode.layout import TableLayout, layout_at, name_pattern
 from cdc.decode.packed import unpacked_events
 from cdc.decode.row_events import PARTIAL_UPDATE_ROWS, RowEvents, whole_updates
@@ -76,7 +77,7 @@ class ScanCursor:
 
     def table_map(self, number: int) -> tuple[int, int]:
         """The offset and the length of the event that is the table's table map of this number."""
-        start = int(self._state.layouts[number, 0]) - NAMES_AT
+        start = int(self._state.layouts[number, 0]) - BODY_AT
         return start, int(self._state.layouts[number, 1]) + self._tail - start
 
     @property
@@ -104,7 +105,7 @@ class ScanCursor:
         numbers[k.SCAN_IDS] = numbers[k.SCAN_LAYOUTS] = len(part.maps)
         for number, (table_id, start, length) in enumerate(part.maps):
             self._state.ids[number] = table_id, number
-            self._state.layouts[number] = start + NAMES_AT, start + length - self._tail
+            self._state.layouts[number] = start + BODY_AT, start + length - self._tail
 
 
 def _room(events: int) -> FoundEvents:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.constants import HEADER_SIZE, EventType
+from cdc.binlog.row_header import TABLE_ID_AT, bitmap_size, column_bitmaps, is_insert, is_update
 from cdc.canal.kernels.survey import ITEM_BEGIN, ITEM_END, ITEM_STATEMENT
 from cdc.canal.kernels.texts import (
     DATE,
@@ -189,7 +191,7 @@ def put_image(
         if bit_is_set(buf, present, c):
             held += 1
     nulls = p
-    p += (held + 7) >> 3
+    p += bitmap_size(held)
     if p > end:
         numbers[N_ERR_POS] = nulls
         numbers[N_ERR_COLUMN] = 0
@@ -304,12 +306,12 @@ def put_rows(
     """Writes the rows of a row event. Returns the status, the number of rows and the offset behind the output."""
     count = tables.tables[table, T_COUNT]
     err = output.numbers[N_ERR_POS:]
-    p = bitmaps_begin_of(buf, offset, end, kind, count)
-    if p < 0:
+    p, columns = column_bitmaps(buf, offset, end, kind)
+    if p < 0 or columns != count:
         err[0] = offset
         err[1] = -1
-        return BAD_HEADER if p == -1 else WRONG_COLUMNS, 0, 0
-    bitmap = (count + 7) >> 3
+        return BAD_HEADER if p < 0 else WRONG_COLUMNS, 0, 0
+    bitmap = bitmap_size(count)
     present = p
     p += bitmap
     present_new = present
@@ -344,36 +346,6 @@ def put_rows(
         if has_side:
             output.side_row[table] = side_row + 1
     return OK, rows, at
-
-
-@inlined
-def bitmaps_begin_of(buf: Bytes, offset: int, end: int, kind: int, columns: int) -> int:
-    """The offset of the bitmaps of a row event; -1 for a damaged header, -2 for another number of columns."""
-    p = offset + 27
-    if kind >= 30:
-        if end - p < 2:
-            return -1
-        extra = np.int64(buf[p]) | np.int64(buf[p + 1]) << 8
-        if extra < 2 or extra > end - p:
-            return -1
-        p += extra
-    if p >= end:
-        return -1
-    count = np.int64(buf[p])
-    p += 1
-    if count == 252:
-        if end - p < 2:
-            return -1
-        count = np.int64(buf[p]) | np.int64(buf[p + 1]) << 8
-        p += 2
-    elif count > 250:
-        return -1
-    if count != columns:
-        return -2
-    images = 2 if kind == 24 or kind == 31 else 1
-    if end - p < (columns + 7 >> 3) * images:
-        return -1
-    return p
 
 
 @inlined
@@ -498,9 +470,9 @@ def put_entry(
 @inlined
 def change_of(kind: int) -> int:
     """INSERT, UPDATE or DELETE by the type of a row event."""
-    if kind == 23 or kind == 30:
+    if is_insert(kind):
         return _INSERT
-    return _UPDATE if kind == 24 or kind == 31 else _DELETE
+    return _UPDATE if is_update(kind) else _DELETE
 
 
 @njit
@@ -519,19 +491,19 @@ def put_item(sources: Sources, tables: TableArrays, output: Output, number: int,
     at = body
     stop = pos + sources.length[number] - sources.tail
     if kind == ITEM_BEGIN:
-        if sources.type[number] == 2:
-            at = put_field(out, at, 32, u32(buf, pos + 19))
+        if sources.type[number] == EventType.QUERY:
+            at = put_field(out, at, 32, u32(buf, pos + HEADER_SIZE))
         return OK, put_entry(sources, tables, out, number, 1, 0, 0, start, body, at)
     if kind == ITEM_END:
         out[at] = np.uint8(18)
         text = at + 2
         xid = np.uint64(0)
-        if sources.type[number] == 16:
-            if stop - pos < 27:
+        if sources.type[number] == EventType.XID:
+            if stop - pos < HEADER_SIZE + 8:
                 output.numbers[N_ERR_POS] = pos
                 output.numbers[N_ERR_COLUMN] = -1
                 return BAD_HEADER, 0
-            xid = np.uint64(i64(buf, pos + 19))
+            xid = np.uint64(i64(buf, pos + HEADER_SIZE))
         at = put_unsigned(out, text, xid)
         out[text - 1] = np.uint8(at - text)
         return OK, put_entry(sources, tables, out, number, 3, 0, 0, start, body, at)
@@ -541,7 +513,7 @@ def put_item(sources: Sources, tables: TableArrays, output: Output, number: int,
     if rewritten:
         row_type = sources.alt_type[number]
     change = change_of(row_type)
-    at = put_field(out, at, 8, u48(buf, pos + 19))
+    at = put_field(out, at, 8, u48(buf, pos + TABLE_ID_AT))
     out[at] = np.uint8(16)
     out[at + 1] = np.uint8(change)
     out[at + 2] = np.uint8(80)

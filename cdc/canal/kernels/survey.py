@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.constants import HEADER_SIZE, MARIADB_GTID_STANDALONE, EventType
+from cdc.binlog.row_header import BODY_AT, TABLE_ID_AT, holds_rows
 from cdc.decode.kernels.constants import BAD_CRC, BAD_EVENT, BAD_FRAME, FULL, OK
-from cdc.decode.kernels.scan import NAMES_AT, TransactionBytes, cannot_be_decoded, event_length, holds_rows, sound
+from cdc.decode.kernels.scan import TransactionBytes, cannot_be_decoded, event_length, sound
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import u16, u48
 
@@ -30,8 +32,6 @@ ITEM_BEGIN, ITEM_ROWS, ITEM_END, ITEM_STATEMENT = 1, 2, 3, 4
 
 ID_SLOTS, MOST_IDS = 4096, 2048
 S_TX, S_POS, S_BEGIN_POS, S_BEGIN_KIND, S_BEGUN, S_IDS, S_BAD_POS, S_BAD_TYPE, STATE_SIZE = 0, 1, 2, 3, 4, 5, 6, 7, 8
-_QUERY, _XID, _TABLE_MAP, _MARIADB_GTID, _MARIADB_QUERY = 2, 16, 19, 162, 165
-_HEADER = 19
 
 
 class SurveyState(NamedTuple):
@@ -143,7 +143,7 @@ def spells(buf: Bytes, at: int, end: int, a: int, b: int, c: int, d: int, e: int
 @njit
 def query_kind(buf: Bytes, pos: int, stop: int) -> int:
     """ITEM_BEGIN for ``BEGIN``, ITEM_END for ``COMMIT``, else ITEM_STATEMENT; -1 for impossible lengths."""
-    at = pos + _HEADER
+    at = pos + HEADER_SIZE
     if stop - at < 13:
         return -1
     at += 13 + u16(buf, at + 11) + np.int64(buf[at + 8]) + 1
@@ -203,43 +203,43 @@ def survey(
             stop = pos + length - tail
             item = 0
             table = -1
-            if kind == _TABLE_MAP:
-                if stop - pos < NAMES_AT + 2:
+            if kind == EventType.TABLE_MAP:
+                if stop - pos < BODY_AT + 2:
                     status = BAD_FRAME
                     break
                 if not sound(buf, pos, stop, tail, scratch):
                     status = BAD_CRC
                     break
-                table = find_table(buf, pos + NAMES_AT, stop, known)
+                table = find_table(buf, pos + BODY_AT, stop, known)
                 if table < 0:
                     status = NEED_TABLE
                     break
-                n_ids = remember(ids, n_ids, u48(buf, pos + _HEADER), table)
+                n_ids = remember(ids, n_ids, u48(buf, pos + TABLE_ID_AT), table)
                 if n_ids < 0:
                     n_ids = MOST_IDS
                     status = TOO_MANY_TABLES
                     break
             elif holds_rows(kind):
-                if stop - pos < NAMES_AT:
+                if stop - pos < BODY_AT:
                     status = BAD_FRAME
                     break
-                table = table_of(ids, u48(buf, pos + _HEADER))
+                table = table_of(ids, u48(buf, pos + TABLE_ID_AT))
                 if table >= 0 and known.rows[table, 2] == 1:
                     item = ITEM_ROWS
-            elif kind == _QUERY:
+            elif kind == EventType.QUERY:
                 item = query_kind(buf, pos, stop)
                 if item < 0:
                     status = BAD_FRAME
                     break
-            elif kind == _MARIADB_QUERY:
+            elif kind == EventType.MARIADB_QUERY_COMPRESSED:
                 item = ITEM_STATEMENT
-            elif kind == _XID:
+            elif kind == EventType.XID:
                 item = ITEM_END
-            elif kind == _MARIADB_GTID:
-                if stop - pos < _HEADER + 13:
+            elif kind == EventType.MARIADB_GTID:
+                if stop - pos < HEADER_SIZE + 13:
                     status = BAD_FRAME
                     break
-                if buf[pos + _HEADER + 12] & 1 == 0:
+                if buf[pos + HEADER_SIZE + 12] & MARIADB_GTID_STANDALONE == 0:
                     item = ITEM_BEGIN
             elif cannot_be_decoded(kind):
                 status = BAD_EVENT

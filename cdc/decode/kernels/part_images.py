@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.row_header import bitmap_size, is_update
 from cdc.decode.kernels.constants import (
     CUT,
     PART_IMAGE,
@@ -61,11 +62,11 @@ def fill_image(
     spec, out, err = filling.spec, filling.out, filling.err
     columns = spec.shape[0]
     nulls = p
-    p += (held + 7) >> 3
+    p += bitmap_size(held)
     if p > end:
         return fault(err, CUT, 0, nulls), 0
     values = p
-    size = (columns + 7) >> 3
+    size = bitmap_size(columns)
     if write:
         for i in range(at, at + size):
             out[i] = np.uint8(0)
@@ -96,8 +97,8 @@ def fill_event(events: EventArrays, number: int, filling: Filling, at: int, writ
     p = bitmaps_begin(buf, offset, end, kind, spec.shape[0], err)
     if p < 0:
         return -1
-    update = kind == 24 or kind == 31
-    size = (spec.shape[0] + 7) >> 3
+    update = is_update(kind)
+    size = bitmap_size(spec.shape[0])
     first_at, second_at = p, p + size
     first = count_held(buf, first_at, spec, err)
     second = count_held(buf, second_at, spec, err) if update else 0

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.constants import EventType
+from cdc.binlog.row_header import bitmap_size, column_bitmaps, is_insert, is_update
 from cdc.decode.kernels.constants import (
     BAD_HEADER,
     BAD_MEMBER,
@@ -44,12 +46,11 @@ from cdc.decode.kernels.constants import (
     ColumnArrays,
 )
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32, u16
+from cdc.kernels.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-UPDATE_ROWS = 31
 _MAX_SIZE = 0xFFFFFFFF
 
 
@@ -122,32 +123,10 @@ def all_present(buf: Bytes, p: int, columns: int) -> bool:
 def bitmaps_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: Longs) -> int:
     """Checks the header of the row event at ``offset``. Returns the offset of its bitmaps of present columns, all of
     them inside the event, or -1 with a fault noted."""
-    p = offset + 27
-    if kind >= 30:
-        if end - p < 2:
-            return fault(err, BAD_HEADER, -1, p)
-        extra = u16(buf, p)
-        if extra < 2 or extra > end - p:
-            return fault(err, BAD_HEADER, -1, p)
-        p += extra
-    if p >= end:
-        return fault(err, BAD_HEADER, -1, p)
-    count = np.int64(buf[p])
-    p += 1
-    if count == 252:
-        if end - p < 2:
-            return fault(err, BAD_HEADER, -1, p)
-        count = u16(buf, p)
-        p += 2
-    elif count > 252 or count == 251:
-        return fault(err, BAD_HEADER, -1, p - 1)
-    if count != columns:
-        return fault(err, WRONG_COLUMNS, -1, p)
-    bitmap = (columns + 7) >> 3
-    images = 2 if kind == 24 or kind == 31 else 1
-    if end - p < bitmap * images:
-        return fault(err, BAD_HEADER, -1, p)
-    return p
+    p, count = column_bitmaps(buf, offset, end, kind)
+    if p < 0:
+        return fault(err, BAD_HEADER, -1, offset)
+    return p if count == columns else fault(err, WRONG_COLUMNS, -1, offset)
 
 
 @njit
@@ -157,10 +136,10 @@ def rows_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: 
     p = bitmaps_begin(buf, offset, end, kind, columns, err)
     if p < 0:
         return -1
-    for _ in range(2 if kind == 24 or kind == 31 else 1):
+    for _ in range(2 if is_update(kind) else 1):
         if not all_present(buf, p, columns):
             return fault(err, PART_IMAGE, -1, p)
-        p += (columns + 7) >> 3
+        p += bitmap_size(columns)
     return p
 
 
@@ -186,7 +165,7 @@ def step_over_image(
     """
     count = spec.shape[0]
     nulls = p
-    p += (count + 7) >> 3
+    p += bitmap_size(count)
     if p > end:
         return fault(err, CUT, 0, nulls)
     for c in range(count):
@@ -276,9 +255,9 @@ def locate_rows(
         p = rows_begin(buf, events.offset[e], end, kind, count, err)
         if p < 0:
             return e, found
-        update = kind == 24 or kind == 31
+        update = is_update(kind)
         compare_keys = update and has_key and not both
-        op = OP_UPDATE if update else (OP_INSERT if kind == 23 or kind == 30 else OP_DELETE)
+        op = OP_UPDATE if update else (OP_INSERT if is_insert(kind) else OP_DELETE)
         first_row = found
         for c in range(count):
             saved[0, c] = totals[0, c]
@@ -374,7 +353,7 @@ def expand_image(
     spec, before, out, err = expansion.spec, expansion.before, expansion.out, expansion.err
     columns = spec.shape[0]
     nulls = p
-    p += (columns + 7) >> 3
+    p += bitmap_size(columns)
     if p > end:
         return fault(err, CUT, 0, nulls), 0
     at = moved(buf, nulls, p - nulls, out, at, write)
@@ -417,7 +396,7 @@ def old_image(buf: Bytes, p: int, end: int, spec: Longs, before: Longs, err: Lon
     or -1 with a fault noted."""
     columns = spec.shape[0]
     nulls = p
-    p += (columns + 7) >> 3
+    p += bitmap_size(columns)
     if p > end:
         return fault(err, CUT, 0, nulls)
     for c in range(columns):
@@ -439,7 +418,7 @@ def expand_event(events: EventArrays, number: int, expansion: Expansion, at: int
     end = offset + events.length[number] - tail
     spec, json_columns, out, err = expansion.spec, expansion.json_columns, expansion.out, expansion.err
     start = at
-    p = rows_begin(buf, offset, end, UPDATE_ROWS, spec.shape[0], err)
+    p = rows_begin(buf, offset, end, EventType.UPDATE_ROWS, spec.shape[0], err)
     if p < 0:
         return -1
     bitmap = 0
@@ -468,7 +447,7 @@ def expand_event(events: EventArrays, number: int, expansion: Expansion, at: int
         if p < 0:
             return -1
     if write:
-        out[start + 4] = np.uint8(UPDATE_ROWS)
+        out[start + 4] = np.uint8(EventType.UPDATE_ROWS)
     return finished(out, start, at, tail, write, offset, err)
 
 

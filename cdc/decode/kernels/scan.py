@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.constants import HEADER_SIZE, EventType
+from cdc.binlog.row_header import BODY_AT, TABLE_ID_AT, bitmap_size, column_bitmaps, holds_rows, is_packed, is_update
 from cdc.decode.kernels.constants import (
     BAD_CRC,
     BAD_EVENT,
@@ -27,15 +29,10 @@ from cdc.decode.kernels.constants import (
 from cdc.decode.kernels.rows import EventArrays
 from cdc.kernels.crc import crc32
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import copy_bytes, same_bytes, u16, u32, u48
+from cdc.kernels.memory import copy_bytes, same_bytes, u32, u48
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
-
-TABLE_MAP = 19
-NAMES_AT = 27
-"""Offset of the names in a table map event, and of the rows' header in a row event: both follow the event's header (19
-bytes), the table id (6) and flags (2)."""
 
 
 class TransactionBytes(NamedTuple):
@@ -117,48 +114,31 @@ def sound(buf: Bytes, pos: int, stop: int, tail: int, scratch: Bytes) -> bool:
 def event_length(buf: Bytes, pos: int, end: int, tail: int) -> int:
     """The length of the event at ``pos`` by its header; -1 if the event with its checksum does not fit before
     ``end``."""
-    if end - pos < 19:
+    if end - pos < HEADER_SIZE:
         return -1
     length = u32(buf, pos + 9)
-    return -1 if length < 19 + tail or length > end - pos else length
-
-
-@inlined
-def holds_rows(kind: int) -> bool:
-    """Whether an event of this type is a row event."""
-    return bool(
-        (kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39 or (kind >= 166 and kind <= 171)
-    )
+    return -1 if length < HEADER_SIZE + tail or length > end - pos else length
 
 
 @inlined
 def cannot_be_decoded(kind: int) -> bool:
     """Whether an event of this type may hold or lose rows in a form that is not supported: row events older than MySQL
     5.1.18, incidents, compressed transactions (which capture unpacks)."""
-    return bool((kind >= 20 and kind <= 22) or kind == 26 or kind == 40)
+    return bool(
+        (kind >= EventType.PRE_GA_WRITE_ROWS and kind <= EventType.PRE_GA_DELETE_ROWS)
+        or kind == EventType.INCIDENT
+        or kind == EventType.TRANSACTION_PAYLOAD
+    )
 
 
 @njit
 def packed_rows_begin(buf: Bytes, pos: int, stop: int, kind: int) -> int:
     """The offset of the compressed rows in the compressed row event at ``pos``, whose body ends at ``stop``; -1 if its
     header is damaged. The byte there holds the size of the rows' length, which follows."""
-    p = pos + NAMES_AT
-    if kind >= 169:
-        if stop - p < 2:
-            return -1
-        p += max(2, u16(buf, p))
-    if p >= stop:
+    p, columns = column_bitmaps(buf, pos, stop, kind)
+    if p < 0:
         return -1
-    columns = np.int64(buf[p])
-    p += 1
-    if columns == 252:
-        if stop - p < 2:
-            return -1
-        columns = u16(buf, p)
-        p += 2
-    elif columns > 250:
-        return -1
-    p += (columns + 7 >> 3) * (2 if kind == 167 or kind == 170 else 1)
+    p += bitmap_size(columns) * (2 if is_update(kind) else 1)
     if p >= stop:
         return -1
     size = np.int64(buf[p]) & 7
@@ -179,7 +159,7 @@ def packed_rows_size(buf: Bytes, p: int) -> int:
 @inlined
 def decoded_length(buf: Bytes, pos: int, length: int, tail: int, kind: int) -> int:
     """The length of a row event, of a compressed one when it is unpacked."""
-    if kind < 166:
+    if not is_packed(kind):
         return length
     p = packed_rows_begin(buf, pos, pos + length - tail, kind)
     return length if p < 0 else p - pos + packed_rows_size(buf, p) + tail
@@ -192,7 +172,7 @@ def locate_packed_rows(events: EventArrays, packed_at: Longs, sizes: Longs) -> i
     for e in range(events.offset.shape[0]):
         p = events.offset[e] + events.length[e] - events.tail
         size = np.int64(0)
-        if events.type[e] >= 166:
+        if is_packed(events.type[e]):
             p = packed_rows_begin(events.buf, events.offset[e], p, events.type[e])
             if p < 0:
                 return e
@@ -287,20 +267,20 @@ def list_table_maps(transactions: TransactionBytes, table: NameTable, scratch: B
             if length < 0:
                 return BAD_FRAME, count, pos
             stop = pos + length - tail
-            if buf[pos + 4] == TABLE_MAP:
+            if buf[pos + 4] == EventType.TABLE_MAP:
                 if not sound(buf, pos, stop, tail, scratch):
                     return BAD_CRC, count, pos
-                if stop - pos < NAMES_AT:
+                if stop - pos < BODY_AT:
                     return BAD_FRAME, count, pos
-                number = find_or_add(buf, table, count, pos, length, pos + NAMES_AT, stop)
+                number = find_or_add(buf, table, count, pos, length, pos + BODY_AT, stop)
                 if number < 0:
                     return FULL, count, pos
                 count = max(count, number + 1)
-                n_ids = remember(ids, n_ids, u48(buf, pos + 19), number)
+                n_ids = remember(ids, n_ids, u48(buf, pos + TABLE_ID_AT), number)
             elif holds_rows(np.int64(buf[pos + 4])):
-                if stop - pos < NAMES_AT:
+                if stop - pos < BODY_AT:
                     return BAD_FRAME, count, pos
-                known = recall(ids, n_ids, u48(buf, pos + 19))
+                known = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
                 if known >= 0:
                     maps[known, 2] = max(maps[known, 2], decoded_length(buf, pos, length, tail, np.int64(buf[pos + 4])))
             pos += length
@@ -330,8 +310,8 @@ def count_row_events(transactions: TransactionBytes, table: NameTable) -> tuple[
                 return BAD_FRAME, count, pos
             kind = np.int64(buf[pos + 4])
             stop = pos + length - tail
-            if kind == TABLE_MAP:
-                p = pos + NAMES_AT
+            if kind == EventType.TABLE_MAP:
+                p = pos + BODY_AT
                 if stop - p < 2 or stop - p < 2 + np.int64(buf[p]) + 2:
                     return BAD_FRAME, count, pos
                 size = 2 + np.int64(buf[p])
@@ -342,11 +322,11 @@ def count_row_events(transactions: TransactionBytes, table: NameTable) -> tuple[
                 if number < 0:
                     return FULL, count, pos
                 count = max(count, number + 1)
-                n_ids = remember(ids, n_ids, u48(buf, pos + 19), number)
+                n_ids = remember(ids, n_ids, u48(buf, pos + TABLE_ID_AT), number)
             elif holds_rows(kind):
-                if stop - pos < NAMES_AT:
+                if stop - pos < BODY_AT:
                     return BAD_FRAME, count, pos
-                known = recall(ids, n_ids, u48(buf, pos + 19))
+                known = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
                 if known >= 0:
                     tables[known, 2] += 1
             pos += length
@@ -394,33 +374,33 @@ def scan_events(
             if verify and not sound(buf, pos, stop, tail, state.scratch):
                 status = BAD_CRC
                 break
-            if kind == TABLE_MAP:
-                if stop - pos < NAMES_AT:
+            if kind == EventType.TABLE_MAP:
+                if stop - pos < BODY_AT:
                     status = BAD_FRAME
                     break
-                table_id = u48(buf, pos + 19)
+                table_id = u48(buf, pos + TABLE_ID_AT)
                 for k in range(n_ids):
                     if ids[k, 0] == table_id:
                         n_ids -= 1
                         ids[k, 0] = ids[n_ids, 0]
                         ids[k, 1] = ids[n_ids, 1]
                         break
-                if has_name(buf, pos + NAMES_AT, stop, name):
-                    layout = find_layout(buf, pos + NAMES_AT, stop, layouts, n_layouts)
+                if has_name(buf, pos + BODY_AT, stop, name):
+                    layout = find_layout(buf, pos + BODY_AT, stop, layouts, n_layouts)
                     if layout < 0:
                         if n_layouts == MAX_LAYOUTS:
                             status = TOO_MANY_LAYOUTS
                             break
                         layout = n_layouts
-                        layouts[layout, 0] = pos + NAMES_AT
+                        layouts[layout, 0] = pos + BODY_AT
                         layouts[layout, 1] = stop
                         n_layouts += 1
                     n_ids = remember(ids, n_ids, table_id, layout)
             elif holds_rows(kind):
-                if stop - pos < NAMES_AT:
+                if stop - pos < BODY_AT:
                     status = BAD_FRAME
                     break
-                layout = recall(ids, n_ids, u48(buf, pos + 19))
+                layout = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
                 if layout >= 0:
                     decoded = decoded_length(buf, pos, length, tail, kind)
                     if count == out.offset.shape[0] or (count > 0 and size + decoded > max_bytes):
