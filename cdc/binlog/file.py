@@ -97,7 +97,7 @@ class _ScanHooks(StopsAtPrepared):
         """Counts the events before the first transaction among those that are whole."""
         assert self.framer is not None
         if not self.framer.in_transaction:
-            self.framer.st[k.LAST_TX_END] = self.framer.st[k.EVENT_IN] + self.framer.st[k.EVENT_LENGTH]
+            self.framer.st.last_tx_end = self.framer.st.event_in + self.framer.st.event_length
 
     def start(self, file: str, pos: int) -> None:
         assert self.framer is not None
@@ -138,8 +138,8 @@ def scan(
     except UsageError:  # a name without a number; a rotate event may give a name with one
         hooks.source_file = path.name
         framer.start_file(path.name, len(MAGIC), make_seq(epoch, 0, 0))
-    framer.st[k.IN_POS] = len(MAGIC)
-    framer.st[k.LAST_TX_END] = len(MAGIC)
+    framer.st.in_pos = len(MAGIC)
+    framer.st.last_tx_end = len(MAGIC)
     damage: DamagedError | None = None
     try:
         _run(framer, mapped, keeps=keeps)
@@ -151,7 +151,7 @@ def scan(
         raise damage or DamagedError("holds no format description", place=str(path))
     return Scan(
         rows=np.concatenate(hooks.rows),
-        end=int(framer.st[k.LAST_TX_END]),
+        end=int(framer.st.last_tx_end),
         size=len(buf),
         source_file=hooks.source_file,
         description=hooks.description,
@@ -169,7 +169,7 @@ def _run(framer: Framer, mapped: MappedContent, *, keeps: bool) -> None:
         framer.fed(stop - start)
         framer.run()
         if not keeps:
-            done = int(min(framer.st[k.IN_POS], framer.st[k.EVENT_IN]))
+            done = int(min(framer.st.in_pos, framer.st.event_in))
             mapped.release(released, done)
             released = done
 

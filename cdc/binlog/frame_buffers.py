@@ -16,14 +16,15 @@ ROWS_CAPACITY = 65536
 FULL_PACKET = 0xFFFFFF
 _INNER_BYTES = 1 << 18
 _NOTHING: Bytes = np.empty(0, dtype=np.uint8)
-_CURRENT = np.array(k.INPUT_STATE)
-_SAVED_REST = np.array([k.SAVED + k.INPUT_STATE.index(one) for one in (k.IN_POS, k.IN_END, k.EVENT_LEFT)])
-_SAVED = slice(k.SAVED, k.SAVED + len(k.INPUT_STATE))
+_CURRENT, _SAVED = slice(0, k.INPUT_FIELDS), slice(k.SAVED, k.SAVED + k.INPUT_FIELDS)
 _UNDONE = np.array(
-    (
-        k.TX_EVENTS, k.TX_ROW_EVENTS, k.TX_SUM, k.TX_FLAGS, k.TX_KEPT, k.TX_MASK,
-        k.LAST_ROW, k.LAST_ROW_LENGTH, k.LAST_ROW_ORDINAL, k.LAST_ROW_CRC,
-    )
+    [
+        k.index_of(name)
+        for name in (
+            "tx_events", "tx_row_events", "tx_sum", "tx_flags", "tx_kept", "tx_mask",
+            "last_row", "last_row_length", "last_row_ordinal", "last_row_crc",
+        )
+    ]
 )  # fmt: skip
 LARGEST_EVENT = (1 << 30) + (1 << 20)
 """The protocol limits an event to 1 GiB (``max_allowed_packet``), plus its headers, in bytes."""
@@ -61,8 +62,8 @@ class FrameBuffers:
 
     def __init__(self, src: Bytes, out_bytes: int) -> None:
         self.src = self._first_src = src
-        self.st: Numbers = np.zeros(k.STATE_SIZE, dtype=np.int64)
-        self.st[k.HOLD] = -1
+        self.st = k.new_state()
+        self.st.hold = -1
         self.out: Bytes = np.empty(out_bytes, dtype=np.uint8)
         self._first_out = self.out
         self.rows: Numbers = np.zeros((ROWS_CAPACITY, k.ROW_WIDTH), dtype=np.int64)
@@ -73,15 +74,15 @@ class FrameBuffers:
     @property
     def end(self) -> int:
         """The index in ``src`` at which the next input byte belongs."""
-        return int(self.st[k.IN_END])
+        return int(self.st.in_end)
 
     def fed(self, n: int) -> None:
         """Announces ``n`` bytes that the caller has put behind ``end``."""
-        self.st[k.IN_END] += n
+        self.st.in_end += n
 
     def compact(self) -> None:
         """Moves unread bytes to the front of ``src``."""
-        pos, end = int(self.st[k.IN_POS]), int(self.st[k.IN_END])
+        pos, end = int(self.st.in_pos), int(self.st.in_end)
         first = self._first_src
         if self.src is not first and end - pos < len(first):
             first[: end - pos] = self.src[pos:end]
@@ -90,8 +91,8 @@ class FrameBuffers:
             return
         else:
             self.src[: end - pos] = self.src[pos:end].copy() if end - pos > pos else self.src[pos:end]
-        self.st[k.IN_BASE] += pos
-        self.st[k.IN_POS], self.st[k.IN_END] = 0, end - pos
+        self.st.in_base += pos
+        self.st.in_pos, self.st.in_end = 0, end - pos
 
     def room(self) -> memoryview:
         """The room for the next input: at least one byte, in a larger buffer if an event has to be seen whole. Raises
@@ -113,13 +114,13 @@ class FrameBuffers:
         if self._other_src is None:
             first: Bytes = np.empty(_INNER_BYTES, dtype=np.uint8)
             self._other_src = first, first
-        self.st[_SAVED] = 0
-        self.st[k.SAVED + k.INPUT_STATE.index(k.INNER)] = 1
+        self.st.saved[:] = 0
+        self.st.saved[k.index_of("inner")] = 1
 
     def swap_input(self) -> None:
         """Makes the other input the current one. The event that is being read from this one waits."""
-        st = self.st
-        st[_CURRENT], st[_SAVED] = st[_SAVED].copy(), st[_CURRENT]
+        numbers = self.st.numbers
+        numbers[_CURRENT], numbers[_SAVED] = numbers[_SAVED].copy(), numbers[_CURRENT].copy()
         self.follow_input()
 
     def inputs(self) -> tuple[Bytes, Bytes]:
@@ -129,14 +130,14 @@ class FrameBuffers:
 
     def follow_input(self) -> None:
         """Makes ``src`` the input that the kernel reads, after it has changed between the two."""
-        if self.reads_inner != bool(self.st[k.INNER]):
+        if self.reads_inner != bool(self.st.inner):
             assert self._other_src is not None
             (self.src, self._first_src), self._other_src = self._other_src, (self.src, self._first_src)
             self.reads_inner = not self.reads_inner
 
     def inner_rest(self) -> bool:
         """Whether the second input, which is not the current one, ends inside an event."""
-        at, end, left = self.st[_SAVED_REST].tolist()
+        at, end, left = (int(self.st.saved[k.index_of(name)]) for name in ("in_pos", "in_end", "event_left"))
         return bool(at < end or left > 0)
 
     # --- output
@@ -147,7 +148,7 @@ class FrameBuffers:
 
     def drop_output(self) -> None:
         """Removes the bytes that :meth:`take_output` returned."""
-        n, pos = self.definite(), int(self.st[k.OUT_POS])
+        n, pos = self.definite(), int(self.st.out_pos)
         if n == 0:
             return
         first = self._first_out
@@ -156,64 +157,64 @@ class FrameBuffers:
             self.out = first
         else:
             self.out[: pos - n] = self.out[n:pos].copy()
-        self.st[k.OUT_POS] = pos - n
-        self.st[k.OUT_BASE] += n
+        self.st.out_pos = pos - n
+        self.st.out_base += n
 
     def open_output(self) -> memoryview:
         """The bytes of the open transaction, except those that were taken already."""
-        return self.out.data[max(0, int(self.st[k.TX_START] - self.st[k.OUT_BASE])) : int(self.st[k.OUT_POS])]
+        return self.out.data[max(0, int(self.st.tx_start - self.st.out_base)) : int(self.st.out_pos)]
 
     def drop_open_output(self) -> None:
         """Removes the bytes of the open transaction, of which nothing is kept. If some of them were taken, the caller
         has cut the output at the transaction's start."""
         st = self.st
-        st[k.OUT_POS] = max(0, int(st[k.TX_START] - st[k.OUT_BASE]))
-        st[k.OUT_BASE] = min(int(st[k.OUT_BASE]), int(st[k.TX_START]))
-        st[k.TX_KEPT] = st[k.TX_ROW_EVENTS] = st[k.STMT_OPEN] = 0
-        st[k.HOLD] = st[k.TX_START]
-        st[k.LAST_ROW] = -1
+        st.out_pos = max(0, int(st.tx_start - st.out_base))
+        st.out_base = min(int(st.out_base), int(st.tx_start))
+        st.tx_kept = st.tx_row_events = st.stmt_open = 0
+        st.hold = st.tx_start
+        st.last_row = -1
 
     def mark(self) -> Mark:
         """What the open transaction has so far."""
         st = self.st
-        return Mark(int(st[k.OUT_BASE] + st[k.OUT_POS]), int(st[k.TX_ROW_EVENTS]), st[_UNDONE].copy())
+        return Mark(int(st.out_base + st.out_pos), int(st.tx_row_events), st.numbers[_UNDONE])
 
     def undo(self, mark: Mark | None) -> int | None:
         """Removes what the open transaction got after the mark; without a mark, everything. Returns the offset at which
         the caller has to cut the output if some of that was taken already."""
         st = self.st
-        base, start = int(st[k.OUT_BASE]), int(st[k.TX_START])
+        base, start = int(st.out_base), int(st.tx_start)
         if mark is None:
             self.drop_open_output()
             return start if start < base else None
-        st[_UNDONE] = mark.numbers
-        st[k.OUT_POS] = max(0, mark.offset - base)
-        st[k.OUT_BASE] = min(base, mark.offset)
+        st.numbers[_UNDONE] = mark.numbers
+        st.out_pos = max(0, mark.offset - base)
+        st.out_base = min(base, mark.offset)
         if start < base:
-            st[k.TX_KEPT] = 1  # its beginning was taken, so it stays, perhaps without rows
-        st[k.HOLD] = -1 if st[k.TX_KEPT] else start
+            st.tx_kept = 1  # its beginning was taken, so it stays, perhaps without rows
+        st.hold = -1 if st.tx_kept else start
         return mark.offset if mark.offset < base else None
 
     def take_rows(self) -> Numbers:
         """Removes the rows of the finished transactions and returns a copy, (n, ROW_WIDTH)."""
-        rows = self.rows[: int(self.st[k.N_ROWS])].copy()
-        self.st[k.N_ROWS] = 0
+        rows = self.rows[: int(self.st.n_rows)].copy()
+        self.st.n_rows = 0
         return rows
 
     def definite(self) -> int:
         """The number of bytes at the front of ``out`` that are definitely kept."""
-        hold = int(self.st[k.HOLD])
-        return int(self.st[k.OUT_POS]) if hold < 0 else hold - int(self.st[k.OUT_BASE])
+        hold = int(self.st.hold)
+        return int(self.st.out_pos) if hold < 0 else hold - int(self.st.out_base)
 
     def cut_transaction(self) -> int:
         """Removes an unfinished transaction. Returns the offset at which the caller has to cut the output."""
-        self.st[k.TX_OPEN] = 0
-        self.st[k.HOLD] = self.st[k.LAST_END] = -1
-        self.st[k.EVENT_LEFT] = 0
-        self.st[k.TX_REFUSED] = self.st[k.PAYLOAD] = self.st[k.UNPACKED] = self.st[k.PREPARING] = 0
-        end = int(self.st[k.LAST_TX_END])
-        self.st[k.OUT_POS] = max(0, end - int(self.st[k.OUT_BASE]))
-        self.st[k.OUT_BASE] = min(end, int(self.st[k.OUT_BASE]))
+        self.st.tx_open = 0
+        self.st.hold = self.st.last_end = -1
+        self.st.event_left = 0
+        self.st.tx_refused = self.st.payload = self.st.unpacked = self.st.preparing = 0
+        end = int(self.st.last_tx_end)
+        self.st.out_pos = max(0, end - int(self.st.out_base))
+        self.st.out_base = min(end, int(self.st.out_base))
         return end
 
     def grow_output(self) -> None:
@@ -228,8 +229,8 @@ class FrameBuffers:
     def join_packets(self) -> bool:
         """Makes one packet of the several that hold an event which has to be seen whole. Returns False while some of
         them have not arrived. Raises BadLengthError, OutOfStepError."""
-        length, at = int(self.st[k.WHOLE]), int(self.st[k.IN_POS])
-        if not length or not self.st[k.PACKETS] or self.st[k.JOINED]:
+        length, at = int(self.st.whole), int(self.st.in_pos)
+        if not length or not self.st.packets or self.st.joined:
             return False
         if int.from_bytes(self.src[at : at + 3].tobytes(), "little") < FULL_PACKET:
             return False
@@ -238,7 +239,7 @@ class FrameBuffers:
         payload = 1 + length
         count = payload // FULL_PACKET + 1
         end = at + payload + 4 * count
-        if int(self.st[k.IN_END]) < end:
+        if int(self.st.in_end) < end:
             return False
         sizes = [FULL_PACKET] * (count - 1) + [payload % FULL_PACKET]
         parts: list[Bytes] = []
@@ -246,24 +247,24 @@ class FrameBuffers:
         for n, size in enumerate(sizes):
             if int.from_bytes(self.src[at : at + 3].tobytes(), "little") != size:
                 raise BadLengthError
-            if self.st[k.PACKET_NUMBER] >= 0 and int(self.src[at + 3]) != (number + n) & 255:
+            if self.st.packet_number >= 0 and int(self.src[at + 3]) != (number + n) & 255:
                 raise OutOfStepError
             parts.append(self.src[at + 4 : at + 4 + size])
             at += 4 + size
         self.src[end - payload : end] = np.concatenate(parts)
         begin = end - payload - 4
         self.src[begin : begin + 4] = 255
-        if self.st[k.PACKET_NUMBER] >= 0 and self.st[k.PACKET_NUMBER] != number:
+        if self.st.packet_number >= 0 and self.st.packet_number != number:
             raise OutOfStepError
         self.src[begin + 3] = last = (number + count - 1) & 255
-        if self.st[k.PACKET_NUMBER] >= 0:
-            self.st[k.PACKET_NUMBER] = last
-        self.st[k.IN_POS] = begin
-        self.st[k.JOINED] = payload
+        if self.st.packet_number >= 0:
+            self.st.packet_number = last
+        self.st.in_pos = begin
+        self.st.joined = payload
         return True
 
     def event(self) -> bytes:
         """The current event, or as much of it as has arrived."""
-        at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
-        n = min(int(self.st[k.EVENT_LENGTH]), int(self.st[k.IN_END]) - at)
+        at = int(self.st.event_in - self.st.in_base)
+        n = min(int(self.st.event_length), int(self.st.in_end) - at)
         return self.src[at : at + n].tobytes()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.frame_state import PIECE_AT, PIECE_LENGTH, UNZSTD, UNZSTD_CONTEXT
+from cdc.binlog.frame_state import State
 from cdc.kernels.jit import intrinsic, njit
 from cdc.kernels.memory import load_u
 
@@ -49,12 +49,12 @@ def _call_zstd() -> Any:
 
 
 @njit
-def unpack_payload(st: Longs, src: Bytes, inner: Bytes) -> int:
-    """Unpacks the payload between ``st[PIECE_AT]`` and ``st[PIECE_LENGTH]`` bytes behind it to the front of ``inner``.
+def unpack_payload(st: State, src: Bytes, inner: Bytes) -> int:
+    """Unpacks the payload between ``st.piece_at`` and ``st.piece_length`` bytes behind it to the front of ``inner``.
     Returns the number of bytes, or 0 if Python has to unpack it: it is larger than ``inner``, not made by zstd, or
     damaged."""
-    at = st[PIECE_AT]
-    end = at + st[PIECE_LENGTH]
+    at = st.piece_at
+    end = at + st.piece_length
     packed = np.int64(-1)
     unpacked = np.int64(-1)
     method = np.int64(-1)
@@ -87,5 +87,5 @@ def unpack_payload(st: Longs, src: Bytes, inner: Bytes) -> int:
         at += size
     if method != _ZSTD or packed != end - at or unpacked <= 0 or unpacked > inner.shape[0]:
         return 0
-    n = _call_zstd(st[UNZSTD], st[UNZSTD_CONTEXT], inner, src, np.int64(at), np.int64(end - at))
+    n = _call_zstd(st.unzstd, st.unzstd_context, inner, src, np.int64(at), np.int64(end - at))
     return n if n == unpacked else 0

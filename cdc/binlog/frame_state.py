@@ -1,82 +1,146 @@
-"""The state of the framing kernel: the indexes of its numbers, the statuses it returns, the columns of its rows.
+"""The state of the framing kernel, the statuses that it returns, the columns of its rows.
 
-The kernel keeps everything in one int64 array, so that it can stop anywhere and continue: ``frame_kernel`` and
-``frame_transactions`` read and write it, ``framer`` answers by it. Kernels see these numbers as constants at compile
-time.
+The kernel keeps everything in one record, so that it can stop anywhere and continue: ``frame_kernel``, ``frame_events``
+and ``frame_transactions`` read and write it, ``framer`` answers by it.
 """
 
 from __future__ import annotations
 
-# --- indexes of the state st -------------------------------------------------------------------------------------
-PACKETS = 0  # 1: src holds MySQL packets; 0: plain events
-SCAN = 1  # 1: nothing is copied; offsets in rows are those of the input
-HAS_CRC = 2  # 1: events of the source end with a checksum
-VERIFY = 3  # 1: checksums are verified
-IN_POS, IN_END = 4, 5  # unread bytes of src
-IN_BASE = 6  # offset in the input of src[0]
-OUT_POS = 7  # kept bytes in out
-OUT_BASE = 8  # offset in the segment of out[0]
-HOLD = 9  # absolute offset from which the output is provisional, or -1
-N_ROWS = 10  # rows filled
-PACKET_LEFT, PACKET_MORE = 11, 12  # payload left of the current packet; 1: the next one continues it
-# the current event
-EVENT_LEFT = 13  # its unread bytes; 0: between events
-EVENT_KEEP = 14
-EVENT_TYPE = 15
-EVENT_END_POS = 16
-EVENT_CRC, EVENT_WANT, EVENT_TAIL = 17, 18, 19  # running CRC; the expected one; how many bytes of it were read
-EVENT_OUT = 20  # absolute offset of its first byte in the output
-EVENT_ENDS = 21  # 1: it ends its transaction; 2: its statement
-EVENT_LENGTH = 22
-EVENT_TIME = 23
-EVENT_IN = 24  # absolute offset of its first byte in the input
-# the current statement
-STMT_OPEN, STMT_START, STMT_ROWS = 25, 26, 27  # 1: open; its first byte in the output; kept row events
-STMT_EVENTS, STMT_SUM = 28, 29  # events and checksum sum at its start
-LAST_ROW, LAST_ROW_LENGTH, LAST_ROW_ORDINAL, LAST_ROW_CRC = 30, 31, 32, 33  # the last kept row event
-# the current transaction
-TX_OPEN, TX_START, TX_BEGIN = 34, 35, 36  # 1: open; its first byte; 1: it ends with XID or COMMIT
-TX_EVENTS, TX_ROW_EVENTS, TX_SUM, TX_FLAGS, TX_TIME, TX_KEPT = 37, 38, 39, 40, 41, 42
-TX_MASK = 43
-GTID_A, GTID_B, GTID_NUMBER, GTID_COUNT, GTID_MARIADB = 44, 45, 46, 47, 48
-# the current file
-FILE_POS = 49  # end of the last transaction in the source's file, beyond 32 bits too
-SEQ_BASE = 50  # epoch and file number, shifted
-DECISION = 51  # Python's answer to NEED_STATEMENT / NEED_EVENT / NEED_TABLE
-DECISION_MASK = 52
-LAST_TX_END = 53  # absolute offset of the end of the last finished transaction
-N_EVENTS = 54  # events seen
-STMT_MASK = 55
-TX_BYTES = 56  # size of the transaction's events in the source
-ROLL_AT = 57  # stop at the first transaction boundary with this much in the segment; 0: never
-SEEN_POS = 58  # largest end_log_pos (32 bits) in the source's file
-SKIP_UNTIL = 59  # transactions that begin before this position of the source's file are stored already
-TX_SKIP = 60  # 1: the current transaction is one of them; 2: nothing of it is kept, because its GTID is stored already
-TX_OVERRUN = 61  # 1: it ended behind SKIP_UNTIL
-LAST_END = 62  # end_log_pos (32 bits) of the newest event of a transaction; -1: unknown
-WHOLE = 63  # length of the event at IN_POS if all of it is needed and has not arrived; else 0
-JOINED = 64  # payload of the packet at IN_POS if Python joined it from several; else 0
-PACKET_NUMBER = 65  # number of the packet that is due (8 bits); -1: numbers are not looked at
-TX_REFUSED = 80  # 1: the transaction changes captured tables in an unsupported way; its end stops capture
-PAYLOAD = 81  # TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2: all were, with the right checksum
-PIECE_AT, PIECE_LENGTH = 82, 83  # its bytes that are handed over
-GTID_TAG = 84  # four numbers: the tag's 32 bytes
-ASK_GTID = 88  # 1: Python decides about each transaction by its GTID
-INNER = 89  # 1: the input is what was in a compressed transaction: plain events without checksums
-INNER_END_POS = 90  # end_log_pos of the TRANSACTION_PAYLOAD event, which its events get
-INNER_ENDED = 91  # 1: the event that ends the transaction was among them
-UNZSTD, UNZSTD_CONTEXT = 92, 93  # addresses of ZSTD_decompressDCtx and of its context; 0: Python unpacks
-UNPACKED = 94  # 1: the second input is a compressed transaction that the kernel has unpacked, and not Python
-PREPARING = 95  # 1: Python has to put the XA transaction aside at the end of the compressed one
-SAVED = 96  # the numbers of the other input at the indexes of INPUT_STATE, while one of the two is read
-STATE_SIZE = 128
+import numpy as np
+import numpy.typing as npt
 
-INPUT_STATE = (
-    PACKETS, HAS_CRC, IN_POS, IN_END, IN_BASE, PACKET_LEFT, PACKET_MORE, EVENT_LEFT, EVENT_KEEP, EVENT_TYPE,
-    EVENT_END_POS, EVENT_CRC, EVENT_WANT, EVENT_TAIL, EVENT_OUT, EVENT_ENDS, EVENT_LENGTH, EVENT_TIME, EVENT_IN, WHOLE,
-    JOINED, PAYLOAD, INNER,
-)  # fmt: skip
-"""The indexes of the numbers that belong to one input, and to the event that is being read from it."""
+from cdc.binlog.constants import ROW_EVENTS, EventType
+from cdc.binlog.event_types import SKIPPED
+
+Longs = npt.NDArray[np.int64]
+
+
+class State(np.record):  # type: ignore[misc]
+    """The state: numbers of 64 bits. Offsets are absolute unless they are those of ``src`` or ``out``."""
+
+    # --- the input that is being read, and the current event. A compressed transaction is an input inside the input:
+    # while it is read, these fields of the other one are in ``saved``, in the same order.
+    packets: int  # 1: src holds MySQL packets; 0: plain events
+    has_crc: int  # 1: events of the source end with a checksum
+    in_pos: int  # unread bytes of src: from here …
+    in_end: int  # … up to here
+    in_base: int  # offset in the input of src[0]
+    packet_left: int  # payload left of the current packet
+    packet_more: int  # 1: the next packet continues the current one
+    event_left: int  # unread bytes of the event; 0: between events
+    event_keep: int  # 1: it is copied to out
+    event_type: int
+    event_end_pos: int  # its end_log_pos (32 bits)
+    event_crc: int  # running CRC
+    event_want: int  # the expected one
+    event_tail: int  # how many bytes of that were read
+    event_out: int  # offset of the event's first byte in the output
+    event_ends: int  # 1: it ends its transaction; 2: its statement
+    event_length: int
+    event_time: int
+    event_in: int  # offset of its first byte in the input
+    whole: int  # length of the event at in_pos if all of it is needed and has not arrived; else 0
+    joined: int  # payload of the packet at in_pos if Python joined it from several; else 0
+    payload: int  # TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2: all were, with the right checksum
+    inner: int  # 1: the input is what was in a compressed transaction: plain events without checksums
+    # --- the run
+    scan: int  # 1: nothing is copied; offsets in rows are those of the input
+    verify: int  # 1: checksums are verified
+    ask_gtid: int  # 1: Python decides about each transaction by its GTID
+    roll_at: int  # stop at the first transaction boundary with this much in the segment; 0: never
+    skip_until: int  # transactions that begin before this position of the source's file are stored already
+    unzstd: int  # address of ZSTD_decompressDCtx; 0: Python unpacks
+    unzstd_context: int  # address of its context
+    packet_number: int  # number of the packet that is due (8 bits); -1: numbers are not looked at
+    n_events: int  # events seen
+    n_rows: int  # rows filled
+    decision: int  # Python's answer to NEED_STATEMENT, NEED_EVENT, NEED_GTID or PATCH_STORED
+    decision_mask: int  # bits of the captured tables that the statement changes
+    # --- the output
+    out_pos: int  # kept bytes in out
+    out_base: int  # offset in the segment of out[0]
+    hold: int  # offset from which the output is provisional, or -1
+    # --- the source's file
+    file_pos: int  # end of its last transaction, beyond 32 bits too
+    seq_base: int  # epoch and file number, shifted
+    seen_pos: int  # largest end_log_pos (32 bits)
+    last_end: int  # end_log_pos (32 bits) of the newest event of a transaction; -1: unknown
+    last_tx_end: int  # offset of the end of the last finished transaction
+    # --- the current transaction
+    tx_open: int  # 1: open
+    tx_start: int  # offset of its first byte
+    tx_begin: int  # 1: it ends with XID or COMMIT
+    tx_events: int  # kept events
+    tx_row_events: int
+    tx_sum: int  # weighted sum of their checksums
+    tx_flags: int
+    tx_time: int  # commit time in µs; 0: not known yet
+    tx_kept: int  # 1: something of it is kept
+    tx_mask: int  # bits of its captured tables
+    tx_bytes: int  # size of its events in the source
+    tx_skip: int  # 1: it begins before skip_until; 2: nothing of it is kept, because its GTID is stored already
+    tx_overrun: int  # 1: it ended behind skip_until
+    tx_refused: int  # 1: it changes captured tables in an unsupported way; its end stops capture
+    gtid_a: int  # the UUID, or MariaDB's domain and server
+    gtid_b: int
+    gtid_number: int
+    gtid_count: int
+    gtid_mariadb: int
+    gtid_tag: Longs  # (4,): the tag's 32 bytes
+    # --- the current statement
+    stmt_open: int  # 1: open
+    stmt_start: int  # offset of its first byte in the output
+    stmt_rows: int  # kept row events
+    stmt_events: int  # tx_events at its start; so below
+    stmt_sum: int
+    stmt_mask: int
+    # --- the last kept row event
+    last_row: int  # offset of its first byte in the output; -1: none
+    last_row_length: int
+    last_row_ordinal: int
+    last_row_crc: int
+    # --- the compressed transaction
+    piece_at: int  # its bytes that are handed over: from here in src …
+    piece_length: int  # … so many
+    inner_end_pos: int  # end_log_pos of the TRANSACTION_PAYLOAD event, which its events get
+    inner_ended: int  # 1: the event that ends the transaction was among them
+    unpacked: int  # 1: the second input is a compressed transaction that the kernel has unpacked, and not Python
+    preparing: int  # 1: Python has to put the XA transaction aside at the end of the compressed one
+    saved: Longs  # (INPUT_FIELDS,): the other input
+    # --- all of these, one behind the other
+    numbers: Longs
+
+
+*_NAMES, _NUMBERS = State.__annotations__
+INPUT_FIELDS = _NAMES.index("inner") + 1
+"""The number of fields that belong to an input: the first ones."""
+_SIZES = {"gtid_tag": (4,), "saved": (INPUT_FIELDS,)}
+
+
+def _layout() -> np.dtype[np.void]:
+    fields = np.dtype([(name, np.int64, _SIZES.get(name, ())) for name in _NAMES])
+    numbers = np.dtype((np.int64, (fields.itemsize // 8,)))
+    formats = [*(fields[name] for name in _NAMES), numbers]
+    offsets = [*(fields.fields[name][1] for name in _NAMES), 0]  # type: ignore[index]
+    return np.dtype((State, {"names": [*_NAMES, _NUMBERS], "formats": formats, "offsets": offsets}))
+
+
+_LAYOUT = _layout()
+
+
+def new_state() -> State:
+    """Returns a state of zeros."""
+    state: State = np.zeros(1, dtype=_LAYOUT)[0]
+    return state
+
+
+def index_of(name: str) -> int:
+    """The index of a field in ``numbers``."""
+    return int(_LAYOUT.fields[name][1]) // 8  # type: ignore[index]
+
+
+SAVED = index_of("saved")
+
 
 # --- statuses that frame returns ------------------------------------------------------------------------------
 NEED_INPUT = 0
@@ -125,5 +189,36 @@ FLAG_DDL, FLAG_POSITION, FLAG_GTID_MARIADB = 1, 2, 4
 # --- kinds of event types ---------------------------------------------------------------------------------------------
 T_UNKNOWN, T_SKIP, T_REFUSE, T_ROWS, T_TABLE_MAP, T_QUERY, T_XID, T_GTID, T_MARIADB_GTID, T_PYTHON = range(10)
 T_COMPRESSED_QUERY, T_XA_PREPARE, T_GTID_TAGGED, T_PAYLOAD = range(10, 14)
+
+_KINDS = {
+    **dict.fromkeys(ROW_EVENTS, T_ROWS),
+    EventType.TABLE_MAP: T_TABLE_MAP,
+    EventType.QUERY: T_QUERY,
+    EventType.EXECUTE_LOAD_QUERY: T_QUERY,
+    EventType.MARIADB_QUERY_COMPRESSED: T_COMPRESSED_QUERY,
+    EventType.XA_PREPARE: T_XA_PREPARE,
+    EventType.TRANSACTION_PAYLOAD: T_PAYLOAD,
+    EventType.XID: T_XID,
+    EventType.GTID: T_GTID,
+    EventType.ANONYMOUS_GTID: T_GTID,
+    EventType.MARIADB_GTID: T_MARIADB_GTID,
+    EventType.GTID_TAGGED: T_GTID_TAGGED,
+    EventType.ROTATE: T_PYTHON,
+    EventType.FORMAT_DESCRIPTION: T_PYTHON,
+    EventType.INCIDENT: T_PYTHON,
+}
+"""The kind of each event type that is neither skipped nor refused at once."""
+
+
+def _event_kinds() -> Longs:
+    """Returns the kind of each of the 256 event types; a type without an entry is refused."""
+    kinds = np.full(256, T_REFUSE, dtype=np.int64)
+    kinds[list(SKIPPED)] = T_SKIP
+    for number, kind in _KINDS.items():
+        kinds[number] = kind
+    return kinds
+
+
+EVENT_KINDS = _event_kinds()
 
 PREFIX_MAX = 1 << 18  # bytes of a large QUERY event that are looked at

@@ -23,8 +23,7 @@ from cdc.base.errors import (
 )
 from cdc.binlog import events, refusals
 from cdc.binlog import frame_state as k
-from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, ROW_EVENTS, EventType, type_name
-from cdc.binlog.event_types import SKIPPED
+from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, EventType, type_name
 from cdc.binlog.frame_buffers import (
     FULL_PACKET,
     BadLengthError,
@@ -123,7 +122,7 @@ class StopsAtPrepared:
     """
 
     def prepare(self, framer: Framer, event: bytes) -> None:
-        if framer.st[k.TX_KEPT]:
+        if framer.st.tx_kept:
             raise framer.prepared_rows(event)
 
     def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
@@ -134,38 +133,6 @@ class StopsAtPrepared:
 
     def cut(self, offset: int) -> None:
         raise AssertionError("a rollback is refused")
-
-
-_KINDS = {
-    **dict.fromkeys(ROW_EVENTS, k.T_ROWS),
-    EventType.TABLE_MAP: k.T_TABLE_MAP,
-    EventType.QUERY: k.T_QUERY,
-    EventType.EXECUTE_LOAD_QUERY: k.T_QUERY,
-    EventType.MARIADB_QUERY_COMPRESSED: k.T_COMPRESSED_QUERY,
-    EventType.XA_PREPARE: k.T_XA_PREPARE,
-    EventType.TRANSACTION_PAYLOAD: k.T_PAYLOAD,
-    EventType.XID: k.T_XID,
-    EventType.GTID: k.T_GTID,
-    EventType.ANONYMOUS_GTID: k.T_GTID,
-    EventType.MARIADB_GTID: k.T_MARIADB_GTID,
-    EventType.GTID_TAGGED: k.T_GTID_TAGGED,
-    EventType.ROTATE: k.T_PYTHON,
-    EventType.FORMAT_DESCRIPTION: k.T_PYTHON,
-    EventType.INCIDENT: k.T_PYTHON,
-}
-"""The kernel's kind of each event type that is neither skipped nor refused at once."""
-
-
-def _event_kinds() -> Numbers:
-    """Returns the kernel's kind of each of the 256 event types; a type without an entry is refused."""
-    kinds = np.full(256, k.T_REFUSE, dtype=np.int64)
-    kinds[list(SKIPPED)] = k.T_SKIP
-    for number, kind in _KINDS.items():
-        kinds[number] = kind
-    return kinds
-
-
-EVENT_KINDS = _event_kinds()
 
 
 class Framer(FrameBuffers):
@@ -195,10 +162,10 @@ class Framer(FrameBuffers):
         self.hooks = hooks
         self.place = place
         self._packets = packets
-        self.st[k.PACKETS], self.st[k.SCAN], self.st[k.VERIFY] = packets, scan, verify
-        self.st[k.HAS_CRC] = 1
-        self.st[k.PACKET_NUMBER] = -1 if first_packet is None else first_packet
-        self.st[k.LAST_ROW] = self.st[k.LAST_END] = -1
+        self.st.packets, self.st.scan, self.st.verify = packets, scan, verify
+        self.st.has_crc = 1
+        self.st.packet_number = -1 if first_packet is None else first_packet
+        self.st.last_row = self.st.last_end = -1
         self._tables = empty_table_ids(_TABLES_CAPACITY)
         self._known_tables = 0
         self._names: dict[int, str] = {}  # of captured tables, by table id
@@ -225,18 +192,18 @@ class Framer(FrameBuffers):
         """Announces that the following transactions lie in ``file``, at ``pos``; ``seq_base`` is the seq of its offset
         0. Transactions that end at or before ``skip_until``, a boundary between two, are skipped."""
         self._file = file
-        self.st[k.SKIP_UNTIL] = skip_until
-        self.st[k.LAST_END] = -1
-        self.st[k.FILE_POS], self.st[k.SEQ_BASE] = pos, seq_base
-        self.st[k.SEEN_POS] = pos & 0xFFFFFFFF
+        self.st.skip_until = skip_until
+        self.st.last_end = -1
+        self.st.file_pos, self.st.seq_base = pos, seq_base
+        self.st.seen_pos = pos & 0xFFFFFFFF
         self.forget_tables()
 
     def start_output(self, offset: int, roll_at: int) -> None:
         """Continues the output at ``offset`` of a segment that is full at ``roll_at``. Call this only between
         transactions."""
-        assert self.st[k.OUT_POS] == 0 and self.st[k.TX_OPEN] == 0
-        self.st[k.OUT_BASE] = self.st[k.LAST_TX_END] = offset
-        self.st[k.ROLL_AT] = roll_at
+        assert self.st.out_pos == 0 and self.st.tx_open == 0
+        self.st.out_base = self.st.last_tx_end = offset
+        self.st.roll_at = roll_at
 
     def forget_tables(self) -> None:
         """Forgets all table ids, which are valid only until the next rotation or restart."""
@@ -250,44 +217,44 @@ class Framer(FrameBuffers):
         """From the next transaction on, keeps nothing of those for whose GTID ``is_stored`` returns true. None: asks no
         more. This costs a call per transaction, so it is for the few after a failover."""
         self._is_stored = is_stored
-        self.st[k.ASK_GTID] = is_stored is not None
+        self.st.ask_gtid = is_stored is not None
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self.st[k.TX_OPEN])
+        return bool(self.st.tx_open)
 
     @property
     def skips(self) -> bool:
         """Whether the current transaction is skipped."""
-        return bool(self.st[k.TX_SKIP])
+        return bool(self.st.tx_skip)
 
     @property
     def event_pos(self) -> int:
         """The position of the current event in the source's file, as far as the events before it tell."""
-        pos, last = self.source_pos, int(self.st[k.LAST_END])
+        pos, last = self.source_pos, int(self.st.last_end)
         return pos if last < 0 else pos + ((last - pos) & 0xFFFFFFFF)
 
     @property
     def seen_pos(self) -> int:
         """The end of the last event that was read, inside a transaction or not; never before :attr:`source_pos`."""
-        return max(int(self.st[k.FILE_POS]), int(self.st[k.SEEN_POS]))
+        return max(int(self.st.file_pos), int(self.st.seen_pos))
 
     @property
     def source_pos(self) -> int:
         """The end of the last finished transaction in the source's file."""
-        return int(self.st[k.FILE_POS])
+        return int(self.st.file_pos)
 
     @property
     def where(self) -> str:
         """The position for messages."""
-        file = f"{self._file}, behind {self.source_pos}" if self._file else f"byte {int(self.st[k.EVENT_IN])}"
+        file = f"{self._file}, behind {self.source_pos}" if self._file else f"byte {int(self.st.event_in)}"
         return f"{self.place}: {file}"
 
     @property
     def event_end(self) -> int:
         """The end of the current event in the source's file, beyond 32 bits too; 0 if it has no position."""
-        at_least = int(self.st[k.FILE_POS]) + int(self.st[k.TX_BYTES] if self.in_transaction else 0)
-        pos = int(self.st[k.EVENT_END_POS])
+        at_least = int(self.st.file_pos) + int(self.st.tx_bytes if self.in_transaction else 0)
+        pos = int(self.st.event_end_pos)
         end = at_least >> 32 << 32 | pos
         return 0 if not pos else end if end >= at_least else end + (1 << 32)
 
@@ -295,16 +262,16 @@ class Framer(FrameBuffers):
     def gtid(self) -> str | None:
         """The GTID of the open transaction, as the server prints it; None if it has none."""
         st = self.st
-        if not st[k.GTID_COUNT]:
+        if not st.gtid_count:
             return None
-        if st[k.GTID_MARIADB]:
-            return _mariadb_gtid(st[k.GTID_A], st[k.GTID_NUMBER])
-        return _gtid_text(st[k.GTID_A], st[k.GTID_B], st[k.GTID_NUMBER], st[k.GTID_TAG : k.GTID_TAG + 4])
+        if st.gtid_mariadb:
+            return _mariadb_gtid(st.gtid_a, st.gtid_number)
+        return _gtid_text(st.gtid_a, st.gtid_b, st.gtid_number, st.gtid_tag)
 
     @property
     def changed_tables(self) -> list[str]:
         """The captured tables with rows in the open transaction. With more than 64 tables some more may be named."""
-        mask = int(self.st[k.TX_MASK])
+        mask = int(self.st.tx_mask)
         return [name for name, number in self._numbers.items() if mask >> (number & 63) & 1]
 
     def room(self) -> memoryview:
@@ -328,7 +295,7 @@ class Framer(FrameBuffers):
         try:
             return self._run()
         except BaseException:
-            if self.st[k.UNPACKED] and self.reads_inner:
+            if self.st.unpacked and self.reads_inner:
                 self.swap_input()
             raise
 
@@ -356,7 +323,7 @@ class Framer(FrameBuffers):
                 self._read_event()
             elif status == k.NEED_GTID:
                 self._sound_event()
-                self.st[k.DECISION] = k.DROP if self._has_gtid_stored() else k.KEEP
+                self.st.decision = k.DROP if self._has_gtid_stored() else k.KEEP
             elif status == k.PATCH_STORED:
                 self._patch_stored()
             elif status == k.PAYLOAD_PIECE:
@@ -368,8 +335,8 @@ class Framer(FrameBuffers):
                 self._end_payload()
             elif status == k.PART_IMAGE:
                 self._read_part_image()
-            elif status == k.REFUSED and self.st[k.INNER]:
-                self._refuse(refusals.refused_type(int(self.st[k.EVENT_TYPE]), self.where))
+            elif status == k.REFUSED and self.st.inner:
+                self._refuse(refusals.refused_type(int(self.st.event_type), self.where))
             elif status == k.END_OF_STREAM:
                 return False
             else:
@@ -380,7 +347,7 @@ class Framer(FrameBuffers):
         arrays = *self.inputs(), self.out, self._tables
         if self._call is None or any(one is not other for one, other in zip(arrays, self._bound, strict=True)):
             src, inner, out, tables = self._bound = arrays
-            self._call = bind(frame, self.st, src, inner, out, self.rows, EVENT_KINDS, tables, self._scratch)
+            self._call = bind(frame, self.st, src, inner, out, self.rows, tables, self._scratch)
         status = self._call()
         self.follow_input()
         return status
@@ -388,16 +355,16 @@ class Framer(FrameBuffers):
     def _sound_event(self) -> bytes:
         """The current event. If all of it has arrived, its checksum is verified."""
         event = self.event()
-        length = int(self.st[k.EVENT_LENGTH])
-        in_one = not self.st[k.PACKETS] or self.st[k.JOINED] > 0 or length < FULL_PACKET
-        if len(event) == length and in_one and self._has_crc and self.st[k.VERIFY] and not _is_sound(event):
+        length = int(self.st.event_length)
+        in_one = not self.st.packets or self.st.joined > 0 or length < FULL_PACKET
+        if len(event) == length and in_one and self._has_crc and self.st.verify and not _is_sound(event):
             self._fail(k.BAD_CHECKSUM)
         return event
 
     def _flush(self) -> None:
-        before = self.definite(), int(self.st[k.N_ROWS])
+        before = self.definite(), int(self.st.n_rows)
         self.hooks.flush(self)
-        if before == (self.definite(), int(self.st[k.N_ROWS])):
+        if before == (self.definite(), int(self.st.n_rows)):
             try:
                 self.grow_output()
             except OutputTooLargeError:
@@ -407,7 +374,7 @@ class Framer(FrameBuffers):
 
     @property
     def _has_crc(self) -> bool:
-        return bool(self.st[k.HAS_CRC])
+        return bool(self.st.has_crc)
 
     def _add_table(self) -> None:
         event = self._sound_event()
@@ -419,7 +386,7 @@ class Framer(FrameBuffers):
                 key, value, length, optional_at = (int(one[slot]) for one in old[:4])
                 add_table(self._tables, key, value, length, optional_at)
         number = self.hooks.table(db, table)
-        length = int(self.st[k.EVENT_LENGTH]) - (4 if self._has_crc else 0)
+        length = int(self.st.event_length) - (4 if self._has_crc else 0)
         self._known_tables += find_table(self._tables.keys, table_id) < 0
         add_table(self._tables, table_id, -1 if number is None else number, length, -1)
         if number is not None:
@@ -436,57 +403,57 @@ class Framer(FrameBuffers):
             raise self._corrupt(f"an event ({type_name(event[4])}) is invalid: {text}") from None
 
     def _corrupt(self, text: str) -> CorruptStreamError | DamagedError:
-        if self.st[k.INNER] and self._inserted is not None:
+        if self.st.inner and self._inserted is not None:
             return refusals.damaged_prepared(self._inserted, f"in it, {text}")
-        if self.st[k.INNER]:
+        if self.st.inner:
             text = _damaged_payload(f"in it, {text}")
         if self._packets:
             return CorruptStreamError(text, place=self.where, remedy="Towpath reconnects.")
-        at = k.SAVED + k.INPUT_STATE.index(k.EVENT_IN) if self.st[k.INNER] else k.EVENT_IN
-        return DamagedError(text, place=f"{self.place}: byte {int(self.st[at])}")
+        event_in = self.st.saved[k.index_of("event_in")] if self.st.inner else self.st.event_in
+        return DamagedError(text, place=f"{self.place}: byte {int(event_in)}")
 
     def _decide(self) -> None:
         event = self._sound_event()
-        whole = len(event) == int(self.st[k.EVENT_LENGTH])
+        whole = len(event) == int(self.st.event_length)
         query = self._parsed(lambda e: events.parse_query(e, self._has_crc and whole), event)
         xa = parse_xa(query.sql)
         if xa is not None and xa.verb in ("START", "END"):
-            self.st[k.DECISION] = k.OPENS if xa.verb == "START" else k.ALONG
+            self.st.decision = k.OPENS if xa.verb == "START" else k.ALONG
             return
         if xa is not None and xa.verb in ("COMMIT", "ROLLBACK"):
-            self.st[k.TX_BEGIN] = 0  # the statement ends the transaction, whatever MariaDB's GTID event says
-            if not self.st[k.SCAN]:
+            self.st.tx_begin = 0  # the statement ends the transaction, whatever MariaDB's GTID event says
+            if not self.st.scan:
                 self._complete(xa)
                 return
-        if not self.st[k.SCAN] and self._gtid_flags()[1] & (_START_ALTER | _ROLLBACK_ALTER):
-            self.st[k.DECISION] = k.DROP  # it takes effect when it comes again as COMMIT ALTER
+        if not self.st.scan and self._gtid_flags()[1] & (_START_ALTER | _ROLLBACK_ALTER):
+            self.st.decision = k.DROP  # it takes effect when it comes again as COMMIT ALTER
             return
         try:
-            decision = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
+            decision = self.hooks.statement(query, bool(self.st.tx_begin) and self.in_transaction)
             if decision.undoes:
                 self._undo(decision.savepoint, query)
             elif decision.savepoint is not None:
                 self._set_savepoint(decision.savepoint)
         except UnsupportedEventError as error:
-            if not self.skips and (self.st[k.TX_BEGIN] == 0 or not self.in_transaction):
+            if not self.skips and (self.st.tx_begin == 0 or not self.in_transaction):
                 raise self.with_end(error) from None
             self._refuse(error)
-            self.st[k.DECISION] = k.DROP
+            self.st.decision = k.DROP
             return
         if not decision.keep:
-            self.st[k.DECISION] = k.DROP
+            self.st.decision = k.DROP
         else:
-            self.st[k.DECISION] = k.KEEP_DDL if decision.ddl else k.KEEP
+            self.st.decision = k.KEEP_DDL if decision.ddl else k.KEEP
             mask = decision.table_mask
-            self.st[k.DECISION_MASK] = mask - (1 << 64) if mask >= 1 << 63 else mask
+            self.st.decision_mask = mask - (1 << 64) if mask >= 1 << 63 else mask
 
     # --- rollbacks in the binlog
 
     def _gtid_flags(self) -> tuple[int, int]:
         """The flags and the extra flags of the GTID event (of MariaDB) that began the open transaction; zeros if it has
         none, or its beginning was taken already. See Gtid_log_event in MariaDB's sql/log_event.h."""
-        start = int(self.st[k.TX_START] - self.st[k.OUT_BASE])
-        if not self.in_transaction or not self.st[k.GTID_MARIADB] or start < 0:
+        start = int(self.st.tx_start - self.st.out_base)
+        if not self.in_transaction or not self.st.gtid_mariadb or start < 0:
             return 0, 0
         event = self.out[start : start + _GTID_EVENT_MAX].tobytes()
         end = events.parse_header(event).length - CHECKSUM_SIZE  # the output always has checksums
@@ -501,11 +468,11 @@ class Framer(FrameBuffers):
     def first_savepoint(self) -> int:
         """The offset in ``out`` of the open transaction's first savepoint; that of its end without one."""
         offsets = [mark.offset for mark in self._savepoints.values()] if self._has_savepoints() else []
-        return min(offsets, default=int(self.st[k.OUT_BASE] + self.st[k.OUT_POS])) - int(self.st[k.OUT_BASE])
+        return min(offsets, default=int(self.st.out_base + self.st.out_pos)) - int(self.st.out_base)
 
     def _has_savepoints(self) -> bool:
         """Whether the savepoints are those of the open transaction. Forgets them otherwise."""
-        transaction = int(self.st[k.TX_START]), int(self.st[k.FILE_POS])
+        transaction = int(self.st.tx_start), int(self.st.file_pos)
         if self._savepoints_of != transaction:
             self._savepoints_of, self._savepoints = transaction, {}
         return bool(self._savepoints)
@@ -520,14 +487,14 @@ class Framer(FrameBuffers):
         """Removes the rows of the open transaction from the savepoint on; all of them without one. Raises
         UnsupportedEventError if the server may have kept some of them."""
         st = self.st
-        if st[k.SCAN] or self.skips or not self.in_transaction:
+        if st.scan or self.skips or not self.in_transaction:
             return
         mark = self._savepoints.get(name.lower()) if name is not None and self._has_savepoints() else None
         if mark is not None:
             names = list(self._savepoints)
             for later in names[names.index((name or "").lower()) + 1 :]:
                 del self._savepoints[later]
-        if int(st[k.TX_ROW_EVENTS]) == (0 if mark is None else mark.row_events):
+        if int(st.tx_row_events) == (0 if mark is None else mark.row_events):
             return
         if name is not None and mark is None:
             raise refusals.unknown_savepoint(query.sql, self.changed_tables, self.where)
@@ -547,16 +514,16 @@ class Framer(FrameBuffers):
         elif header.type == EventType.FORMAT_DESCRIPTION:
             description = self._parse_description(event)
             self.hooks.format_description(event, description)
-            self.st[k.HAS_CRC] = description.has_checksum
+            self.st.has_crc = description.has_checksum
         elif header.type == EventType.INCIDENT and not self.skips:
             message = parse_incident(self._body_of(self._sound_event()))
             raise self.with_end(refusals.incident(message, self.where))
         elif header.type == EventType.XA_PREPARE:
             event = self._body_of(self._sound_event())
             self._parsed(parse_xa_prepare, event)
-            if self.st[k.INNER]:
+            if self.st.inner:
                 self._preparing = event  # it counts when the checksum around it is verified
-                self.st[k.PREPARING] = 1
+                self.st.preparing = 1
             else:
                 self._prepare(event)
         elif header.type == EventType.GTID_TAGGED:
@@ -567,7 +534,7 @@ class Framer(FrameBuffers):
         if header.type in (EventType.ROTATE, EventType.FORMAT_DESCRIPTION):
             self._step_over(len(event))
         else:
-            self.st[k.DECISION] = decision
+            self.st.decision = decision
 
     def _parse_rotate(self, event: bytes, artificial: bool) -> events.RotateEvent:
         try:
@@ -595,10 +562,10 @@ class Framer(FrameBuffers):
         return description
 
     def _step_over(self, length: int) -> None:
-        at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
-        self.st[k.IN_POS] = at + length
-        if self._packets and self.st[k.PACKET_NUMBER] >= 0:
-            self.st[k.PACKET_NUMBER] = (int(self.src[at - 2]) + 1) & 255  # of the four bytes before a status byte
+        at = int(self.st.event_in - self.st.in_base)
+        self.st.in_pos = at + length
+        if self._packets and self.st.packet_number >= 0:
+            self.st.packet_number = (int(self.src[at - 2]) + 1) & 255  # of the four bytes before a status byte
 
     def _body_of(self, event: bytes) -> bytes:
         """The event without its checksum."""
@@ -606,12 +573,12 @@ class Framer(FrameBuffers):
 
     def _begin_tagged(self, event: bytes) -> None:
         st, gtid = self.st, self._parsed(parse_tagged_gtid, self._body_of(event))
-        st[k.GTID_A : k.GTID_B + 1] = np.frombuffer(gtid.source, dtype="<i8")
-        st[k.GTID_TAG : k.GTID_TAG + 4] = np.frombuffer(gtid.tag.ljust(32, b"\0"), dtype="<i8")
-        st[k.GTID_NUMBER], st[k.GTID_COUNT] = gtid.number, 1
-        st[k.TX_TIME] = gtid.time_us
-        if st[k.ASK_GTID] and not st[k.TX_SKIP] and self._has_gtid_stored():
-            st[k.TX_SKIP] = 2
+        st.gtid_a, st.gtid_b = np.frombuffer(gtid.source, dtype="<i8")
+        st.gtid_tag[:] = np.frombuffer(gtid.tag.ljust(32, b"\0"), dtype="<i8")
+        st.gtid_number, st.gtid_count = gtid.number, 1
+        st.tx_time = gtid.time_us
+        if st.ask_gtid and not st.tx_skip and self._has_gtid_stored():
+            st.tx_skip = 2
 
     def _has_gtid_stored(self) -> bool:
         """Whether the current transaction is stored already, as its GTID tells."""
@@ -629,12 +596,12 @@ class Framer(FrameBuffers):
             self._payload = PayloadReader(self._frame_unpacked)
             self._unpacker = unpacker()
             if self._unpacker is not None:  # from the next one on, the kernel unpacks those that have arrived whole
-                self.st[k.UNZSTD], self.st[k.UNZSTD_CONTEXT] = self._unpacker.function, self._unpacker.context
+                self.st.unzstd, self.st.unzstd_context = self._unpacker.function, self._unpacker.context
         if not self._unpacking:
             self._unpacking = True
             self._payload.restart()
             self.begin_inner()
-        at, n = int(self.st[k.PIECE_AT]), int(self.st[k.PIECE_LENGTH])
+        at, n = int(self.st.piece_at), int(self.st.piece_length)
         try:
             self._payload.feed(self.src.data[at : at + n])
         except PayloadFault as fault:
@@ -657,18 +624,18 @@ class Framer(FrameBuffers):
 
     def _end_payload(self) -> None:
         """Checks a compressed transaction after all of it has been unpacked and its checksum is verified."""
-        by_kernel = bool(self.st[k.UNPACKED])
+        by_kernel = bool(self.st.unpacked)
         if not self._unpacking and not by_kernel:
             raise self._corrupt(_damaged_payload("it is empty"))
         self._unpacking = False
-        self.st[k.UNPACKED] = self.st[k.PREPARING] = 0
+        self.st.unpacked = self.st.preparing = 0
         try:
             if not by_kernel:
                 assert self._payload is not None
                 self._payload.finish()
             if self.inner_rest():
                 raise PayloadFault("the last event in it is cut")
-            if not self.st[k.INNER_ENDED]:
+            if not self.st.inner_ended:
                 raise PayloadFault("no event in it ends the transaction")
         except PayloadFault as fault:
             raise self._corrupt(_damaged_payload(str(fault))) from None
@@ -681,33 +648,33 @@ class Framer(FrameBuffers):
     def _prepare(self, event: bytes) -> None:
         """Has the open XA transaction put aside. Only its position and its GTID are left in its place."""
         st = self.st
-        if st[k.STMT_OPEN] and not st[k.STMT_ROWS]:  # the table maps of a statement without captured rows
-            st[k.OUT_POS] = st[k.STMT_START] - st[k.OUT_BASE]
+        if st.stmt_open and not st.stmt_rows:  # the table maps of a statement without captured rows
+            st.out_pos = st.stmt_start - st.out_base
         self.hooks.prepare(self, event)
         self.drop_open_output()
 
     def _complete(self, xa: XaStatement) -> None:
         """Ends an XA transaction that was prepared: writes its rows between the GTID and the XA COMMIT."""
         st = self.st
-        st[k.DECISION] = k.DROP
+        st.decision = k.DROP
         if self.skips:
             return
-        if not st[k.EVENT_END_POS]:
+        if not st.event_end_pos:
             self._fail(k.NO_POSITION)
-        st[k.DECISION] = k.UNDECIDED
+        st.decision = k.UNDECIDED
         pieces = self.hooks.complete(self, xa)
         if pieces is not None:
-            if not self.in_transaction or st[k.INNER]:
+            if not self.in_transaction or st.inner:
                 self._fail(k.NESTED)
             self._insert(xa.xid, pieces)
             if self._refused is not None:
                 raise self.with_end(self._refused)
-        st[k.DECISION], st[k.DECISION_MASK] = k.KEEP if st[k.TX_KEPT] else k.DROP, 0
+        st.decision, st.decision_mask = k.KEEP if st.tx_kept else k.DROP, 0
 
     def _insert(self, xid: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Frames the rows of a prepared XA transaction at the current position."""
         self.begin_inner()
-        self.st[k.INNER_END_POS], self.st[k.INNER_ENDED] = self.st[k.EVENT_END_POS], 0
+        self.st.inner_end_pos, self.st.inner_ended = self.st.event_end_pos, 0
         self._inserted = xid
         for piece in pieces:
             self._frame_unpacked(piece)
@@ -720,18 +687,18 @@ class Framer(FrameBuffers):
     def _refuse(self, error: UnsupportedEventError) -> None:
         """Raises an error at the transaction's end, where the position behind it is known; until then nothing more of
         it is kept. A transaction that the server rolled back by dying has no end and is no error."""
-        if self.st[k.SCAN]:
+        if self.st.scan:
             raise error
         if self.skips:
             return
-        if not self.st[k.TX_REFUSED]:
-            self.st[k.TX_REFUSED] = 1
+        if not self.st.tx_refused:
+            self.st.tx_refused = 1
             self._refused = error
 
     def with_end(self, error: UnsupportedEventError) -> UnsupportedEventError:
         """The error with the position behind the current event, which ends its transaction, in its remedy."""
         end = self.event_end
-        if not self._file or self.st[k.SCAN] or not end:
+        if not self._file or self.st.scan or not end:
             return error
         return refusals.with_end(error, self._file, end)
 
@@ -755,16 +722,16 @@ class Framer(FrameBuffers):
 
     def _patch_stored(self) -> None:
         st = self.st
-        crc = self.hooks.set_statement_end(int(st[k.LAST_ROW]), int(st[k.LAST_ROW_LENGTH]))
-        weight = 2 * int(st[k.LAST_ROW_ORDINAL]) + 1
-        st[k.TX_SUM] = (int(st[k.TX_SUM]) + weight * (crc - int(st[k.LAST_ROW_CRC]))) & 0xFFFFFFFF
-        st[k.DECISION] = k.DROP
+        crc = self.hooks.set_statement_end(int(st.last_row), int(st.last_row_length))
+        weight = 2 * int(st.last_row_ordinal) + 1
+        st.tx_sum = (int(st.tx_sum) + weight * (crc - int(st.last_row_crc))) & 0xFFFFFFFF
+        st.decision = k.DROP
 
     def _fail(self, status: int) -> NoReturn:
         event = self.event()
-        kind = type_name(int(self.st[k.EVENT_TYPE]))
+        kind = type_name(int(self.st.event_type))
         if status == k.SERVER_ERROR:
-            at = int(self.st[k.IN_POS])
+            at = int(self.st.in_pos)
             size = int.from_bytes(self.src[at : at + 3].tobytes(), "little")
             raise ServerErrorPacket(self.src[at + 4 : at + 4 + size].tobytes())
         if status == k.REFUSED_END:
@@ -784,7 +751,7 @@ class Framer(FrameBuffers):
         if status == k.OVERRUN:
             raise IdentityError(
                 f"a transaction ends at {self.source_pos}, and the store holds everything up to "
-                f"{int(self.st[k.SKIP_UNTIL])} in that file, which lies inside it",
+                f"{int(self.st.skip_until)} in that file, which lies inside it",
                 place=f"{self.place}: {self._file}",
                 remedy="The source has another history than the captured one: it was reset, or it is another server. "
                 "Start a new destination.",
@@ -842,12 +809,12 @@ def row_gtid(row: Numbers) -> str | None:
     return _gtid_text(row[k.R_GTID_A], row[k.R_GTID_B], row[k.R_GTID_NUMBER], tag)
 
 
-def _mariadb_gtid(source: np.int64, number: np.int64) -> str:
+def _mariadb_gtid(source: int, number: int) -> str:
     both = int(source)
     return f"{both & 0xFFFFFFFF}-{both >> 32 & 0xFFFFFFFF}-{int(number)}"
 
 
-def _gtid_text(a: np.int64, b: np.int64, number: np.int64, tag: Numbers) -> str:
+def _gtid_text(a: int, b: int, number: int, tag: Numbers) -> str:
     source = b"".join((int(half) & (1 << 64) - 1).to_bytes(8, "little") for half in (a, b))
     name = tag.tobytes().rstrip(b"\0").decode("ascii")
     return f"{uuid.UUID(bytes=source)}:{name + ':' if name else ''}{int(number)}"

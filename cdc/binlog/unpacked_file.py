@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from cdc.base.errors import DamagedError, StorageError
 from cdc.binlog import events
-from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
 
@@ -59,7 +58,7 @@ def copy_unpacked(path: Path, buf: npt.NDArray[np.uint8], copy: IO[bytes]) -> Da
     try:
         hooks = _CopyHooks(copy)
         framer = Framer(buf, hooks, packets=False, out_bytes=_OUT_BYTES, place=str(path), may_lack=lambda *_: True)
-        framer.st[k.IN_POS] = len(MAGIC)
+        framer.st.in_pos = len(MAGIC)
         framer.fed(len(buf))
         try:
             framer.run()

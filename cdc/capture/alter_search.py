@@ -14,7 +14,6 @@ import numpy as np
 
 from cdc.base.errors import UnsupportedEventError
 from cdc.binlog import events
-from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket
 from cdc.binlog.positions import BinlogPosition, make_seq
@@ -106,7 +105,7 @@ class AlterSearch:
     # --- hooks of the framer
 
     def table(self, db: str, table: str) -> int | None:
-        event, has_checksum = self._framer.event(), bool(self._framer.st[k.HAS_CRC])
+        event, has_checksum = self._framer.event(), bool(self._framer.st.has_crc)
         number = self._filter.table(db, table, event, has_checksum=has_checksum)
         if number is not None and not names_columns(event, has_checksum):
             self._rows.setdefault(f"{db}.{table}", self._here)
@@ -119,7 +118,7 @@ class AlterSearch:
         except UnsupportedEventError:  # capture says what is wrong with it when it gets there
             return Decision(keep=False)
         if ends:
-            framer.st[k.TX_BEGIN] = 0
+            framer.st.tx_begin = 0
         for table in sorted(decision.altered & self._rows.keys()):
             if self._counts(table) and self._found is None:
                 self._found = Alteration(table, self._rows[table], self._here)

@@ -52,10 +52,10 @@ class PreparedRecorder:
         """Puts the open transaction aside, which ``event`` (XA_PREPARE without checksum) ends. See
         :meth:`cdc.binlog.framer.Hooks.prepare`."""
         transaction = prepared_transaction(framer, event, self._captured)
-        if not framer.st[k.TX_KEPT]:
+        if not framer.st.tx_kept:
             self._prepared.note(transaction)
             return
-        start, taken = int(framer.st[k.TX_START]), int(framer.st[k.OUT_BASE])
+        start, taken = int(framer.st.tx_start), int(framer.st.out_base)
 
         def pieces() -> Iterator[bytes | memoryview]:
             if start < taken:

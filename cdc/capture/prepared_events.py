@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from hashlib import blake2b
 
-from cdc.binlog import frame_state as k
 from cdc.binlog.framer import Framer
 from cdc.binlog.rare_events import parse_xa_prepare
 from cdc.config import TablesConfig
@@ -14,7 +13,7 @@ from cdc.store.formats.prepared import PreparedTransaction
 
 def seq_at(framer: Framer) -> int:
     """Returns the seq of the transaction that the current event ends."""
-    return int(framer.st[k.SEQ_BASE]) | framer.event_end
+    return int(framer.st.seq_base) | framer.event_end
 
 
 def choice_of(tables: TablesConfig) -> str:
@@ -28,9 +27,9 @@ def prepared_transaction(framer: Framer, event: bytes, captured: str) -> Prepare
     return PreparedTransaction(
         xid=parse_xa_prepare(event),
         seq=seq_at(framer),
-        time_us=int(framer.st[k.TX_TIME]) or int(framer.st[k.EVENT_TIME]) * 1_000_000,
+        time_us=int(framer.st.tx_time) or int(framer.st.event_time) * 1_000_000,
         gtid=framer.gtid,
-        tables=tuple(framer.changed_tables) if framer.st[k.TX_KEPT] else (),
+        tables=tuple(framer.changed_tables) if framer.st.tx_kept else (),
         captured=captured,
     )
 

@@ -179,17 +179,17 @@ class _FileScan:
     # --- hooks of the framer
 
     def table(self, db: str, table: str) -> int | None:
-        return self._tables.table(db, table, self._framer.event(), has_checksum=bool(self._framer.st[k.HAS_CRC]))
+        return self._tables.table(db, table, self._framer.event(), has_checksum=bool(self._framer.st.has_crc))
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
         try:
             decision, ends = self._tables.statement(query, framer.where)
         except UnsupportedEventError as error:  # counts only in a prepared transaction
-            self._refused = int(framer.st[k.FILE_POS]), error
+            self._refused = int(framer.st.file_pos), error
             return Decision(keep=False)
         if ends:
-            framer.st[k.TX_BEGIN] = 0
+            framer.st.tx_begin = 0
         return Decision(keep=False, savepoint=decision.savepoint, undoes=decision.undoes)
 
     def is_transactional(self, table: str) -> bool:
@@ -208,7 +208,7 @@ class _FileScan:
             raise _EndReached
 
     def flush(self, framer: Framer) -> None:
-        data, base, start = framer.take_output(), int(framer.st[k.OUT_BASE]), int(framer.st[k.TX_START])
+        data, base, start = framer.take_output(), int(framer.st.out_base), int(framer.st.tx_start)
         if framer.in_transaction and base + len(data) > start:
             if start >= base:
                 self._spill.truncate(0)
@@ -227,15 +227,15 @@ class _FileScan:
     def prepare(self, framer: Framer, event: bytes) -> None:
         if self._is_behind(framer):
             return
-        if self._refused is not None and self._refused[0] == int(framer.st[k.FILE_POS]):
+        if self._refused is not None and self._refused[0] == int(framer.st.file_pos):
             raise self._refused[1]
         transaction = prepared_transaction(framer, event, self._captured)
-        if not framer.st[k.TX_KEPT]:
+        if not framer.st.tx_kept:
             self.found.note(transaction)
             return
 
         def pieces() -> Iterator[bytes | memoryview]:
-            if int(framer.st[k.TX_START]) < int(framer.st[k.OUT_BASE]):
+            if int(framer.st.tx_start) < int(framer.st.out_base):
                 yield from self._spill.read(0)
             yield framer.open_output()
             yield with_crc(event)

@@ -128,7 +128,7 @@ class Reread:
 
     def _finished(self) -> bool:
         """Whether the stream has passed the transaction, or its position."""
-        n = int(self._framer.st[k.N_ROWS])
+        n = int(self._framer.st.n_rows)
         if n:
             rows = self._framer.take_rows()
             self._rows.append(rows)
@@ -147,7 +147,7 @@ class Reread:
         words += f", committed at {shown_time(int(row[k.R_TIME]))}" if int(row[k.R_TIME]) else ""
         if int(row[k.R_SEQ]) != int(self._entry["seq"]) or int(row[k.R_LENGTH]) != int(self._entry["length"]):
             return words
-        at = int(row[k.R_OFFSET]) - int(self._framer.st[k.OUT_BASE])
+        at = int(row[k.R_OFFSET]) - int(self._framer.st.out_base)
         if bytes(self._framer.out.data[at : at + len(self._bytes)]) != self._bytes:
             return f"{words}, with other contents"
         self.compared = len(self._bytes)
@@ -163,7 +163,7 @@ class Reread:
     def _compare_beginning(self) -> str | None:
         """Compares the part of a large transaction that was read. Its last statement may continue after that part, so
         the flag STMT_END_F is ignored."""
-        framed = bytes(self._framer.take_output()) or bytes(self._framer.out[: int(self._framer.st[k.OUT_POS])])
+        framed = bytes(self._framer.take_output()) or bytes(self._framer.out[: int(self._framer.st.out_pos)])
         if not self._framer.take_output():
             framed = framed[: int.from_bytes(framed[9:13], "little")]  # only the first event is certain to be kept
         # What follows a savepoint may be taken back behind the part that was read.
@@ -184,7 +184,7 @@ class Reread:
         statement = classify(query.sql, query.db, query.sql_mode)
         if statement.kind == "transaction":
             if statement.verb == "ROLLBACK":
-                self._framer.st[k.TX_BEGIN] = 0
+                self._framer.st.tx_begin = 0
             return transaction_decision(statement)
         return Decision((query.db, query.sql) in self._statements, ddl=self._ddl)
 
@@ -194,7 +194,7 @@ class Reread:
     def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
         if self._base_seq | framer.event_end == int(self._entry["seq"]):
             event = framer.event()
-            self._xa_commit = event if framer.st[k.HAS_CRC] else with_crc(event)
+            self._xa_commit = event if framer.st.has_crc else with_crc(event)
             self._gtid = framer.gtid
         return None
 

@@ -227,22 +227,22 @@ class Session:
     # --- hooks of the framer -----------------------------------------------------------------------------------------
 
     def table(self, db: str, table: str) -> int | None:
-        number = self._filter.table(db, table, self._framer.event(), has_checksum=bool(self._framer.st[k.HAS_CRC]))
+        number = self._filter.table(db, table, self._framer.event(), has_checksum=bool(self._framer.st.has_crc))
         if number is not None and (self._tracked is None or not self._framer.skips):
             st = self._framer.st
-            seq = int(st[k.SEQ_BASE]) | min(self._framer.event_pos, MAX_OFFSET)
-            self._schemas.table_map(self._framer.event(), bool(st[k.HAS_CRC]), seq, self._framer.where)
+            seq = int(st.seq_base) | min(self._framer.event_pos, MAX_OFFSET)
+            self._schemas.table_map(self._framer.event(), bool(st.has_crc), seq, self._framer.where)
         return number
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
         decision, ends = self._filter.statement(query, framer.where)
         if ends:
-            framer.st[k.TX_BEGIN] = 0
+            framer.st.tx_begin = 0
         if framer.skips:
             return Decision(keep=False)
         if decision.ddl and decision.keep:
-            begins = int(framer.st[k.TX_START]) if in_transaction else None
+            begins = int(framer.st.tx_start) if in_transaction else None
             self._schemas.statement(query, decision.altered, begins, decision.named)
         return decision
 
@@ -275,7 +275,7 @@ class Session:
         offset = self._log.begin(self.epoch, self._file, pos, event, server_id)
         self._prepared.begin_file(self._file, pos, event, server_id)
         self._framer.start_output(offset, self._config.store.segment_bytes)
-        seq = int(self._framer.st[k.SEQ_BASE]) | pos
+        seq = int(self._framer.st.seq_base) | pos
         if self._log.last_seq is None or seq > self._log.last_seq:
             # Record this position. `start: now` means the moment of the first start only; and after a rotation the
             # source may purge the file before, even if no transaction follows for days.
@@ -334,7 +334,7 @@ class Session:
     def flush(self, framer: Framer) -> None:
         if self._broken:
             return
-        if not self._described and (framer.definite() or framer.st[k.N_ROWS]):
+        if not self._described and (framer.definite() or framer.st.n_rows):
             self._broken = True
             raise CorruptStreamError(
                 f"events come before the format description of {self._file}",
@@ -350,7 +350,7 @@ class Session:
             self._broken = True
             ready = self._schemas.ready
             end = int(rows[ready, k.R_OFFSET])
-            self._append(framer, framer.take_output()[: max(0, end - int(framer.st[k.OUT_BASE]))])
+            self._append(framer, framer.take_output()[: max(0, end - int(framer.st.out_base))])
             self._publish(rows[:ready])
             self._log.drop_unfinished()
             raise
@@ -370,7 +370,7 @@ class Session:
 
     def _append(self, framer: Framer, data: memoryview) -> None:
         if len(data):
-            self._log.append(data, int(framer.st[k.LAST_TX_END]))
+            self._log.append(data, int(framer.st.last_tx_end))
             self.counters.bytes += len(data)
 
     def _publish(self, rows: Numbers) -> None:
@@ -409,7 +409,7 @@ class Session:
         """Publishes whole transactions and discards an unfinished one, including the part of it that is in the log."""
         if not self._broken:
             if self._framer.in_transaction:
-                self._schemas.abandon(int(self._framer.st[k.TX_START]))
+                self._schemas.abandon(int(self._framer.st.tx_start))
             self._framer.abandon_transaction()
             self.flush(self._framer)
         self._log.drop_unfinished()

@@ -15,8 +15,8 @@ They are ``numba.njit(nogil=True)`` with these differences:
 
 - **Bounds checks.** ``NUMBA_BOUNDSCHECK=1`` compiles every kernel with bounds checks, into files of their own.
 
-Kernels take arrays, integers, booleans, floats, and named tuples of them; they return None, a number, or a tuple of
-numbers. An exception in a kernel arrives as IndexError, because only an access outside of an array raises one.
+Kernels take arrays, records, integers, booleans, floats, and named tuples of them; they return None, a number, or a
+tuple of numbers. An exception in a kernel arrives as IndexError, because only an access outside of an array raises one.
 """
 
 from __future__ import annotations
@@ -206,6 +206,9 @@ def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
     elif kind is float or kind is np.float64:
         kinds.append("float64")
         words += struct.unpack("@Q", struct.pack("@d", value))
+    elif isinstance(value, np.void):
+        kinds.append(("record", value.dtype.str))
+        words.append(value.__array_interface__["data"][0])
     elif isinstance(value, tuple):
         kinds.append((f"{kind.__module__}.{kind.__qualname__}", len(value)))
         for one in value:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 from cdc.base.errors import UnsupportedEventError
-from cdc.binlog import frame_state as k
 from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
 from cdc.binlog.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder
@@ -54,7 +53,7 @@ class StatementHooks(CollectingHooks):
     def format_description(self, event: bytes, description: object) -> None:
         assert self.framer is not None
         if not self.framer.in_transaction:
-            self.framer.start_output(int(self.framer.st[k.OUT_BASE]), 0)
+            self.framer.start_output(int(self.framer.st.out_base), 0)
 
     def rotate(self, rotate: object, artificial: bool) -> None:
         assert self.framer is not None

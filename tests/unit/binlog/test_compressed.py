@@ -317,7 +317,7 @@ def test_a_failed_payload_leaves_a_framer_that_goes_on() -> None:
     rest = BinlogBuilder()
     rest.gtid()
     rest.event(EventType.TRANSACTION_PAYLOAD, payload_body(GOOD))
-    framed.st[k.IN_POS] = framed.st[k.IN_END] = 0
+    framed.st.in_pos = framed.st.in_end = 0
     feed(framed, src, hooks, rest.packets, piece=1 << 20, flush_always=False)
     assert without_positions(hooks.out) == without_positions(frame(rest).out) != []
 

@@ -40,13 +40,13 @@ class Hooks(CollectingHooks):
 
     def table(self, db: str, table: str) -> int | None:
         assert self.framer is not None
-        return self._filter.table(db, table, self.framer.event(), has_checksum=bool(self.framer.st[k.HAS_CRC]))
+        return self._filter.table(db, table, self.framer.event(), has_checksum=bool(self.framer.st.has_crc))
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         assert self.framer is not None
         decision, ends = self._filter.statement(query, self.framer.where)
         if ends:
-            self.framer.st[k.TX_BEGIN] = 0
+            self.framer.st.tx_begin = 0
         return decision
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:

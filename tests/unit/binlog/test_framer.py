@@ -15,7 +15,7 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
 from cdc.binlog.file import scan
 from cdc.binlog.frame_events import add_table, find_table, image_columns
-from cdc.binlog.framer import EVENT_KINDS, Decision, Framer, empty_table_ids
+from cdc.binlog.framer import Decision, Framer, empty_table_ids
 from cdc.binlog.optional_columns import Columns, lacking_columns, let_lack
 from cdc.binlog.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder, packets_of
@@ -493,21 +493,21 @@ def test_kernel_uncompiled_does_the_same() -> None:
     body = b"".join(log.events[1:])
     results = []
     for kernel in (frame_kernel.frame_input, frame_kernel.frame_input.py_func):
-        st = np.zeros(k.STATE_SIZE, dtype=np.int64)
-        st[k.SCAN], st[k.HAS_CRC], st[k.VERIFY], st[k.HOLD] = 1, 1, 1, -1
+        st = k.new_state()
+        st.scan, st.has_crc, st.verify, st.hold = 1, 1, 1, -1
         src = np.frombuffer(body, dtype=np.uint8).copy()
-        st[k.IN_END] = len(src)
+        st.in_end = len(src)
         rows = np.zeros((16, k.ROW_WIDTH), dtype=np.int64)
         tables = empty_table_ids(64)
         for number, (db, table) in enumerate((("other", "orders"), ("shop", "orders"))):
             add_table(tables, 100 + number, number, len(BinlogBuilder().table_map(db, table)) - 4, -1)
         with np.errstate(over="ignore"):
-            status = kernel(st, src, np.zeros(64, np.uint8), rows, EVENT_KINDS, tables, np.zeros(16, dtype=np.uint8))
+            status = kernel(st, src, np.zeros(64, np.uint8), rows, tables, np.zeros(16, dtype=np.uint8))
         assert status == k.NEED_INPUT
         results.append((rows, st))
     assert np.array_equal(results[0][0], results[1][0])
-    assert np.array_equal(results[0][1], results[1][1])
-    assert results[0][1][k.N_ROWS] == 3
+    assert np.array_equal(results[0][1].numbers, results[1][1].numbers)
+    assert results[0][1].n_rows == 3
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])

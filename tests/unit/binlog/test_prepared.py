@@ -42,11 +42,11 @@ class Hooks(StatementHooks):
         self.unknown: list[str] = []
 
     def prepare(self, framer: Framer, event: bytes) -> None:
-        xid, start = parse_xa_prepare(event), int(framer.st[k.TX_START])
+        xid, start = parse_xa_prepare(event), int(framer.st.tx_start)
         self.aside[xid] = None
-        if framer.st[k.TX_KEPT]:
+        if framer.st.tx_kept:
             path = self.aside[xid] = self.folder / f"{len(list(self.folder.iterdir()))}.binlog"
-            taken = bytes(self.out[start:]) if start < int(framer.st[k.OUT_BASE]) else b""
+            taken = bytes(self.out[start:]) if start < int(framer.st.out_base) else b""
             path.write_bytes(taken + bytes(framer.open_output()) + with_crc(event))
             del self.out[min(start, len(self.out)) :]
 

@@ -34,7 +34,7 @@ class Hooks(FramerHooks):
         assert self.framer is not None
         decision, ends = self._filter.statement(query, self.framer.where)
         if ends:
-            self.framer.st[k.TX_BEGIN] = 0
+            self.framer.st.tx_begin = 0
         return decision
 
     def is_transactional(self, table: str) -> bool:
