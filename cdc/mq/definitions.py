@@ -16,7 +16,6 @@ from cdc.binlog.sql.schemas import quoted_members
 from cdc.canal.messages import Column, Header, RowChange, parsed
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import texts as t
-from cdc.mq.kernels.words import WORDS
 from cdc.mq.rules import Rules, java_hash
 
 Longs = npt.NDArray[np.int64]
@@ -48,7 +47,7 @@ class DefinitionSet:
     most_columns: int = 1
 
     def __post_init__(self) -> None:
-        self._consts = bytearray(WORDS)
+        self._consts = bytearray()
         self._tables: list[list[int]] = []
         self._columns: list[list[int]] = []
         self._members: list[tuple[int, int]] = []

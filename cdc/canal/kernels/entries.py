@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cdc.binlog.constants import HEADER_SIZE, EventType
 from cdc.binlog.row_header import TABLE_ID_AT, bitmap_size, column_bitmaps, is_insert, is_update
+from cdc.canal.kernels import tags as t
 from cdc.canal.kernels.survey import ITEM_BEGIN, ITEM_END, ITEM_STATEMENT
 from cdc.canal.kernels.texts import (
     DATE,
@@ -25,6 +26,8 @@ from cdc.canal.kernels.texts import (
     put_number,
     put_temporal,
     put_unsigned,
+    put_word,
+    word,
 )
 from cdc.decode.kernels.constants import BAD_HEADER, BAD_VALUE, CUT, FULL, OK, WRONG_COLUMNS
 from cdc.kernels.jit import inlined, njit
@@ -64,7 +67,18 @@ N_AT, N_BYTES, N_ERR_POS, N_ERR_COLUMN, N_FRAMES, N_SIZE = 0, 1, 2, 3, 4, 5
 """The offset of the next entry; bytes of the events that became entries; the place of a fault; bytes of the tags and
 lengths of the entries."""
 _SLACK = 64
+_BEGIN, _ROWS, _END = 1, 2, 3
+"""Canal's types of entries."""
 _INSERT, _UPDATE, _DELETE = 1, 2, 3
+"""Canal's types of changes."""
+_OLD_ROW, _NEW_ROW, _CHANGED_ROW = 0, 1, 2
+_IS_UPDATED = word(bytes((t.COLUMN_UPDATED, 1)))
+_IS_NULL, _IS_VALUE = word(bytes((t.COLUMN_IS_NULL, 1))), word(bytes((t.COLUMN_IS_NULL, 0)))
+_IS_NO_DDL = word(bytes((t.CHANGE_IS_DDL, 0)))
+_UTF8 = word(bytes((t.HEADER_ENCODING, 5)) + b"UTF-8")
+_MYSQL = word(bytes((t.HEADER_SOURCE, 2)))
+_CURRENT_GTID = word(bytes((t.PAIR_KEY, 8)) + b"curtGtid" + bytes((t.PAIR_VALUE,)))
+_ROWS_COUNT = word(bytes((t.PAIR_KEY, 9)) + b"rowsCount" + bytes((t.PAIR_VALUE,)))
 
 
 class TableArrays(NamedTuple):
@@ -179,7 +193,8 @@ def put_image(
     side_row: int,
     at: int,
 ) -> tuple[int, int, int]:
-    """Writes the columns of the row image at ``p``. ``mode`` 0: an old row; 1: a new row; 2: the new row of an update.
+    """Writes the columns of the row image at ``p``. ``mode``: _OLD_ROW, _NEW_ROW, or _CHANGED_ROW, which is an
+    update's new row.
 
     Returns the status, the offset behind the image and the offset behind the output.
     """
@@ -200,7 +215,7 @@ def put_image(
     limit = out.shape[0]
     for c in range(count):
         if not bit_is_set(buf, present, c):
-            if mode == 0:
+            if mode == _OLD_ROW:
                 old[c, 1] = -2
             continue
         k = first + c
@@ -227,15 +242,15 @@ def put_image(
                 return CUT, 0, 0
             text_size = size
             if kind == SIDE:
-                base = sources.side_base[k, 1 if mode == 0 else 0] + side_row
+                base = sources.side_base[k, 1 if mode == _OLD_ROW else 0] + side_row
                 side_begin = sources.side_at[base]
                 text_size = sources.side_at[base + 1] - side_begin
         need = most_bytes(kind, text_size, columns[k, C_A]) + _SLACK
         need += columns[k, C_PLAIN_SIZE] + columns[k, C_NULL_SIZE] + columns[k, C_WIDE_SIZE] + columns[k, C_TYPE_SIZE]
         if need > limit - at:
             return FULL, 0, 0
-        updated = mode == 1
-        if mode == 2:
+        updated = mode == _NEW_ROW
+        if mode == _CHANGED_ROW:
             if old[c, 1] != size:
                 updated = True
             elif size > 0:
@@ -244,10 +259,10 @@ def put_image(
                 for i in range(size):
                     difference |= buf[old_at + i] ^ buf[p + i]
                 updated = bool(difference != 0)
-        elif mode == 0:
+        elif mode == _OLD_ROW:
             old[c, 0] = p
             old[c, 1] = size
-        out[at] = np.uint8(10 if mode == 0 else 18)
+        out[at] = np.uint8(t.ROW_BEFORE if mode == _OLD_ROW else t.ROW_AFTER)
         body = at + 2
         at = body
         if is_null:
@@ -260,14 +275,10 @@ def put_image(
             copy_bytes(out, at, consts, columns[k, C_PLAIN], columns[k, C_PLAIN_SIZE])
             at += columns[k, C_PLAIN_SIZE]
         if updated:
-            out[at] = np.uint8(40)
-            out[at + 1] = np.uint8(1)
-            at += 2
-        out[at] = np.uint8(48)
-        out[at + 1] = np.uint8(1 if is_null else 0)
-        at += 2
+            at = put_word(out, at, _IS_UPDATED)
+        at = put_word(out, at, _IS_NULL) if is_null else put_word(out, at, _IS_VALUE)
         if not is_null:
-            out[at] = np.uint8(66)
+            out[at] = np.uint8(t.COLUMN_VALUE)
             text = at + 2
             if kind < DATE:
                 stop = put_number(buf, p, size, kind, columns[k, C_A], columns[k, C_B], out, text)
@@ -318,23 +329,23 @@ def put_rows(
     if change == _UPDATE:
         present_new = p
         p += bitmap
+    first = _NEW_ROW if change == _INSERT else _OLD_ROW
     limit = output.out.shape[0]
     has_side = tables.tables[table, T_SIDE] == 1
     rows = 0
     while p < end:
         if limit - at < _SLACK:
             return FULL, 0, 0
-        output.out[at] = np.uint8(98)
+        output.out[at] = np.uint8(t.CHANGE_ROW)
         body = at + 3
         at = body
         side_row = output.side_row[table]
         before = p
-        if change == _INSERT:
-            status, p, at = put_image(sources, tables, output, buf, p, end, present, table, 1, side_row, at)
-        else:
-            status, p, at = put_image(sources, tables, output, buf, p, end, present, table, 0, side_row, at)
+        status, p, at = put_image(sources, tables, output, buf, p, end, present, table, first, side_row, at)
         if status == OK and change == _UPDATE:
-            status, p, at = put_image(sources, tables, output, buf, p, end, present_new, table, 2, side_row, at)
+            status, p, at = put_image(
+                sources, tables, output, buf, p, end, present_new, table, _CHANGED_ROW, side_row, at
+            )
         if status != OK:
             return status, 0, 0
         if p == before:  # a row without columns would be there for ever
@@ -385,64 +396,35 @@ def put_entry(
     at = h
     copy_bytes(out, at, sources.head, 0, sources.head.shape[0])
     at += sources.head.shape[0]
-    at = put_field(out, at, 24, max(0, source_position(u32(buf, pos + 13), sources.ends[tx]) - length))
-    at = put_field(out, at, 32, u32(buf, pos + 5))
-    out[at] = np.uint8(42)
-    out[at + 1] = np.uint8(5)
-    out[at + 2] = np.uint8(85)
-    out[at + 3] = np.uint8(84)
-    out[at + 4] = np.uint8(70)
-    out[at + 5] = np.uint8(45)
-    out[at + 6] = np.uint8(56)
-    at = put_field(out, at + 7, 48, u32(buf, pos) * 1000)
-    out[at] = np.uint8(56)
-    out[at + 1] = np.uint8(2)
-    at += 2
+    at = put_field(out, at, t.HEADER_OFFSET, max(0, source_position(u32(buf, pos + 13), sources.ends[tx]) - length))
+    at = put_field(out, at, t.HEADER_SERVER, u32(buf, pos + 5))
+    at = put_word(out, at, _UTF8)
+    at = put_field(out, at, t.HEADER_TIME, u32(buf, pos) * 1000)
+    at = put_word(out, at, _MYSQL)
     if head_size:
         copy_bytes(out, at, tables.consts, tables.tables[table, T_HEAD], head_size)
         at += head_size
-    at = put_field(out, at, 80, length)
+    at = put_field(out, at, t.HEADER_LENGTH, length)
     if change:
-        out[at] = np.uint8(88)
+        out[at] = np.uint8(t.HEADER_CHANGE)
         out[at + 1] = np.uint8(change)
         at += 2
     if gtid_size:
-        out[at] = np.uint8(98)
-        out[at + 1] = np.uint8(12 + gtid_size)
-        out[at + 2] = np.uint8(10)
-        out[at + 3] = np.uint8(8)
-        out[at + 4] = np.uint8(99)  # curtGtid
-        out[at + 5] = np.uint8(117)
-        out[at + 6] = np.uint8(114)
-        out[at + 7] = np.uint8(116)
-        out[at + 8] = np.uint8(71)
-        out[at + 9] = np.uint8(116)
-        out[at + 10] = np.uint8(105)
-        out[at + 11] = np.uint8(100)
-        out[at + 12] = np.uint8(18)
-        out[at + 13] = np.uint8(gtid_size)
-        copy_bytes(out, at + 14, sources.gtids, gtid, gtid_size)
-        at += 14 + gtid_size
+        out[at] = np.uint8(t.HEADER_PROPS)
+        out[at + 1] = np.uint8(_CURRENT_GTID.shape[0] + 1 + gtid_size)
+        at = put_word(out, at + 2, _CURRENT_GTID)
+        out[at] = np.uint8(gtid_size)
+        copy_bytes(out, at + 1, sources.gtids, gtid, gtid_size)
+        at += 1 + gtid_size
     if rows:
-        out[at] = np.uint8(98)
-        out[at + 2] = np.uint8(10)
-        out[at + 3] = np.uint8(9)
-        out[at + 4] = np.uint8(114)  # rowsCount
-        out[at + 5] = np.uint8(111)
-        out[at + 6] = np.uint8(119)
-        out[at + 7] = np.uint8(115)
-        out[at + 8] = np.uint8(67)
-        out[at + 9] = np.uint8(111)
-        out[at + 10] = np.uint8(117)
-        out[at + 11] = np.uint8(110)
-        out[at + 12] = np.uint8(116)
-        out[at + 13] = np.uint8(18)
-        stop = put_unsigned(out, at + 15, np.uint64(rows))
-        out[at + 14] = np.uint8(stop - at - 15)
-        out[at + 1] = np.uint8(stop - at - 2)
-        at = stop
+        out[at] = np.uint8(t.HEADER_PROPS)
+        prop = at + 2
+        text = put_word(out, prop, _ROWS_COUNT) + 1
+        at = put_unsigned(out, text, np.uint64(rows))
+        out[text - 1] = np.uint8(at - text)
+        out[prop - 1] = np.uint8(at - prop)
     if gtid_size:
-        out[at] = np.uint8(106)
+        out[at] = np.uint8(t.HEADER_GTID)
         out[at + 1] = np.uint8(gtid_size)
         copy_bytes(out, at + 2, sources.gtids, gtid, gtid_size)
         at += 2 + gtid_size
@@ -451,17 +433,17 @@ def put_entry(
     entry_size = 1 + varint_size(header_size) + header_size + 2
     if size:
         entry_size += 1 + varint_size(size) + size
-    out[start] = np.uint8(18)
+    out[start] = np.uint8(t.MESSAGES)
     at = put_varint(out, start + 1, entry_size)
-    out[at] = np.uint8(10)
+    out[at] = np.uint8(t.ENTRY_HEADER)
     at = put_varint(out, at + 1, header_size)
     move_bytes(out, at, h, header_size)
     at += header_size
-    out[at] = np.uint8(16)
+    out[at] = np.uint8(t.ENTRY_TYPE)
     out[at + 1] = np.uint8(entry_type)
     at += 2
     if size:
-        out[at] = np.uint8(26)
+        out[at] = np.uint8(t.ENTRY_VALUE)
         at = put_varint(out, at + 1, size)
         move_bytes(out, at, body, size)
     return at + size
@@ -492,10 +474,10 @@ def put_item(sources: Sources, tables: TableArrays, output: Output, number: int,
     stop = pos + sources.length[number] - sources.tail
     if kind == ITEM_BEGIN:
         if sources.type[number] == EventType.QUERY:
-            at = put_field(out, at, 32, u32(buf, pos + HEADER_SIZE))
-        return OK, put_entry(sources, tables, out, number, 1, 0, 0, start, body, at)
+            at = put_field(out, at, t.BEGIN_THREAD, u32(buf, pos + HEADER_SIZE))
+        return OK, put_entry(sources, tables, out, number, _BEGIN, 0, 0, start, body, at)
     if kind == ITEM_END:
-        out[at] = np.uint8(18)
+        out[at] = np.uint8(t.END_TRANSACTION)
         text = at + 2
         xid = np.uint64(0)
         if sources.type[number] == EventType.XID:
@@ -506,19 +488,17 @@ def put_item(sources: Sources, tables: TableArrays, output: Output, number: int,
             xid = np.uint64(i64(buf, pos + HEADER_SIZE))
         at = put_unsigned(out, text, xid)
         out[text - 1] = np.uint8(at - text)
-        return OK, put_entry(sources, tables, out, number, 3, 0, 0, start, body, at)
+        return OK, put_entry(sources, tables, out, number, _END, 0, 0, start, body, at)
     row_type = sources.type[number]
     row_buf, row_pos, row_end = buf, pos, stop
     rewritten = sources.alt_at[number] >= 0
     if rewritten:
         row_type = sources.alt_type[number]
     change = change_of(row_type)
-    at = put_field(out, at, 8, u48(buf, pos + TABLE_ID_AT))
-    out[at] = np.uint8(16)
+    at = put_field(out, at, t.CHANGE_TABLE_ID, u48(buf, pos + TABLE_ID_AT))
+    out[at] = np.uint8(t.CHANGE_TYPE)
     out[at + 1] = np.uint8(change)
-    out[at + 2] = np.uint8(80)
-    out[at + 3] = np.uint8(0)
-    at += 4
+    at = put_word(out, at + 2, _IS_NO_DDL)
     side_row = output.side_row[table]
     if rewritten:
         row_buf = sources.alt
@@ -528,7 +508,7 @@ def put_item(sources: Sources, tables: TableArrays, output: Output, number: int,
     if status != OK:
         output.side_row[table] = side_row
         return status, 0
-    return OK, put_entry(sources, tables, out, number, 2, change, rows, start, body, at)
+    return OK, put_entry(sources, tables, out, number, _ROWS, change, rows, start, body, at)
 
 
 @njit

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cdc.canal.kernels.texts import MINUS, POINT, ZERO
 from cdc.kernels.jit import njit
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
+_PLUS, _E = b"+E"
 MOST_BYTES = 32
 """Of one number's text."""
 
@@ -21,8 +23,8 @@ def put_java(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: i
     From 0.001 up to 10,000,000 it has a point and at least one digit on each side, otherwise one digit before the
     point and an exponent. ``digits`` is room for its digits.
     """
-    if begin < end and text[begin] == 45:
-        out[at] = np.uint8(45)
+    if begin < end and text[begin] == MINUS:
+        out[at] = np.uint8(MINUS)
         at += 1
         begin += 1
     count = 0
@@ -32,7 +34,7 @@ def put_java(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: i
     i = begin
     while i < end:
         c = np.int64(text[i])
-        if c == 46:
+        if c == POINT:
             seen = True
         elif c >= 48 and c <= 57:
             if count > 0 or c != 48:
@@ -44,8 +46,8 @@ def put_java(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: i
                 point -= 1
         else:  # e
             i += 1
-            negative = text[i] == 45
-            if negative or text[i] == 43:
+            negative = text[i] == MINUS
+            if negative or text[i] == _PLUS:
                 i += 1
             while i < end:
                 exponent = exponent * 10 + np.int64(text[i]) - 48
@@ -54,28 +56,28 @@ def put_java(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: i
                 exponent = -exponent
         i += 1
     point += exponent
-    while count > 0 and digits[count - 1] == 48:
+    while count > 0 and digits[count - 1] == ZERO:
         count -= 1
     if count == 0:
-        out[at] = np.uint8(48)
-        out[at + 1] = np.uint8(46)
-        out[at + 2] = np.uint8(48)
+        out[at] = np.uint8(ZERO)
+        out[at + 1] = np.uint8(POINT)
+        out[at + 2] = np.uint8(ZERO)
         return at + 3
     plain = point > -3 and point <= 7
     whole = point if plain else 1
     if whole <= 0:
-        out[at] = np.uint8(48)
+        out[at] = np.uint8(ZERO)
         at += 1
     for k in range(whole):
-        out[at] = digits[k] if k < count else np.uint8(48)
+        out[at] = digits[k] if k < count else np.uint8(ZERO)
         at += 1
-    out[at] = np.uint8(46)
+    out[at] = np.uint8(POINT)
     at += 1
     for _ in range(-whole):
-        out[at] = np.uint8(48)
+        out[at] = np.uint8(ZERO)
         at += 1
     if count <= whole:
-        out[at] = np.uint8(48)
+        out[at] = np.uint8(ZERO)
         at += 1
     for k in range(max(0, whole), count):
         out[at] = digits[k]
@@ -83,19 +85,19 @@ def put_java(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: i
     if plain:
         return at
     exponent = point - 1
-    out[at] = np.uint8(69)
+    out[at] = np.uint8(_E)
     at += 1
     if exponent < 0:
-        out[at] = np.uint8(45)
+        out[at] = np.uint8(MINUS)
         at += 1
         exponent = -exponent
     if exponent >= 100:
-        out[at] = np.uint8(48 + exponent // 100)
+        out[at] = np.uint8(ZERO + exponent // 100)
         at += 1
     if exponent >= 10:
-        out[at] = np.uint8(48 + exponent // 10 % 10)
+        out[at] = np.uint8(ZERO + exponent // 10 % 10)
         at += 1
-    out[at] = np.uint8(48 + exponent % 10)
+    out[at] = np.uint8(ZERO + exponent % 10)
     return at + 1
 
 

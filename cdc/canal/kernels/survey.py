@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cdc.binlog.constants import HEADER_SIZE, MARIADB_GTID_STANDALONE, EventType
 from cdc.binlog.row_header import BODY_AT, TABLE_ID_AT, holds_rows
+from cdc.canal.kernels.texts import word
 from cdc.decode.kernels.constants import BAD_CRC, BAD_EVENT, BAD_FRAME, FULL, OK
 from cdc.decode.kernels.scan import TransactionBytes, cannot_be_decoded, event_length, sound
 from cdc.kernels.jit import inlined, njit
@@ -30,6 +31,7 @@ TOO_MANY_TABLES = 101
 ITEM_BEGIN, ITEM_ROWS, ITEM_END, ITEM_STATEMENT = 1, 2, 3, 4
 """A BEGIN (QUERY or MariaDB's GTID event), a row event, an end (XID, or COMMIT as QUERY), any other QUERY event."""
 
+_BEGIN, _COMMIT = word(b"BEGIN"), word(b"COMMIT")
 ID_SLOTS, MOST_IDS = 4096, 2048
 S_TX, S_POS, S_BEGIN_POS, S_BEGIN_KIND, S_BEGUN, S_IDS, S_BAD_POS, S_BAD_TYPE, STATE_SIZE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
@@ -127,17 +129,9 @@ def remember(ids: Longs, count: int, table_id: int, table: int) -> int:
 
 
 @inlined
-def spells(buf: Bytes, at: int, end: int, a: int, b: int, c: int, d: int, e: int, f: int, size: int) -> bool:
-    """Whether ``buf[at:end]`` has exactly these ``size`` (5 or 6) characters."""
-    return bool(
-        end - at == size
-        and buf[at] == a
-        and buf[at + 1] == b
-        and buf[at + 2] == c
-        and buf[at + 3] == d
-        and buf[at + 4] == e
-        and (size == 5 or buf[at + 5] == f)
-    )
+def spells(buf: Bytes, at: int, end: int, text: Bytes) -> bool:
+    """Whether ``buf[at:end]`` is exactly this text."""
+    return bool(end - at == text.shape[0] and alike(buf, at, text, 0, text.shape[0]))
 
 
 @njit
@@ -149,9 +143,9 @@ def query_kind(buf: Bytes, pos: int, stop: int) -> int:
     at += 13 + u16(buf, at + 11) + np.int64(buf[at + 8]) + 1
     if at > stop:
         return -1
-    if spells(buf, at, stop, 66, 69, 71, 73, 78, 0, 5):
+    if spells(buf, at, stop, _BEGIN):
         return ITEM_BEGIN
-    if spells(buf, at, stop, 67, 79, 77, 77, 73, 84, 6):
+    if spells(buf, at, stop, _COMMIT):
         return ITEM_END
     return ITEM_STATEMENT
 

@@ -31,6 +31,24 @@ _TEN = np.uint64(10)
 _DAY_S = 86_400
 
 
+MINUS, COLON, SPACE, POINT, ZERO = b"-: .0"
+"""The bytes of these characters."""
+_ZERO = np.uint64(ZERO)
+
+
+def word(text: bytes) -> Bytes:
+    """Returns bytes as a constant of kernels, for :func:`put_word`."""
+    return np.frombuffer(text, dtype=np.uint8)
+
+
+@inlined
+def put_word(out: Bytes, at: int, text: Bytes) -> int:
+    """Writes a constant. Returns the offset behind it."""
+    for i in range(text.shape[0]):
+        out[at + i] = text[i]
+    return at + text.shape[0]
+
+
 @inlined
 def most_bytes(kind: int, size: int, a: int) -> int:
     """The most bytes that the text of a value of ``size`` bytes takes."""
@@ -55,7 +73,7 @@ def put_unsigned(out: Bytes, at: int, value: np.uint64) -> int:
     rest = value
     while i >= at:
         quotient = rest // _TEN
-        out[i] = np.uint8(np.uint64(48) + rest - quotient * _TEN)
+        out[i] = np.uint8(_ZERO + rest - quotient * _TEN)
         rest = quotient
         i -= 1
     return at + digits
@@ -65,7 +83,7 @@ def put_unsigned(out: Bytes, at: int, value: np.uint64) -> int:
 def put_signed(out: Bytes, at: int, value: int) -> int:
     """Writes a signed number of 64 bits."""
     if value < 0:
-        out[at] = np.uint8(45)
+        out[at] = np.uint8(MINUS)
         return put_unsigned(out, at + 1, np.uint64(0) - np.uint64(value))
     return put_unsigned(out, at, np.uint64(value))
 
@@ -82,8 +100,8 @@ def integer(buf: Bytes, p: int, size: int) -> int:
 @inlined
 def put_pair(out: Bytes, at: int, value: int, separator: int) -> int:
     """Writes two digits and a separator (0: none)."""
-    out[at] = np.uint8(48 + value // 10 % 10)
-    out[at + 1] = np.uint8(48 + value % 10)
+    out[at] = np.uint8(ZERO + value // 10 % 10)
+    out[at + 1] = np.uint8(ZERO + value % 10)
     if separator:
         out[at + 2] = np.uint8(separator)
         return at + 3
@@ -93,13 +111,13 @@ def put_pair(out: Bytes, at: int, value: int, separator: int) -> int:
 @inlined
 def put_date(out: Bytes, at: int, year: int, month: int, day: int) -> int:
     put_digits(out, at, year, 4)
-    out[at + 4] = np.uint8(45)
-    return put_pair(out, put_pair(out, at + 5, month, 45), day, 0)
+    out[at + 4] = np.uint8(MINUS)
+    return put_pair(out, put_pair(out, at + 5, month, MINUS), day, 0)
 
 
 @inlined
 def put_clock(out: Bytes, at: int, hour: int, minute: int, second: int) -> int:
-    return put_pair(out, put_pair(out, put_pair(out, at, hour, 58), minute, 58), second, 0)
+    return put_pair(out, put_pair(out, put_pair(out, at, hour, COLON), minute, COLON), second, 0)
 
 
 @inlined
@@ -107,7 +125,7 @@ def put_fraction(out: Bytes, at: int, us: int, digits: int) -> int:
     """Writes the point and the first ``digits`` digits of a fraction; nothing for no digits."""
     if digits == 0:
         return at
-    out[at] = np.uint8(46)
+    out[at] = np.uint8(POINT)
     for _ in range(6 - digits):
         us //= 10
     put_digits(out, at + 1, us, digits)
@@ -118,7 +136,7 @@ def put_fraction(out: Bytes, at: int, us: int, digits: int) -> int:
 def put_zero_moment(out: Bytes, at: int) -> int:
     """Writes ``0000-00-00 00:00:00``."""
     at = put_date(out, at, 0, 0, 0)
-    out[at] = np.uint8(32)
+    out[at] = np.uint8(SPACE)
     return put_clock(out, at + 1, 0, 0, 0)
 
 
@@ -142,7 +160,7 @@ def put_instant(out: Bytes, at: int, seconds: int, zone_at: Longs, zone_offset: 
     month = month + 3 if month < 10 else month - 9
     year = year_of_era + era * 400 + (1 if month <= 2 else 0)
     at = put_date(out, at, year, month, day)
-    out[at] = np.uint8(32)
+    out[at] = np.uint8(SPACE)
     return put_clock(out, at + 1, clock // 3600, clock // 60 % 60, clock % 60)
 
 
@@ -163,7 +181,7 @@ def put_temporal(
         if value < 0 or (value >> 22) // 13 > 9999 or us > 999_999:
             return BAD_TEXT
         at = put_date(out, at, (value >> 22) // 13, (value >> 22) % 13, value >> 17 & 31)
-        out[at] = np.uint8(32)
+        out[at] = np.uint8(SPACE)
         at = put_clock(out, at + 1, value >> 12 & 31, value >> 6 & 63, value & 63)
         return put_fraction(out, at, us, digits)
     if kind == TIMESTAMP:
@@ -181,13 +199,13 @@ def put_temporal(
         if value == DAMAGED_DATE:
             return BAD_TEXT
         if value < 0:
-            out[at] = np.uint8(45)
+            out[at] = np.uint8(MINUS)
             at += 1
             value = -value
         seconds = value // 1_000_000
         hours = seconds // 3600
         if hours > 99:
-            out[at] = np.uint8(48 + hours // 100)
+            out[at] = np.uint8(ZERO + hours // 100)
             at += 1
         at = put_clock(out, at, hours % 100, seconds // 60 % 60, seconds % 60)
         return put_fraction(out, at, value % 1_000_000, digits)
@@ -200,17 +218,17 @@ def put_temporal(
         if value < 0 or day > 99_999_999:
             return BAD_TEXT
         at = put_date(out, at, day // 10_000, day // 100 % 100, day % 100)
-        out[at] = np.uint8(32)
+        out[at] = np.uint8(SPACE)
         return put_clock(out, at + 1, clock // 10_000, clock // 100 % 100, clock % 100)
     value = integer(buf, p, 3)  # OLD_TIME
     if value < 0:
-        out[at] = np.uint8(45)
+        out[at] = np.uint8(MINUS)
         at += 1
         value = -value
     if value > 8_385_959:
         return BAD_TEXT
     if value >= 1_000_000:
-        out[at] = np.uint8(48 + value // 1_000_000)
+        out[at] = np.uint8(ZERO + value // 1_000_000)
         at += 1
     return put_clock(out, at, value // 10_000 % 100, value // 100 % 100, value % 100)
 

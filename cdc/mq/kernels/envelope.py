@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.canal.kernels.texts import put_signed
+from cdc.canal.kernels.texts import put_signed, put_word
 from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
@@ -24,7 +24,7 @@ def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base:
     first, limit = known.tables[table, r.D_FIRST], out.shape[0]
     if limit - at < SLACK:
         return -1
-    out[at] = np.uint8(123)
+    out[at] = np.uint8(w.OPEN_OBJECT)
     at += 1
     some = False
     for c in range(known.tables[table, r.D_COUNT]):
@@ -36,7 +36,7 @@ def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base:
         if limit - at < name_size + room_of(buf, code, p, size, columns[k, r.K_A]) + SLACK:
             return -1
         if some:
-            out[at] = np.uint8(44)
+            out[at] = np.uint8(w.COMMA)
             at += 1
         some = True
         at = put_const(out, at, known.consts, columns[k, r.K_NAME], name_size)
@@ -49,7 +49,7 @@ def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base:
             if at < 0:
                 output.numbers[r.N_ERR] = c
                 return -2
-    out[at] = np.uint8(125)
+    out[at] = np.uint8(w.CLOSE_OBJECT)
     return at + 1
 
 
@@ -61,22 +61,22 @@ def put_source(buf: Bytes, entry: Longs, known: Definitions, table: int, row: in
     at = put_signed(out, at, entry[r.E_TIME])
     at = put_const(out, at, consts, tables[table, r.D_TYPES], tables[table, r.D_TYPES_SIZE])
     at = put_signed(out, at, entry[r.E_TIME] * 1000)
-    at = put_const(out, at, consts, w.TS_NS, w.TS_NS_SIZE)
+    at = put_word(out, at, w.TS_NS)
     at = put_signed(out, at, entry[r.E_TIME] * 1_000_000)
     at = put_const(out, at, consts, tables[table, r.D_TAIL], tables[table, r.D_TAIL_SIZE])
     at = put_signed(out, at, entry[r.E_SERVER])
     if entry[r.E_GTID_SIZE]:
-        at = put_const(out, at, consts, w.A_GTID, w.A_GTID_SIZE)
+        at = put_word(out, at, w.A_GTID)
         at = put_const(out, at, buf, entry[r.E_GTID], entry[r.E_GTID_SIZE])
-        at = put_const(out, at, consts, w.FILE, w.FILE_SIZE)
+        at = put_word(out, at, w.FILE)
     else:
-        at = put_const(out, at, consts, w.NO_GTID, w.NO_GTID_SIZE)
+        at = put_word(out, at, w.NO_GTID)
     at = put_const(out, at, buf, entry[r.E_FILE], entry[r.E_FILE_SIZE])
-    at = put_const(out, at, consts, w.POS, w.POS_SIZE)
+    at = put_word(out, at, w.POS)
     at = put_signed(out, at, entry[r.E_POS])
-    at = put_const(out, at, consts, w.ROW, w.ROW_SIZE)
+    at = put_word(out, at, w.ROW)
     at = put_signed(out, at, row)
-    at = put_const(out, at, consts, w.THREAD, w.THREAD_SIZE)
+    at = put_word(out, at, w.THREAD)
     return put_signed(out, at, entry[r.E_THREAD]) if entry[r.E_THREAD] else put_null(out, at)
 
 
@@ -93,14 +93,14 @@ def put_message(
     at: int,
 ) -> int:
     """Writes the value of one change of the row in the cells. Returns what :func:`put_object` returns."""
-    out, consts, count = output.out, known.consts, known.tables[table, r.D_COUNT]
+    out, count = output.out, known.tables[table, r.D_COUNT]
     fixed = (
         known.tables[table, r.D_HEAD_SIZE] + known.tables[table, r.D_TYPES_SIZE] + known.tables[table, r.D_TAIL_SIZE]
     )
     fixed += entry[r.E_GTID_SIZE] + entry[r.E_FILE_SIZE] + w.MOST_WORDS
     if out.shape[0] - at < fixed:
         return -1
-    at = put_const(out, at, consts, w.BEFORE, w.BEFORE_SIZE)
+    at = put_word(out, at, w.BEFORE)
     if change == r.INSERT:
         at = put_null(out, at)
     else:
@@ -109,7 +109,7 @@ def put_message(
             return at
     if out.shape[0] - at < fixed:
         return -1
-    at = put_const(out, at, consts, w.AFTER, w.AFTER_SIZE)
+    at = put_word(out, at, w.AFTER)
     if change == r.DELETE:
         at = put_null(out, at)
     else:
@@ -120,17 +120,17 @@ def put_message(
         return -1
     at = put_source(buf, entry, known, table, row, out, at)
     if change == r.INSERT:
-        at = put_const(out, at, consts, w.CREATED, w.CREATED_SIZE)
+        at = put_word(out, at, w.CREATED)
     elif change == r.UPDATE:
-        at = put_const(out, at, consts, w.CHANGED, w.CHANGED_SIZE)
+        at = put_word(out, at, w.CHANGED)
     else:
-        at = put_const(out, at, consts, w.REMOVED, w.REMOVED_SIZE)
+        at = put_word(out, at, w.REMOVED)
     at = put_signed(out, at, now_us // 1000)
-    at = put_const(out, at, consts, w.TS_US, w.TS_US_SIZE)
+    at = put_word(out, at, w.TS_US)
     at = put_signed(out, at, now_us)
-    at = put_const(out, at, consts, w.TS_NS, w.TS_NS_SIZE)
+    at = put_word(out, at, w.TS_NS)
     at = put_signed(out, at, now_us * 1000)
-    out[at] = np.uint8(125)
+    out[at] = np.uint8(w.CLOSE_OBJECT)
     return at + 1
 
 

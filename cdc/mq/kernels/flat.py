@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.canal.kernels.texts import put_signed
+from cdc.canal.kernels.texts import put_signed, put_word
 from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
@@ -28,7 +28,7 @@ def put_columns(
     first, limit = known.tables[table, r.D_FIRST], out.shape[0]
     if limit - at < SLACK:
         return -1
-    out[at] = np.uint8(123)
+    out[at] = np.uint8(w.OPEN_OBJECT)
     at += 1
     some = False
     for c in range(known.tables[table, r.D_COUNT]):
@@ -39,7 +39,7 @@ def put_columns(
         if limit - at < name_size + escaped_size(buf, cells[cell, r.V_AT], cells[cell, r.V_SIZE]) + SLACK:
             return -1
         if some:
-            out[at] = np.uint8(44)
+            out[at] = np.uint8(w.COMMA)
             at += 1
         some = True
         at = put_const(out, at, known.consts, known.columns[first + c, r.K_NAME], name_size)
@@ -47,7 +47,7 @@ def put_columns(
             at = put_null(out, at)
         else:
             at = put_text(out, at, buf, cells[cell, r.V_AT], cells[cell, r.V_SIZE])
-    out[at] = np.uint8(125)
+    out[at] = np.uint8(w.CLOSE_OBJECT)
     return at + 1
 
 
@@ -69,7 +69,7 @@ def put_rows(
             if not read_row(buf, p, p + size, cells, count):
                 return -2
             if some:
-                out[at] = np.uint8(44)
+                out[at] = np.uint8(w.COMMA)
                 at += 1
             some = True
             at = put_columns(buf, known, table, cells, base, count if old else -1, out, at)
@@ -139,7 +139,7 @@ def put_types(buf: Bytes, entry: Longs, table: int, known: Definitions, output: 
             if out.shape[0] - at < name_size + SLACK:
                 return -1
             if some:
-                out[at] = np.uint8(44)
+                out[at] = np.uint8(w.COMMA)
                 at += 1
             some = True
             at = put_const(out, at, known.consts, known.columns[first + c, r.K_NAME], name_size)
@@ -165,7 +165,7 @@ def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: O
         if out.shape[0] - at < fixed or count >= messages.shape[0]:
             return r.FULL
         start = at
-        at = put_const(out, at, consts, w.DATA, w.DATA_SIZE)
+        at = put_word(out, at, w.DATA)
         at = put_rows(buf, entry, table, known, output, part, False, at)
         if at < 0:
             return r.FULL if at == -1 else r.BAD_ENTRY
@@ -173,19 +173,19 @@ def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: O
             return r.FULL
         at = put_const(out, at, consts, tables[table, r.D_HEAD], tables[table, r.D_HEAD_SIZE])
         at = put_signed(out, at, entry[r.E_TIME])
-        at = put_const(out, at, consts, w.GTID, w.GTID_SIZE)
+        at = put_word(out, at, w.GTID)
         at = put_const(out, at, buf, entry[r.E_GTID], entry[r.E_GTID_SIZE])
-        at = put_const(out, at, consts, w.ID, w.ID_SIZE)
+        at = put_word(out, at, w.ID)
         at = put_signed(out, at, batch)
         at = put_const(out, at, consts, tables[table, r.D_TYPES], tables[table, r.D_TYPES_SIZE])
         if entry[r.E_CHANGE] == r.UPDATE:
-            out[at] = np.uint8(91)
+            out[at] = np.uint8(w.OPEN_LIST)
             at = put_rows(buf, entry, table, known, output, part, True, at + 1)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_ENTRY
             if out.shape[0] - at < fixed:
                 return r.FULL
-            out[at] = np.uint8(93)
+            out[at] = np.uint8(w.CLOSE_LIST)
             at += 1
         else:
             at = put_null(out, at)
@@ -196,11 +196,11 @@ def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: O
         at = put_const(out, at, consts, tables[table, r.D_TAIL], tables[table, r.D_TAIL_SIZE])
         at = put_signed(out, at, now_ms)
         if entry[r.E_CHANGE] == r.INSERT:
-            at = put_const(out, at, consts, w.INSERTED, w.INSERTED_SIZE)
+            at = put_word(out, at, w.INSERTED)
         elif entry[r.E_CHANGE] == r.UPDATE:
-            at = put_const(out, at, consts, w.UPDATED, w.UPDATED_SIZE)
+            at = put_word(out, at, w.UPDATED)
         else:
-            at = put_const(out, at, consts, w.DELETED, w.DELETED_SIZE)
+            at = put_word(out, at, w.DELETED)
         messages[count, r.M_START] = start
         messages[count, r.M_END] = at
         messages[count, r.M_KEY] = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cdc.canal.kernels import tags as t
 from cdc.canal.kernels.entries import put_varint, varint_size
 from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
@@ -51,14 +52,14 @@ def put_entries(buf: Bytes, entry: Longs, table: int, known: Definitions, output
         if out.shape[0] - at < size + 64 or count >= messages.shape[0]:
             return r.FULL
         start = at
-        out[at] = np.uint8(18)
+        out[at] = np.uint8(t.MESSAGES)
         at = put_varint(out, at + 1, size)
-        out[at] = np.uint8(10)
+        out[at] = np.uint8(t.ENTRY_HEADER)
         at = put_varint(out, at + 1, entry[r.E_HEADER_SIZE])
         at = put_const(out, at, buf, entry[r.E_HEADER], entry[r.E_HEADER_SIZE])
-        out[at] = np.uint8(16)
+        out[at] = np.uint8(t.ENTRY_TYPE)
         out[at + 1] = np.uint8(entry[r.E_KIND])
-        out[at + 2] = np.uint8(26)
+        out[at + 2] = np.uint8(t.ENTRY_VALUE)
         at = put_varint(out, at + 3, value)
         at = put_const(out, at, buf, entry[r.E_VALUE], entry[r.E_ROWS] - entry[r.E_VALUE])
         p = entry[r.E_ROWS]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cdc.canal.kernels import tags as t
 from cdc.kernels.jit import inlined, njit
 
 Bytes = npt.NDArray[np.uint8]
@@ -49,6 +50,10 @@ V_AT, V_SIZE, V_NULL, V_UPDATED, V_TYPE, V_PRESENT, V_FIELDS = range(7)
 """A column's value: where its text is, and the type's number in java.sql.Types."""
 INSERT, UPDATE, DELETE = 1, 2, 3
 BEGIN, ROWS = 1, 2
+_WIRE, _BYTES = 7, 2
+"""The bits of a tag that say how the field is encoded, and what they are for bytes."""
+_DEFINING = (t.COLUMN_INDEX, t.COLUMN_NAME, t.COLUMN_IS_KEY, t.COLUMN_MYSQL_TYPE)
+"""The fields of a column by which its table's definition is found."""
 
 
 class Definitions(NamedTuple):
@@ -132,7 +137,7 @@ def read_varint(buf: Bytes, p: int) -> tuple[int, int]:
 def skip(buf: Bytes, p: int, wire: int) -> int:
     """Returns the offset behind a field's value."""
     value, p = read_varint(buf, p)
-    if wire == 2:
+    if wire == _BYTES:
         return p + value
     return p
 
@@ -148,22 +153,22 @@ def read_entry(buf: Bytes, at: int, entry: Longs) -> int:
     entry[E_START], entry[E_END], entry[E_THREAD] = p, end, thread
     while p < end:
         tag = np.int64(buf[p])
-        if tag == 10:
+        if tag == t.ENTRY_HEADER:
             size, p = read_varint(buf, p + 1)
             entry[E_HEADER], entry[E_HEADER_SIZE] = p, size
             read_header(buf, p, p + size, entry)
             p += size
-        elif tag == 16:
+        elif tag == t.ENTRY_TYPE:
             entry[E_KIND], p = read_varint(buf, p + 1)
-        elif tag == 26:
+        elif tag == t.ENTRY_VALUE:
             size, p = read_varint(buf, p + 1)
             entry[E_VALUE], entry[E_VALUE_SIZE] = p, size
             p += size
         else:
-            p = skip(buf, p + 1, tag & 7)
+            p = skip(buf, p + 1, tag & _WIRE)
     if entry[E_KIND] == BEGIN:
         entry[E_THREAD] = 0
-        if entry[E_VALUE_SIZE] > 1 and buf[entry[E_VALUE]] == 32:
+        if entry[E_VALUE_SIZE] > 1 and buf[entry[E_VALUE]] == t.BEGIN_THREAD:
             entry[E_THREAD], p = read_varint(buf, entry[E_VALUE] + 1)
     elif entry[E_KIND] == ROWS:
         find_rows(buf, entry)
@@ -176,22 +181,22 @@ def read_header(buf: Bytes, p: int, end: int, entry: Longs) -> None:
         begin = p
         tag = np.int64(buf[p])
         value, p = read_varint(buf, p + 1)
-        if tag == 24:
+        if tag == t.HEADER_OFFSET:
             entry[E_POS] = value
-        elif tag == 32:
+        elif tag == t.HEADER_SERVER:
             entry[E_SERVER] = value
-        elif tag == 48:
+        elif tag == t.HEADER_TIME:
             entry[E_TIME] = value
-        elif tag == 88:
+        elif tag == t.HEADER_CHANGE:
             entry[E_CHANGE] = value
-        elif tag & 7 == 2:
-            if tag == 18:
+        elif tag & _WIRE == _BYTES:
+            if tag == t.HEADER_FILE:
                 entry[E_FILE], entry[E_FILE_SIZE] = p, value
-            elif tag == 66 or tag == 74:
+            elif tag == t.HEADER_SCHEMA or tag == t.HEADER_TABLE:
                 if entry[E_NAME] == 0:
                     entry[E_NAME] = begin
                 entry[E_NAME_SIZE] = p + value - entry[E_NAME]
-            elif tag == 106:
+            elif tag == t.HEADER_GTID:
                 entry[E_GTID], entry[E_GTID_SIZE] = p, value
             p += value
 
@@ -204,8 +209,8 @@ def find_rows(buf: Bytes, entry: Longs) -> None:
     while p < end:
         begin = p
         tag = np.int64(buf[p])
-        p = skip(buf, p + 1, tag & 7)
-        if tag == 98:
+        p = skip(buf, p + 1, tag & _WIRE)
+        if tag == t.CHANGE_ROW:
             if entry[E_ROWS_END] == 0:
                 entry[E_ROWS] = begin
             entry[E_ROWS_END] = p
@@ -222,7 +227,7 @@ def definition_of(buf: Bytes, entry: Longs, known: Definitions) -> int:
         b = (b + np.int64(buf[i])) * np.int64(6364136223846793005)
     size, p = read_varint(buf, entry[E_ROWS] + 1)
     end = p + size
-    want = 10 if entry[E_CHANGE] == DELETE else 18
+    want = t.ROW_BEFORE if entry[E_CHANGE] == DELETE else t.ROW_AFTER
     while p < end:
         tag = np.int64(buf[p])
         size, p = read_varint(buf, p + 1)
@@ -231,8 +236,8 @@ def definition_of(buf: Bytes, entry: Longs, known: Definitions) -> int:
             while p < stop:
                 field = np.int64(buf[p])
                 begin = p
-                p = skip(buf, p + 1, field & 7)
-                if field == 8 or field == 26 or field == 32 or field == 82:
+                p = skip(buf, p + 1, field & _WIRE)
+                if field in _DEFINING:
                     for i in range(begin, p):
                         a = (a ^ np.int64(buf[i])) * np.int64(1099511628211)
                         b = (b + np.int64(buf[i])) * np.int64(6364136223846793005)
@@ -259,7 +264,7 @@ def read_row(buf: Bytes, p: int, end: int, cells: Longs, count: int) -> bool:
         tag = np.int64(buf[p])
         size, p = read_varint(buf, p + 1)
         stop = p + size
-        if tag == 10 or tag == 18:
+        if tag == t.ROW_BEFORE or tag == t.ROW_AFTER:
             index = np.int64(0)
             kind = np.int64(0)
             updated = np.int64(0)
@@ -269,21 +274,21 @@ def read_row(buf: Bytes, p: int, end: int, cells: Longs, count: int) -> bool:
             while p < stop:
                 field = np.int64(buf[p])
                 value, p = read_varint(buf, p + 1)
-                if field == 8:
+                if field == t.COLUMN_INDEX:
                     index = value
-                elif field == 16:
+                elif field == t.COLUMN_TYPE:
                     kind = value
-                elif field == 40:
+                elif field == t.COLUMN_UPDATED:
                     updated = value
-                elif field == 48:
+                elif field == t.COLUMN_IS_NULL:
                     null = value
-                elif field & 7 == 2:
-                    if field == 66:
+                elif field & _WIRE == _BYTES:
+                    if field == t.COLUMN_VALUE:
                         text, text_size = p, value
                     p += value
             if index >= count:
                 return False
-            if tag == 18:
+            if tag == t.ROW_AFTER:
                 index += count
             cells[index, V_AT] = text
             cells[index, V_SIZE] = text_size

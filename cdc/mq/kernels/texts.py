@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.canal.kernels.texts import put_signed
+from cdc.canal.kernels.texts import COLON, MINUS, POINT, ZERO, put_signed, put_word, word
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import copy_bytes
+from cdc.mq.kernels import words as w
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -17,6 +18,12 @@ TEXT, NUMBER, YEAR, BOOLEAN, BITS, BINARY, DECIMAL, ENUM, SET = 1, 2, 3, 4, 5, 6
 DATE, MILLIS, MICROS, INSTANT, TIME, GEOMETRY = 10, 11, 12, 13, 14, 15
 MOST_DIGITS = 65
 _DAY_S = 86_400
+_LETTERS = word(bytes(8) + b"btn\0fr" + bytes(18))
+"""The letter behind the backslash for each byte below 32; 0: none, so that its code is written."""
+_CODE = word(b"\\u00")
+_HEX = word(b"0123456789abcdef")
+_BASE64 = word(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+_PADDING, _T, _Z = b"=TZ"
 SLACK = 64
 
 
@@ -30,7 +37,7 @@ def escaped_size(buf: Bytes, at: int, size: int) -> int:
         byte = buf[i]
         if byte < 32:
             found += 6
-        elif byte == 34 or byte == 92:
+        elif byte == w.QUOTE or byte == w.BACKSLASH:
             found += 2
         else:
             found += 1
@@ -40,12 +47,12 @@ def escaped_size(buf: Bytes, at: int, size: int) -> int:
 @njit
 def put_text(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
     """Writes a text in UTF-8 as a JSON string. Returns the offset behind it."""
-    out[at] = np.uint8(34)
+    out[at] = np.uint8(w.QUOTE)
     at += 1
     plain = True
     for i in range(p, p + size):
         byte = buf[i]
-        if (byte < 32) | (byte == 34) | (byte == 92):
+        if (byte < 32) | (byte == w.QUOTE) | (byte == w.BACKSLASH):
             plain = False
     if plain:
         copy_bytes(out, at, buf, p, size)
@@ -53,49 +60,32 @@ def put_text(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
     else:
         for i in range(p, p + size):
             at = put_escaped(out, at, buf[i])
-    out[at] = np.uint8(34)
+    out[at] = np.uint8(w.QUOTE)
     return at + 1
 
 
 @njit
 def put_escaped(out: Bytes, at: int, byte: np.uint8) -> int:
     if byte >= 32:
-        if byte == 34 or byte == 92:
-            out[at] = np.uint8(92)
+        if byte == w.QUOTE or byte == w.BACKSLASH:
+            out[at] = np.uint8(w.BACKSLASH)
             at += 1
         out[at] = byte
         return at + 1
-    out[at] = np.uint8(92)
-    letter = 0
-    if byte == 8:
-        letter = 98
-    elif byte == 9:
-        letter = 116
-    elif byte == 10:
-        letter = 110
-    elif byte == 12:
-        letter = 102
-    elif byte == 13:
-        letter = 114
+    letter = _LETTERS[byte]
     if letter:
-        out[at + 1] = np.uint8(letter)
+        out[at] = np.uint8(w.BACKSLASH)
+        out[at + 1] = letter
         return at + 2
-    out[at + 1] = np.uint8(117)
-    out[at + 2] = np.uint8(48)
-    out[at + 3] = np.uint8(48)
-    out[at + 4] = np.uint8(48 + (byte >> 4))
-    low = np.int64(byte) & 15
-    out[at + 5] = np.uint8(48 + low if low < 10 else 87 + low)
-    return at + 6
+    at = put_word(out, at, _CODE)
+    out[at] = _HEX[byte >> 4]
+    out[at + 1] = _HEX[byte & 15]
+    return at + 2
 
 
 @inlined
 def put_null(out: Bytes, at: int) -> int:
-    out[at] = np.uint8(110)
-    out[at + 1] = np.uint8(117)
-    out[at + 2] = np.uint8(108)
-    out[at + 3] = np.uint8(108)
-    return at + 4
+    return put_word(out, at, w.NULL)
 
 
 @njit
@@ -104,38 +94,26 @@ def put_const(out: Bytes, at: int, consts: Bytes, start: int, size: int) -> int:
     return at + size
 
 
-@inlined
-def sextet(value: int) -> int:
-    """The character of base64."""
-    if value < 26:
-        return 65 + value
-    if value < 52:
-        return 71 + value
-    if value < 62:
-        return value - 4
-    return 43 if value == 62 else 47
-
-
 @njit
 def put_base64(out: Bytes, at: int, raw: Bytes, p: int, size: int) -> int:
     """Writes bytes as a JSON string in base64."""
-    out[at] = np.uint8(34)
+    out[at] = np.uint8(w.QUOTE)
     at += 1
     end = p + size
     while p < end:
         left = end - p
-        word = np.int64(raw[p]) << 16
+        bits = np.int64(raw[p]) << 16
         if left > 1:
-            word |= np.int64(raw[p + 1]) << 8
+            bits |= np.int64(raw[p + 1]) << 8
         if left > 2:
-            word |= np.int64(raw[p + 2])
-        out[at] = np.uint8(sextet(word >> 18))
-        out[at + 1] = np.uint8(sextet(word >> 12 & 63))
-        out[at + 2] = np.uint8(sextet(word >> 6 & 63) if left > 1 else 61)
-        out[at + 3] = np.uint8(sextet(word & 63) if left > 2 else 61)
+            bits |= np.int64(raw[p + 2])
+        out[at] = _BASE64[bits >> 18]
+        out[at + 1] = _BASE64[bits >> 12 & 63]
+        out[at + 2] = _BASE64[bits >> 6 & 63] if left > 1 else np.uint8(_PADDING)
+        out[at + 3] = _BASE64[bits & 63] if left > 2 else np.uint8(_PADDING)
         at += 4
         p += 3
-    out[at] = np.uint8(34)
+    out[at] = np.uint8(w.QUOTE)
     return at + 1
 
 
@@ -171,7 +149,7 @@ def digits_of(buf: Bytes, p: int, end: int) -> int:
     if end - p > 18 or end <= p:
         return -1
     for i in range(p, end):
-        digit = np.int64(buf[i]) - 48
+        digit = np.int64(buf[i]) - ZERO
         if digit < 0 or digit > 9:
             return -1
         value = value * 10 + digit
@@ -211,18 +189,18 @@ def date_days(buf: Bytes, p: int) -> int:
 @njit
 def clock_us(buf: Bytes, p: int, end: int) -> int:
     """The microseconds of ``[-]H…:MM:SS[.f…]``."""
-    minus = buf[p] == 45
+    minus = buf[p] == MINUS
     if minus:
         p += 1
     colon = p
-    while colon < end and buf[colon] != 58:
+    while colon < end and buf[colon] != COLON:
         colon += 1
     us = (digits_of(buf, p, colon) * 3600 + digits_of(buf, colon + 1, colon + 3) * 60) * 1_000_000
     us += digits_of(buf, colon + 4, colon + 6) * 1_000_000
     at = colon + 7
     scale = np.int64(100_000)
     while at < end:
-        us += (np.int64(buf[at]) - 48) * scale
+        us += (np.int64(buf[at]) - ZERO) * scale
         scale //= 10
         at += 1
     return -us if minus else us
@@ -238,10 +216,10 @@ def put_decimal(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
         out[raw + i] = np.uint8(0)
     minus = False
     for i in range(p, p + size):
-        if buf[i] == 45:
+        if buf[i] == MINUS:
             minus = True
-        elif buf[i] != 46:
-            carry = np.int64(buf[i]) - 48
+        elif buf[i] != POINT:
+            carry = np.int64(buf[i]) - ZERO
             k = 0
             while k < used or carry:
                 value = np.int64(out[raw + 31 - k]) * 10 + carry
@@ -293,18 +271,7 @@ def put_value(
     if code == YEAR:
         return put_signed(out, at, digits_of(buf, p, p + size))
     if code == BOOLEAN:
-        if buf[p] == 48:
-            out[at] = np.uint8(102)
-            out[at + 1] = np.uint8(97)
-            out[at + 2] = np.uint8(108)
-            out[at + 3] = np.uint8(115)
-            out[at + 4] = np.uint8(101)
-            return at + 5
-        out[at] = np.uint8(116)
-        out[at + 1] = np.uint8(114)
-        out[at + 2] = np.uint8(117)
-        out[at + 3] = np.uint8(101)
-        return at + 4
+        return put_word(out, at, w.FALSE) if buf[p] == ZERO else put_word(out, at, w.TRUE)
     if code == DECIMAL:
         return put_decimal(out, at, buf, p, size)
     if code == BINARY:
@@ -312,7 +279,7 @@ def put_value(
     if code in (BITS, ENUM, SET):
         value = np.uint64(0)
         for i in range(p, p + size):
-            value = value * np.uint64(10) + np.uint64(np.int64(buf[i]) - 48)
+            value = value * np.uint64(10) + np.uint64(np.int64(buf[i]) - ZERO)
         if code == BITS:
             for i in range(a):
                 out[at + 64 + i] = np.uint8(value & np.uint64(255))
@@ -328,7 +295,7 @@ def put_value(
 def put_members(out: Bytes, at: int, value: np.uint64, code: int, b: int, members: Longs, consts: Bytes) -> int:
     """Writes the texts of an ENUM's or SET's members, which are escaped already."""
     first, count = b >> 16, b & 0xFFFF
-    out[at] = np.uint8(34)
+    out[at] = np.uint8(w.QUOTE)
     at += 1
     if code == ENUM:
         number = np.int64(value)
@@ -343,11 +310,11 @@ def put_members(out: Bytes, at: int, value: np.uint64, code: int, b: int, member
         for i in range(count):
             if value >> np.uint64(i) & np.uint64(1):
                 if some:
-                    out[at] = np.uint8(44)
+                    out[at] = np.uint8(w.COMMA)
                     at += 1
                 at = put_const(out, at, consts, members[first + i, 0], members[first + i, 1])
                 some = True
-    out[at] = np.uint8(34)
+    out[at] = np.uint8(w.QUOTE)
     return at + 1
 
 
@@ -361,26 +328,10 @@ def put_geometry(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
     srid = np.int64(0)
     for i in range(4):
         srid |= np.int64(out[raw + i]) << 8 * i
-    # {"wkb":
-    out[at] = np.uint8(123)
-    out[at + 1] = np.uint8(34)
-    out[at + 2] = np.uint8(119)
-    out[at + 3] = np.uint8(107)
-    out[at + 4] = np.uint8(98)
-    out[at + 5] = np.uint8(34)
-    out[at + 6] = np.uint8(58)
-    at = put_base64(out, at + 7, out, raw + 4, stop - raw - 4)
-    # ,"srid":
-    out[at] = np.uint8(44)
-    out[at + 1] = np.uint8(34)
-    out[at + 2] = np.uint8(115)
-    out[at + 3] = np.uint8(114)
-    out[at + 4] = np.uint8(105)
-    out[at + 5] = np.uint8(100)
-    out[at + 6] = np.uint8(34)
-    out[at + 7] = np.uint8(58)
-    at = put_signed(out, at + 8, srid) if srid else put_null(out, at + 8)
-    out[at] = np.uint8(125)
+    at = put_base64(out, put_word(out, at, w.WKB), out, raw + 4, stop - raw - 4)
+    at = put_word(out, at, w.SRID)
+    at = put_signed(out, at, srid) if srid else put_null(out, at)
+    out[at] = np.uint8(w.CLOSE_OBJECT)
     return at + 1
 
 
@@ -399,11 +350,11 @@ def put_moment(out: Bytes, at: int, buf: Bytes, p: int, size: int, code: int) ->
     if size < 19:
         return -1
     if code == INSTANT:
-        out[at] = np.uint8(34)
+        out[at] = np.uint8(w.QUOTE)
         copy_bytes(out, at + 1, buf, p, size)
-        out[at + 11] = np.uint8(84)
-        out[at + 1 + size] = np.uint8(90)
-        out[at + 2 + size] = np.uint8(34)
+        out[at + 11] = np.uint8(_T)
+        out[at + 1 + size] = np.uint8(_Z)
+        out[at + 2 + size] = np.uint8(w.QUOTE)
         return at + 3 + size
     us = days * _DAY_S * 1_000_000 + clock_us(buf, p + 11, p + size)
     return put_signed(out, at, us // 1000 if code == MILLIS else us)

@@ -1,34 +1,31 @@
-"""The texts that messages share. They stand at the beginning of the constants of all definitions."""
+"""The texts that messages share."""
 
 from __future__ import annotations
 
-_words = bytearray()
+from cdc.canal.kernels.texts import word
 
-
-def _place(word: bytes) -> tuple[int, int]:
-    _words.extend(word)
-    return len(_words) - len(word), len(word)
-
-
-DATA, DATA_SIZE = _place(b'{"data":[')
-GTID, GTID_SIZE = _place(b',"gtid":"')
-ID, ID_SIZE = _place(b'","id":')
-INSERTED, INSERTED_SIZE = _place(b',"type":"INSERT"}')
-UPDATED, UPDATED_SIZE = _place(b',"type":"UPDATE"}')
-DELETED, DELETED_SIZE = _place(b',"type":"DELETE"}')
-BEFORE, BEFORE_SIZE = _place(b'{"before":')
-AFTER, AFTER_SIZE = _place(b',"after":')
-NO_GTID, NO_GTID_SIZE = _place(b',"gtid":null,"file":"')
-A_GTID, A_GTID_SIZE = _place(b',"gtid":"')
-FILE, FILE_SIZE = _place(b'","file":"')
-POS, POS_SIZE = _place(b'","pos":')
-ROW, ROW_SIZE = _place(b',"row":')
-THREAD, THREAD_SIZE = _place(b',"thread":')
-CREATED, CREATED_SIZE = _place(b',"query":null},"transaction":null,"op":"c","ts_ms":')
-CHANGED, CHANGED_SIZE = _place(b',"query":null},"transaction":null,"op":"u","ts_ms":')
-REMOVED, REMOVED_SIZE = _place(b',"query":null},"transaction":null,"op":"d","ts_ms":')
-TS_US, TS_US_SIZE = _place(b',"ts_us":')
-TS_NS, TS_NS_SIZE = _place(b',"ts_ns":')
-WORDS = bytes(_words)
+DATA = word(b'{"data":[')
+GTID = word(b',"gtid":"')
+ID = word(b'","id":')
+INSERTED = word(b',"type":"INSERT"}')
+UPDATED = word(b',"type":"UPDATE"}')
+DELETED = word(b',"type":"DELETE"}')
+BEFORE = word(b'{"before":')
+AFTER = word(b',"after":')
+NO_GTID = word(b',"gtid":null,"file":"')
+A_GTID = word(b',"gtid":"')
+FILE = word(b'","file":"')
+POS = word(b'","pos":')
+ROW = word(b',"row":')
+THREAD = word(b',"thread":')
+CREATED = word(b',"query":null},"transaction":null,"op":"c","ts_ms":')
+CHANGED = word(b',"query":null},"transaction":null,"op":"u","ts_ms":')
+REMOVED = word(b',"query":null},"transaction":null,"op":"d","ts_ms":')
+TS_US = word(b',"ts_us":')
+TS_NS = word(b',"ts_ns":')
+TRUE, FALSE, NULL = word(b"true"), word(b"false"), word(b"null")
+WKB, SRID = word(b'{"wkb":'), word(b',"srid":')
+QUOTE, COMMA, BACKSLASH = b'",\\'
+OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = b"[]{}"
 MOST_WORDS = 600
 """Bytes that the texts, numbers and punctuation of a message take at most, without names and values."""
