@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cdc.base.log import get_logger
-from cdc.binlog import frame_state as k
 from cdc.binlog import refusals
 from cdc.binlog.framer import Framer
 from cdc.binlog.positions import split_seq

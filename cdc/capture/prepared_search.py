@@ -17,7 +17,6 @@ import numpy as np
 from cdc.base.errors import UnsupportedEventError
 from cdc.base.log import get_logger
 from cdc.binlog import events
-from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket
 from cdc.binlog.positions import BinlogPosition, make_seq, split_file_name
