@@ -15,7 +15,7 @@ for pair in ${SPARKS:-$(.venv/bin/python -c "$others")}; do
   if [ "$(cat "$folder/.installed" 2>/dev/null)" != "$pair" ]; then
     say "Installing PySpark $spark and delta-spark $delta"
     rm -rf "$folder"
-    VIRTUAL_ENV=$PWD/.venv .venv/bin/uv pip install -q --no-deps --target "$folder" "pyspark==$spark" "delta-spark==$delta" &&
+    VIRTUAL_ENV=$PWD/.venv .venv/bin/uv pip install -q --no-config --no-deps --target "$folder" "pyspark==$spark" "delta-spark==$delta" &&
       printf '%s\n' "$pair" >"$folder/.installed" || { code=1; tried+=("$pair: not installed"); continue; }
   fi
   say "Tests on Spark $spark with Delta $delta"
