@@ -10,12 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.errors import CutOffError
-from cdc.base.targets import split_table, table_path
+from cdc.base.targets import split_table
 from cdc.base.units import human_bytes, iso_time, iso_time_us
 from cdc.lake import groups
-from cdc.lake.delta.log import TablePosition, read_position
-from cdc.store.formats.prepared import describe
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -98,6 +95,7 @@ def _prepared(config: DestinationConfig) -> dict[str, Any] | None:
     is not on this machine's disk."""
     if config.store.kind != "file":
         return None
+    from cdc.store.formats.prepared import describe
 
     return describe(config.store.path)
 
@@ -248,6 +246,8 @@ def _rolled_back(subscription: Subscription) -> int:
 
 
 def _is_cut_off(reader: Store, acked_seq: int) -> bool:
+    from cdc.base.errors import CutOffError
+
     try:
         reader.require_kept(acked_seq)
     except CutOffError:
@@ -281,7 +281,9 @@ def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
 
 def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
     """Returns the tables, and the members of each shared one."""
+    from cdc.base.targets import split_table, table_path
     from cdc.client import captured_tables
+    from cdc.lake.delta.log import TablePosition, read_position
 
     def look(name: str) -> tuple[str, TablePosition]:
         path = table_path(config.apply.target, *split_table(name))

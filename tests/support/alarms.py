@@ -165,9 +165,10 @@ def program(folder: Path, name: str = "pager", code: str = "") -> list[str]:
 
 
 def with_alarms(config: DestinationConfig, **alarms: Any) -> DestinationConfig:
-    """Adds a section ``alarms`` to a configuration file."""
+    """Adds a section ``alarms`` to a configuration file, and takes the disk of this machine for empty."""
     document = yaml.safe_load(config.file.read_text())
-    config.file.write_text(yaml.safe_dump({**document, "alarms": alarms}))
+    store = {**document["store"], "disk": {"warn_ratio": 1, "clean_ratio": 1, "stop_ratio": 1}}
+    config.file.write_text(yaml.safe_dump({**document, "store": store, "alarms": alarms}))
     return load(config.file)
 
 
