@@ -56,7 +56,7 @@ def arguments_of(function: Callable[..., Any], renamed: Mapping[str, str], witho
 class Method:
     """An operation that is a method of a contract."""
 
-    of: Callable[..., Any]
+    function: Callable[..., Any]
     part: Literal["batches", "parking", "reader"]
     """What the server calls it on."""
     idempotent: bool = True
@@ -71,17 +71,17 @@ class Method:
     @property
     def name(self) -> str:
         """The operation's name."""
-        return self.of.__name__
+        return self.function.__name__
 
     @functools.cached_property
     def arguments(self) -> type[Arguments]:
         """The model of a request."""
-        return arguments_of(self.of, self.renamed, ("self", "subscriber"))
+        return arguments_of(self.function, self.renamed, ("self", "subscriber"))
 
     @functools.cached_property
     def result(self) -> TypeAdapter[Any]:
         """The type of the result."""
-        return TypeAdapter(get_type_hints(self.of, localns=_NAMES, include_extras=True)["return"])
+        return TypeAdapter(get_type_hints(self.function, localns=_NAMES, include_extras=True)["return"])
 
     @functools.cached_property
     def _keys(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class Method:
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:
-        return inspect.signature(self.of)
+        return inspect.signature(self.function)
 
     def run(self, target: object, subscriber: str, given: Arguments) -> Any:
         """Calls the method, and returns its result as JSON."""
