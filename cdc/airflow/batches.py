@@ -241,17 +241,16 @@ class TowpathFinalizeOperator(BatchOperator):
                 f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
             )
         merged = ti.xcom_pull(task_ids=self.merge_task_id)
-        steps = pipeline
         with xcom.airflow_errors():
             config = self._config()
             if states[self.merge_task_id] == "success" and xcom.is_result_of(merged, fetched):
                 if merged["batch"] is not None:
-                    steps.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
+                    pipeline.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
                     self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
                 tell(config, None, succeeded=True)
                 self._require_none_left_out(config)
                 return
-            gone = steps.release(config, self._owner)
+            gone = pipeline.release(config, self._owner)
             tell(config, None, succeeded=False)
         ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
         raise AirflowFailException(

@@ -272,12 +272,10 @@ class TowpathPlanOperator(DestinationOperator):
         """Returns the plan as JSON; empty for a verification, which changes nothing."""
         asked = form.as_dict()
         if form.kind == "snapshot":
-            found: dict[str, Any] = pipeline.plan_snapshot(config, form.tables).as_dict()
-        elif form.kind == "replay":
-            found = pipeline.plan_replay(config, form.tables, **forms.replay_arguments(asked)).as_dict()
-        else:
-            found = {}
-        return found
+            return pipeline.plan_snapshot(config, form.tables).as_dict()
+        if form.kind == "replay":
+            return pipeline.plan_replay(config, form.tables, **forms.replay_arguments(asked)).as_dict()
+        return {}
 
 
 class TowpathFinalizeBackfillOperator(DestinationOperator):

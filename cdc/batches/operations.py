@@ -28,7 +28,7 @@ from cdc.store.reader.store import Store
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _NAMES = {"FilesReport": FilesReport, "TableResult": TableResult}
-"""What annotations name and their modules import for type checkers alone."""
+"""Names in annotations of the contracts whose modules import them for type checkers alone."""
 
 
 class Arguments(BaseModel):
@@ -45,8 +45,8 @@ def arguments_of(function: Callable[..., Any], renamed: Mapping[str, str], witho
     keys of those that have another name."""
     hints = get_type_hints(function, localns=_NAMES, include_extras=True)
     fields: dict[str, Any] = {
-        renamed.get(name, name): (hints[name], ... if one.default is one.empty else one.default)
-        for name, one in inspect.signature(function).parameters.items()
+        renamed.get(name, name): (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
         if name not in without
     }
     return create_model(function.__name__, __base__=Arguments, **fields)
@@ -58,7 +58,7 @@ class Method:
 
     function: Callable[..., Any]
     part: Literal["batches", "parking", "reader"]
-    """What the server calls it on."""
+    """The part of a destination at the server that has the method."""
     idempotent: bool = True
     """Whether a client may repeat it when the answer is lost."""
     done: type[CdcError] | tuple[()] = ()

@@ -34,9 +34,9 @@ class RemoteReader:
         return self.connection.place
 
     def _now(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.connection.call("store")
-        self._base_name = found["base_name"]
-        return found
+        description: dict[str, Any] = self.connection.call("store")
+        self._base_name = description["base_name"]
+        return description
 
     # --- beginning and end
 
@@ -44,19 +44,19 @@ class RemoteReader:
         return bool(self._now()["exists"])
 
     def beginning(self) -> Beginning | None:
-        found = self._now()["beginning"]
-        return None if found is None else Beginning(**found)
+        beginning = self._now()["beginning"]
+        return None if beginning is None else Beginning(**beginning)
 
     def first_seq(self) -> int | None:
-        found: int | None = self.connection.call("totals")["first_seq"]
-        return found
+        seq: int | None = self.connection.call("totals")["first_seq"]
+        return seq
 
     def removed_seq(self) -> int:
         return int(self._now()["removed_seq"])
 
     def last_seq(self) -> int | None:
-        found: int | None = self._now()["last_seq"]
-        return found
+        seq: int | None = self._now()["last_seq"]
+        return seq
 
     def last_entry(self) -> np.void | None:
         return self.entry_at((1 << 63) - 1)
@@ -67,8 +67,8 @@ class RemoteReader:
         return int(self._now()["complete_until_us"])
 
     def capture_state(self) -> CaptureState | None:
-        found = self._now()["capture"]
-        return None if found is None else CaptureState(**found)
+        state = self._now()["capture"]
+        return None if state is None else CaptureState(**state)
 
     # --- entries
 
@@ -81,28 +81,28 @@ class RemoteReader:
         return CommitPosition(position, format_gtid(entry), int(entry["commit_time_us"]))
 
     def entry_at(self, seq: int) -> np.void | None:
-        found = self._entries(self.connection.fetch("entry_at", {"seq": seq}))
-        return found[0] if len(found) else None
+        entries = self._entries(self.connection.fetch("entry_at", {"seq": seq}))
+        return entries[0] if len(entries) else None
 
     def all_entries(self, after_seq: int = 0, upto_seq: int | None = None) -> Iterator[Entries]:
         while True:
             data = self.connection.fetch("entries", {"after_seq": after_seq, "upto_seq": upto_seq})
-            found = self._entries(data)
-            if not len(found):
+            entries = self._entries(data)
+            if not len(entries):
                 return
-            last = int(found["seq"][-1])
+            last = int(entries["seq"][-1])
             if last <= after_seq:
                 raise DamagedError("the server sends the same entries again", place=self.place)
-            yield found
+            yield entries
             after_seq = last
 
     def _entries(self, data: bytes) -> Entries:
         if len(data) % ENTRY_SIZE:
             raise DamagedError(f"the server sent {len(data)} bytes of index entries, not whole ones", place=self.place)
-        found = np.frombuffer(data, dtype=ENTRY)
-        if first_bad(found) >= 0:
+        entries = np.frombuffer(data, dtype=ENTRY)
+        if first_bad(entries) >= 0:
             raise DamagedError("an index entry from the server fails its checksum", place=self.place)
-        return found
+        return entries
 
     # --- finding
 
@@ -121,8 +121,8 @@ class RemoteReader:
 
     def disk(self) -> dict[str, Any] | None:
         """Returns the usage of the store's disk, as `cdc status --json` shows it."""
-        found: dict[str, Any] | None = self.connection.call("totals")["disk"]
-        return found
+        disk: dict[str, Any] | None = self.connection.call("totals")["disk"]
+        return disk
 
     def table_names(self) -> list[str]:
         return list(self._now()["tables"])
@@ -143,5 +143,5 @@ class RemoteReader:
     check_files = remote(Store.check_files)
 
 
-def _schemas(found: Any) -> tuple[int, Schemas] | None:
-    return None if found is None else (int(found["seq"]), Schemas.model_validate(found["schemas"]))
+def _schemas(document: Any) -> tuple[int, Schemas] | None:
+    return None if document is None else (int(document["seq"]), Schemas.model_validate(document["schemas"]))

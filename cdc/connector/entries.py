@@ -114,8 +114,8 @@ class Entry:
 
 def parse_messages(body: bytes) -> tuple[int, list[bytes]]:
     """Parses a ``Messages``: the batch's id, and its entries. Raises DamagedError."""
-    found = _parsed(messages.Messages, body)
-    return found.batch_id, list(found.messages)
+    batch = _parsed(messages.Messages, body)
+    return batch.batch_id, list(batch.messages)
 
 
 def parse_entry(raw: bytes) -> Entry:

@@ -206,9 +206,9 @@ def run(
 
 def _is_submitted(config: DestinationConfig) -> bool:
     """Whether jobs run in a driver that this process starts by spark-submit."""
-    from cdc.lake.runtime.session import in_process, is_submitted
+    from cdc.lake.runtime.session import in_process, is_inside_submit
 
-    return config.spark.remote is None and not in_process(config.spark) and not is_submitted()
+    return config.spark.remote is None and not in_process(config.spark) and not is_inside_submit()
 
 
 def verify(

@@ -149,8 +149,8 @@ def resume(call: Call, batch: int, fingerprint: str) -> Any:
 @_operation
 def manifests(call: Call, after_batch: int = 0) -> Any:
     """The manifests of acked batches, some at a time."""
-    found = call.served.batches.manifests.acked(call.subscriber, after_batch, MOST_MANIFESTS)
-    return [manifest_document(call.served, one) for one in found]
+    manifests = call.served.batches.manifests.acked(call.subscriber, after_batch, MOST_MANIFESTS)
+    return [manifest_document(call.served, manifest) for manifest in manifests]
 
 
 def lease_document(served: ServedDestination, lease: Lease) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def table_batch(call: Call, table: str, after_seq: int, until_seq: int | None = 
             place=call.served.name,
             remedy="Remove store.stage there: executors read from the server.",
         )
-    with call.served.table_batches().next(table, after_seq, until_seq, whole=whole) as found:
-        return None if found is None else manifest_document(call.served, found)
+    with call.served.table_batches().next(table, after_seq, until_seq, whole=whole) as manifest:
+        return None if manifest is None else manifest_document(call.served, manifest)
 
 
 # --- the subscriber
@@ -198,10 +198,10 @@ def whoami(call: Call) -> Any:
 @_operation
 def state(call: Call) -> Any:
     """The meta as far as the subscriber may see it: the source, and its own subscription."""
-    found = call.served.meta.read()
-    known = found.subscriptions.get(call.subscriber)
-    found.subscriptions = {} if known is None else {call.subscriber: known}
-    return found.model_dump(mode="json")
+    state = call.served.meta.read()
+    subscription = state.subscriptions.get(call.subscriber)
+    state.subscriptions = {} if subscription is None else {call.subscriber: subscription}
+    return state.model_dump(mode="json")
 
 
 # --- locks
@@ -274,22 +274,22 @@ def backlog(call: Call, seq: int, filter: str | None = None) -> Any:  # noqa: A0
 def schemas(call: Call, seq: int | None = None) -> Any:
     """Table definitions: those in force after a seq, else the newest."""
     reader = call.served.reader()
-    found = reader.newest_schemas() if seq is None else reader.schemas(seq)
-    return None if found is None else {"seq": found[0], "schemas": found[1].model_dump(mode="json")}
+    schemas = reader.newest_schemas() if seq is None else reader.schemas(seq)
+    return None if schemas is None else {"seq": schemas[0], "schemas": schemas[1].model_dump(mode="json")}
 
 
 @_operation
 def entries(call: Call, after_seq: int, upto_seq: int | None = None) -> bytes:
     """Index entries as bytes, in order, some at a time."""
-    found = next(call.served.reader().all_entries(after_seq, upto_seq), None)
-    return b"" if found is None else _packed(found)
+    entries = next(call.served.reader().all_entries(after_seq, upto_seq), None)
+    return b"" if entries is None else _packed(entries)
 
 
 @_operation
 def entry_at(call: Call, seq: int) -> bytes:
     """The last index entry up to a seq, as bytes."""
-    found = call.served.reader().entry_at(seq)
-    return b"" if found is None else bytes(found.tobytes())
+    entry = call.served.reader().entry_at(seq)
+    return b"" if entry is None else bytes(entry.tobytes())
 
 
 @_operation
@@ -298,13 +298,13 @@ def range_entries(call: Call, path: str, offset: Natural, length: Natural) -> by
     segment = served_path(call.served.config.store.path, path)
     if not segment.exists():
         raise missing(segment)
-    found = IndexFile(segment).entries["offset"]
-    start = int(np.searchsorted(found, np.uint64(offset), side="left"))
-    stop = int(np.searchsorted(found, np.uint64(offset + length), side="left"))
+    offsets = IndexFile(segment).entries["offset"]
+    start = int(np.searchsorted(offsets, np.uint64(offset), side="left"))
+    stop = int(np.searchsorted(offsets, np.uint64(offset + length), side="left"))
     if stop - start > MOST_ENTRIES:
-        length = int(found[start + MOST_ENTRIES]) - offset
+        length = int(offsets[start + MOST_ENTRIES]) - offset
     return _packed(read_entries(segment, offset, length))
 
 
-def _packed(found: Entries) -> bytes:
-    return bytes(found[:MOST_ENTRIES].tobytes())
+def _packed(entries: Entries) -> bytes:
+    return bytes(entries[:MOST_ENTRIES].tobytes())

@@ -1,4 +1,4 @@
-"""What the wheel has: the package with all its files, and nothing that could collide with a folder of a user."""
+"""The wheel has the package with all its files, and nothing that could collide with a folder of a user."""
 
 from __future__ import annotations
 

@@ -146,13 +146,13 @@ def _vacuum(
     with setting_of(spark, _VACUUM):
         statement = f"VACUUM {target.sql} RETAIN {hours} HOURS"
         # Delta's interface for Python has no dry run. VACUUM makes two commits, even if it deletes nothing.
-        found = spark.sql(f"{statement} DRY RUN").collect()
-        table = _delta_table(spark, target) if found else None
+        unneeded = spark.sql(f"{statement} DRY RUN").collect()
+        table = _delta_table(spark, target) if unneeded else None
         if table is not None:
             table.vacuum(hours)
-        elif found:
+        elif unneeded:
             spark.sql(statement).collect()
-    return replace(done, files_deleted=len(found), kept_for_h=hours)
+    return replace(done, files_deleted=len(unneeded), kept_for_h=hours)
 
 
 def _delta_table(spark: SparkSession, target: Target) -> DeltaTable | None:

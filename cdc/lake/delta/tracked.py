@@ -38,8 +38,8 @@ class Record:
     schema: TableSchema | None
     """None: the source has no table of this name."""
     columns: Any = None
-    """What the Delta table must become, as :mod:`cdc.lake.apply.schema.columns` writes it; None if nothing is to be
-    altered."""
+    """The columns that the Delta table must get, as :mod:`cdc.lake.apply.schema.columns` writes them; None if nothing
+    is to be altered."""
     values: dict[str, str] | None = None
     """What old rows get then as SQL, by the names of columns; None in a record of format version 1."""
 

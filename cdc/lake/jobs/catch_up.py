@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 @dataclass
 class CatchUp:
-    """What a catch-up did."""
+    """The result of a catch-up."""
 
     table: str
     level_seq: int

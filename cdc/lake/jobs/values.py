@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
@@ -28,11 +29,11 @@ ResultT = TypeVar("ResultT")
 ProgressT = TypeVar("ProgressT")
 
 
-class SparkJob(Generic[ResultT, ProgressT]):
+class SparkJob(ABC, Generic[ResultT, ProgressT]):
     """A job of a Spark driver. Its fields are its arguments."""
 
     done: ClassVar[str]
-    """What the job does, as a clause in the past, for messages."""
+    """The end of the job in the past tense, for messages: "the tables were compared"."""
 
     def arguments(self) -> dict[str, Any]:
         """Returns the fields as JSON."""
@@ -43,13 +44,13 @@ class SparkJob(Generic[ResultT, ProgressT]):
         """Returns the job whose :meth:`arguments` these are."""
         return cls(**arguments)
 
+    @abstractmethod
     def run(self, config: DestinationConfig, progress: Callable[[ProgressT], object]) -> ResultT:
         """Does the job in the session of this process. ``progress`` may be called from any thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def types(self) -> tuple[TypeAdapter[ResultT], TypeAdapter[ProgressT]]:
-        """Returns what makes JSON of the result and of the progress, and the values of JSON again."""
-        raise NotImplementedError
+        """Returns the adapters that convert the result and the progress to JSON and back."""
 
 
 @dataclass(frozen=True)

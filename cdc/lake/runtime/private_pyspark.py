@@ -1,4 +1,4 @@
-"""What Towpath uses of PySpark beyond its documented interface, all in one module.
+"""The undocumented parts of PySpark that Towpath uses, all in one module.
 
 A release of PySpark may rename any of it. :data:`NAMES` lists the names, and :func:`missing` returns those that the
 installed PySpark lacks; a test names them. Tried with PySpark 4.0, 4.1 and 4.2.

@@ -78,7 +78,7 @@ def in_process(config: SparkConfig) -> bool:
     return config.remote is None and config.master.startswith("local") and not config.master.startswith("local-")
 
 
-def is_submitted() -> bool:
+def is_inside_submit() -> bool:
     """Whether spark-submit has started this program, so that the program has its session."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
@@ -196,7 +196,7 @@ def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
             atexit.register(discard)
             remote = with_token(config.remote)
             found = WarmSession(_connect(config, remote), remote)
-        elif is_submitted():
+        elif is_inside_submit():
             found = WarmSession(_of_submit(), None)
         else:
             found = WarmSession(_start(config, is_short=is_short), None, is_short=is_short)

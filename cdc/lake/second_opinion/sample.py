@@ -1,9 +1,9 @@
 """Chooses the transactions of which a second opinion is asked.
 
-Those of a store lie at points that are spread over its segments; between two points the choice is random, and the seed
-is reported, so that the same store gives the same sample again. At each point the transactions of the table of which
-fewest rows were compared so far are read, until the point's share of the rows is reached. Memory is bounded by the size
-of the transactions that are read together, and time by a limit.
+In a store, transactions are taken at points that are spread over the segments. The place of each point is random, and
+the seed is reported, so that the same store gives the same sample again. At each point the transactions of the table of
+which fewest rows were compared so far are read, until the point's share of the rows is reached. Memory is bounded by
+the size of the transactions that are read together, and time by a limit.
 """
 
 from __future__ import annotations
@@ -161,10 +161,10 @@ class _StoreSample:
         for table in sorted(self._masks, key=lambda name: (self._rows[name], self._chance.random())):
             is_ours = has_rows & ((entries["table_mask"] & np.uint64(self._masks[table])) != 0)
             is_ours &= ~np.isin(entries["seq"], np.array(self._taken[table], dtype=np.uint64))
-            found = entries[is_ours]
-            if len(found):
-                is_small = int(found["row_events"].sum()) <= share
-                self._compare_run(found[0 if is_small else self._chance.randrange(len(found)) :], table, share)
+            ours = entries[is_ours]
+            if len(ours):
+                is_small = int(ours["row_events"].sum()) <= share
+                self._compare_run(ours[0 if is_small else self._chance.randrange(len(ours)) :], table, share)
                 return
 
     def _compare_run(self, entries: Entries, table: str, share: int) -> None:
@@ -178,7 +178,9 @@ class _StoreSample:
         run = entries[:count]["seq"]
         self._taken[table] += run.tolist()
         policies = self._config.table_apply(table).columns
-        hidden = {name: one.kind for name, one in policies.items() if one.kind in ("drop", "null", "hash", "mask")}
+        hidden = {
+            name: policy.kind for name, policy in policies.items() if policy.kind in ("drop", "null", "hash", "mask")
+        }
         try:
             described = self._reader.schemas(int(run[0]))
             schema = None if described is None else described[1].tables.get(table)
@@ -204,5 +206,5 @@ class _StoreSample:
             yield from () if selection is None else selection.ranges
             return
         with self._batches.next(table, after_seq, until_seq, whole=True) as manifest:
-            for found in () if manifest is None else manifest.ranges:
-                yield found.path, found.offset, found.length
+            for byte_range in () if manifest is None else manifest.ranges:
+                yield byte_range.path, byte_range.offset, byte_range.length
