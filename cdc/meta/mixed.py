@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from cdc.base.errors import CdcError
 from cdc.base.log import get_logger
@@ -65,10 +65,12 @@ class MixedMeta(Meta):
 
     @contextmanager
     def change(self) -> Iterator[State]:
-        with self._shared.change() as state:
+        with ExitStack() as until_shared, self._shared.change() as state:
             before = state.copied()
             yield state
             if _must_store_now(before, state):
+                # Held until the shared meta has the change too: a flush in between would store the state before it.
+                until_shared.enter_context(self._storing)
                 self._store(state)
 
     @contextmanager
@@ -78,9 +80,10 @@ class MixedMeta(Meta):
 
     def flush(self) -> None:
         """Stores pending changes now. Raises what ``durable`` raises."""
-        state = self._shared.read()
-        if state != self._stored:
-            self._store(state)
+        with self._storing:
+            state = self._shared.read()
+            if state != self._stored:
+                self._store(state)
 
     def close(self) -> None:
         if self._ending.is_set():
@@ -89,22 +92,22 @@ class MixedMeta(Meta):
         try:
             if self._flusher is not None:
                 self._flusher.join()
-                self._store(self._shared.read(), clean=True)
+                with self._storing:
+                    self._store(self._shared.read(), clean=True)
         finally:
             self._shared.close()
             self._durable.close()
 
     def _store(self, state: State, *, clean: bool = False) -> None:
-        """Writes a state. ``clean``: it is the last write, so no ids are stored ahead."""
+        """Writes a state. ``clean``: it is the last write, so no ids are stored ahead. The caller holds ``_storing``."""
         state = state.copied()
-        with self._storing:
-            self._durable.hold(0)
-            with self._durable.change() as stored:
-                stored.destination, stored.source = state.destination, state.source
-                stored.subscriptions = state.copied().subscriptions
-                for subscription in stored.subscriptions.values() if not clean else ():
-                    subscription.next_batch += RESERVED_IDS
-            self._stored = state
+        self._durable.hold(0)
+        with self._durable.change() as stored:
+            stored.destination, stored.source = state.destination, state.source
+            stored.subscriptions = state.copied().subscriptions
+            for subscription in stored.subscriptions.values() if not clean else ():
+                subscription.next_batch += RESERVED_IDS
+        self._stored = state
 
     def _flush_by_period(self) -> None:
         due = time.monotonic() + self._period_s

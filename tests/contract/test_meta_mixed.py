@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -135,6 +136,32 @@ def test_a_full_disk_is_tried_again_and_changes_that_must_be_stored_are_refused(
         assert (list(meta.subscriptions()), meta.cursor("apply")) == (["apply"], 5)
         file.full = False
         wait_until(lambda: FileMeta(tmp_path / "disk", "shop").cursor("apply") == 5)
+
+
+class SlowToCommit(FileMeta):
+    """Takes a while between the end of a change and its write, once a test says so."""
+
+    pause_s = 0.0
+
+    @contextmanager
+    def change(self) -> Iterator[State]:
+        with super().change() as state:
+            yield state
+            time.sleep(self.pause_s)
+
+
+def test_a_flush_does_not_store_the_state_before_a_subscriber(tmp_path: Path) -> None:
+    """The subscriber is in the durable meta while the shared one does not have it yet."""
+    shared = SlowToCommit(tmp_path / "memory", "shop")
+    with MixedMeta(shared, FileMeta(tmp_path / "disk", "shop"), period_s=0.01) as meta:
+        meta.begin()
+        shared.pause_s = 0.2
+        with ThreadPoolExecutor(1) as pool:
+            subscribed = pool.submit(meta.subscribe, "apply")
+            stored = FileMeta(tmp_path / "disk", "shop")
+            wait_until(lambda: list(stored.subscriptions()) == ["apply"])
+            while not subscribed.done():
+                assert list(stored.subscriptions()) == ["apply"]
 
 
 def test_zookeeper_may_stop_and_come_back(tmp_path: Path) -> None:
