@@ -99,7 +99,7 @@ class MixedMeta(Meta):
             self._durable.close()
 
     def _store(self, state: State, *, clean: bool = False) -> None:
-        """Writes a state. ``clean``: it is the last write, so no ids are stored ahead. The caller holds ``_storing``."""
+        """Writes a state. The caller holds ``_storing``. ``clean``: the last write, so no ids are stored ahead."""
         state = state.copied()
         self._durable.hold(0)
         with self._durable.change() as stored:
