@@ -58,6 +58,7 @@ COMMANDS = (
     "tail",
     "maintain",
     "verify",
+    "deploy",
 )
 """The commands, in the order of the help. Each is a module of :mod:`cdc.cli`."""
 

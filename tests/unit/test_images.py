@@ -31,11 +31,13 @@ def test_every_copied_file_exists() -> None:
 
 def test_the_build_finds_all_that_hatchling_reads() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     wanted = {
         "pyproject.toml",
         project["project"]["readme"],
         *project["project"]["license-files"],
-        *project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"],
+        *wheel["packages"],
+        *wheel["force-include"],
     }
     assert wanted <= set(re.findall(r"[\w.]+", "\n".join(re.findall(r"^COPY (.*)$", CONTAINERFILE, re.MULTILINE))))
 

@@ -1,0 +1,114 @@
+"""``cdc deploy``: prints the files for Airflow, systemd, containers, Kubernetes and Prometheus that the pages name."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import cdc
+from cdc.base.errors import ConfigError, UsageError
+from cdc.cli.common import say
+
+
+class Kind(StrEnum):
+    dags = "dags"
+    systemd = "systemd"
+    container = "container"
+    compose = "compose"
+    kubernetes = "kubernetes"
+    helm = "helm"
+    prometheus = "prometheus"
+    grafana = "grafana"
+
+
+PLACES = {
+    Kind.dags: ("dags",),
+    Kind.systemd: ("deploy/systemd",),
+    Kind.container: ("deploy/container/Containerfile",),
+    Kind.compose: ("deploy/container/compose.yaml",),
+    Kind.kubernetes: ("deploy/kubernetes",),
+    Kind.helm: ("deploy/helm",),
+    Kind.prometheus: ("deploy/prometheus.yml", "deploy/alerts.yml"),
+    Kind.grafana: ("deploy/grafana-dashboard.json",),
+}
+"""Files and folders of each kind, from the root of a checkout."""
+_app = typer.Typer(
+    no_args_is_help=True, help="Get the files for Airflow, systemd, containers, Kubernetes and Prometheus."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to ``app``."""
+    app.add_typer(_app, name="deploy")
+
+
+@_app.callback()
+def deploy() -> None:  # makes a group of the one command
+    pass
+
+
+@_app.command("print")
+def print_files(
+    kind: Annotated[
+        Kind,
+        typer.Argument(metavar="KIND", help=f"What the files are for: {', '.join(Kind)}.", show_default=False),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the files into this folder. A file that is there with another content is an error.",
+            show_default="standard output",
+        ),
+    ] = None,
+) -> None:
+    """Print files for a deployment, as they are in this version. Adapt addresses, paths and sizes.
+
+    Several files are printed one after the other, each below a line with its name; write them into a folder with --to.
+    """
+    contents = files(kind)
+    if to is not None:
+        _write(contents, to)
+        return
+    for name, content in contents.items():
+        if len(contents) > 1:
+            sys.stdout.write(f"# --- {name}\n")
+        sys.stdout.write(content.decode())
+
+
+def files(kind: Kind) -> dict[str, bytes]:
+    """Returns the files of a kind by their relative paths. Raises ConfigError if this installation lacks them."""
+    share = Path(cdc.__file__).with_name("share")  # in a wheel
+    root = share if share.is_dir() else share.parents[1]
+    contents = {}
+    for place in PLACES[kind]:
+        path = root / place
+        if not path.exists():
+            raise ConfigError(
+                "the file does not exist, and the wheel has it",
+                place=str(path),
+                remedy="Install towpath from its wheel, or from a whole checkout.",
+            )
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                contents[str(file.relative_to(path if path.is_dir() else path.parent))] = file.read_bytes()
+    return contents
+
+
+def _write(contents: dict[str, bytes], folder: Path) -> None:
+    paths = {folder / name: content for name, content in contents.items()}
+    changed = [str(path) for path, content in paths.items() if path.exists() and path.read_bytes() != content]
+    if changed:
+        raise UsageError(
+            f"nothing was written, because these files have another content: {', '.join(changed)}",
+            place="--to",
+            remedy="Compare them with an empty folder, or remove them.",
+        )
+    for path, content in paths.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        say(f"wrote {path}")
