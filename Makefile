@@ -26,7 +26,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-sparks test-versions test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -61,6 +61,11 @@ test-sparks: install ## tests with Spark on the other tried pairs of Spark and D
 
 test-versions: install ## the tests with servers on MySQL 5.7 and 8.0 and MariaDB 10.5 and 11.4, random first loads on these and on those of `make test`; as root, random histories too (two hours)
 	@$(WITH_JAVA) scripts/test-versions.sh $(ARGS)
+
+test-objects: install ## lake, stage and archive on a real server of objects, which is built with Go once (an hour)
+	@$(BIN)/python -m cdc.testing.servers fetch versitygw
+	@TOWPATH_OBJECT_STORE=versitygw $(WITH_JAVA) $(PY) -m pytest -m '' -v --timeout 900 tests/integration/test_object_store.py \
+		tests/integration/test_archive.py tests/unit/batches/test_stage.py tests/unit/lake/delta/test_log.py $(ARGS)
 
 test-long: install ## the long tests that `make test` leaves out: the same on other servers, or more often (an hour)
 	@$(WITH_JAVA) $(PY) -m pytest tests -m long -v --timeout 1800 $(ARGS)

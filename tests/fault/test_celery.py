@@ -209,7 +209,7 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -
         metadata.execute("CREATE DATABASE airflow CHARACTER SET utf8mb4")
         site = stack.enter_context(Site(folder))
         site.forward(metadata.port)
-        s3 = stack.enter_context(serve(BUCKET, site.host))
+        s3 = stack.enter_context(serve(BUCKET, site.host, kind="moto"))
         cluster = Cluster(site.machine("master"), [site.machine("w1"), site.machine("w2")], of_cluster, memory="1200m")
         cluster.start()
         queue, _ = start_redis(site.machine("queue"), of_queue)

@@ -35,10 +35,9 @@ from cdc.store.retention.cleaner import remove_until
 from cdc.testing.servers import Server
 from cdc.watch.status import collect
 from tests.support.apply import Loop
-from tests.support.s3 import KEY, S3Server, serve
+from tests.support.s3 import KEY, SECRET, S3Server, serve
 
 Database = Callable[[Server], str]
-SECRET = "a-secret-of-the-object-store"
 
 
 @pytest.fixture(autouse=True)

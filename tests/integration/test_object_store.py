@@ -24,10 +24,9 @@ from cdc.testing.servers import Server, free_port
 from cdc.watch import status
 from tests.support import java_classes
 from tests.support.apply import LOCAL_CONF, Loop
-from tests.support.s3 import KEY, S3Server, serve
+from tests.support.s3 import KEY, SECRET, S3Server, serve
 
 Database = Callable[[Server], str]
-SECRET = "a-secret-of-the-object-store"
 
 
 @pytest.fixture(autouse=True)

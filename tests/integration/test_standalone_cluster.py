@@ -89,7 +89,7 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     db = f"cluster_{os.getpid()}"
     mysql9.execute(f"CREATE DATABASE {db}")
     try:
-        with Site(folder) as site, serve(BUCKET, site.host) as s3:
+        with Site(folder) as site, serve(BUCKET, site.host, kind="moto") as s3:
             site.forward(mysql9.port)
             hidden = towpath_folders()
             cluster = Cluster(

@@ -1,46 +1,56 @@
-"""An S3 server for tests: moto, which keeps objects in the memory of this process."""
+"""An S3 server for tests: moto, which keeps objects in the memory of this process, or VersityGW, a real server that keeps
+them in files, where ``TOWPATH_OBJECT_STORE=versitygw`` says so or a test asks for it. Clients reach VersityGW through a
+proxy in this process, which logs requests and injects faults."""
 
 from __future__ import annotations
 
+import http.client
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import unquote
 
-from cdc.testing.servers import free_port
+from cdc.testing.servers import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Server, free_port
 
 HOST = "127.0.0.1"
-KEY, SECRET = "testing", "testing"  # any key opens it
+KEY, SECRET = ACCESS_KEY_ID, SECRET_ACCESS_KEY
+KIND_VARIABLE = "TOWPATH_OBJECT_STORE"
 
 
 @dataclass
 class S3Server:
-    """A running server with one bucket, and the log of its requests. It has no access rights, no throttling and no slow
-    answers. It answers one request after another, so a conditional put is atomic."""
+    """A running server with one bucket, and the log of its requests. moto has no access rights and answers one request
+    after another, so a conditional put is atomic."""
 
     endpoint: str
     bucket: str
+    process: Server | None = None
+    """The real server behind the endpoint; None for moto."""
     requests: list[str] = field(default_factory=list)
     """``METHOD key status`` of each request, in order. A list of keys is ``LIST prefix status``."""
     ignores_conditions: bool = False
     """The server replaces objects although the request says that they must be new, as old servers do."""
     fail: bool = False
     """The server answers every request with 503."""
+    faults: Callable[[str], int | None] | None = None
+    """Is called with ``METHOD key`` before each request and returns the status of an error that answers it, or None. A
+    negative status is answered after the request was carried out."""
     before: Callable[[str], object] | None = None
     """Is called with ``METHOD key`` before each request."""
 
-    def filesystem(self) -> Any:
+    def filesystem(self, endpoint: str | None = None) -> Any:
+        """Returns the file system of a client, at the server's endpoint or another one."""
         import s3fs
 
         return s3fs.S3FileSystem(
             key=KEY,
             secret=SECRET,
-            client_kwargs={"endpoint_url": self.endpoint, "region_name": "us-east-1"},
+            client_kwargs={"endpoint_url": endpoint or self.endpoint, "region_name": "us-east-1"},
             use_listings_cache=False,
             skip_instance_cache=True,
         )
@@ -56,12 +66,18 @@ class S3Server:
         return found
 
 
+_MESSAGES = {
+    500: ("InternalError", "We encountered an internal error."),
+    503: ("SlowDown", "Reduce your request rate."),
+}
+
+
 class _Application:
-    """Moto's WSGI application, one request at a time, with a log."""
+    """The server's WSGI application, with a log and faults."""
 
     def __init__(self, server: S3Server, application: Any) -> None:
         self._server, self._application = server, application
-        self._lock = threading.Lock()
+        self._turn: Any = threading.Lock() if server.process is None else nullcontext()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         key = unquote(environ.get("RAW_URI", environ["PATH_INFO"]).partition("?")[0])
@@ -72,43 +88,108 @@ class _Application:
             method, key = "LIST", unquote(unquote(prefix.removeprefix("prefix=")))
         if self._server.before is not None:
             self._server.before(f"{method} {key}")
-        if self._server.ignores_conditions:
-            environ.pop("HTTP_IF_NONE_MATCH", None)
-        if self._server.fail:
-            self._server.requests.append(f"{method} {key} 503")
-            start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
-            return [b"away"]
-        status = []
+        if self._server.ignores_conditions and "HTTP_IF_NONE_MATCH" in environ:
+            self._let_replace(key, environ)
+        error = 503 if self._server.fail else self._server.faults and self._server.faults(f"{method} {key}")
+        if error and error > 0:
+            return self._refuse(error, method, key, environ, start_response)
+        status: list[str] = []
 
         def started(line: str, *more: Any) -> Any:
             status.append(line.split()[0])
-            return start_response(line, *more)
+            return None if error else start_response(line, *more)
 
-        with self._lock:
+        with self._turn:
             body = list(self._application(environ, started))
+            if error:
+                return self._refuse(-error, method, f"{key} {status[0]} answered", environ, start_response)
             self._server.requests.append(f"{method} {key} {status[0]}")
         return body
 
+    def _refuse(
+        self, status: int, method: str, key: str, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answers an error as Amazon words it."""
+        self._server.requests.append(f"{method} {key} {status}")
+        _body(environ)  # a client that is still sending would see a connection that breaks
+        start_response(f"{status} {http.client.responses[status]}", [("Content-Type", "application/xml")])
+        code, message = _MESSAGES[status]
+        return [f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode() if method != "HEAD" else b""]
+
+    def _let_replace(self, key: str, environ: dict[str, Any]) -> None:
+        if self._server.process is None:
+            del environ["HTTP_IF_NONE_MATCH"]
+        else:  # VersityGW verifies the header by the signature
+            self._server.filesystem(self._server.process.url).call_s3("delete_object", **_place(key))
+
+
+def _place(key: str) -> dict[str, str]:
+    bucket, _, name = key.lstrip("/").partition("/")
+    return {"Bucket": bucket, "Key": name}
+
+
+_HOP = {"connection", "keep-alive", "transfer-encoding", "expect"}
+
+
+class _Proxy:
+    """A WSGI application that hands each request to a server as it came, signature included."""
+
+    def __init__(self, process: Server) -> None:
+        self._process = process
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        headers = {name[5:].replace("_", "-"): value for name, value in environ.items() if name.startswith("HTTP_")}
+        headers |= {"Content-Type": environ["CONTENT_TYPE"]} if environ.get("CONTENT_TYPE") else {}
+        body = _body(environ)
+        headers["Content-Length"] = str(len(body))
+        connection = http.client.HTTPConnection(HOST, self._process.port, timeout=60)
+        try:
+            connection.putrequest(
+                environ["REQUEST_METHOD"], environ["RAW_URI"], skip_host=True, skip_accept_encoding=True
+            )
+            for name, value in headers.items():
+                if name.lower() not in _HOP:
+                    connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            content = answer.read()
+        except http.client.HTTPException as error:
+            raise ConnectionResetError(f"{self._process.kind.name} went away") from error  # the client sees the same
+        finally:
+            connection.close()
+        kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
+        start_response(f"{answer.status} {answer.reason}", kept)
+        return [content]
+
+
+def _body(environ: dict[str, Any]) -> bytes:
+    if "chunked" in environ.get("HTTP_TRANSFER_ENCODING", ""):
+        return environ["wsgi.input"].read()  # type: ignore[no-any-return]
+    return environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))  # type: ignore[no-any-return]
+
 
 @contextmanager
-def serve(bucket: str, host: str = HOST) -> Iterator[S3Server]:
-    """Runs a server with one bucket, at an address of this machine."""
+def serve(bucket: str, host: str = HOST, *, kind: str | None = None, options: Sequence[str] = ()) -> Iterator[S3Server]:
+    """Runs a server with one bucket, at an address of this machine. ``kind`` is moto or versitygw; None takes what the
+    environment says, or moto."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    port = free_port()
-    found = S3Server(f"http://{host}:{port}", bucket)
-    application = _Application(found, DomainDispatcherApplication(create_backend_app))
-    server = make_server(host, port, application, True, request_handler=MotoRequestHandler)
-    thread = threading.Thread(target=server.serve_forever, name="s3", daemon=True)
-    thread.start()
-    try:
+    kind = kind or os.environ.get(KIND_VARIABLE, "moto")
+    with ExitStack() as stack:
+        process = None if kind == "moto" else stack.enter_context(Server(kind, options=options))
+        port = free_port()
+        found = S3Server(f"http://{host}:{port}", bucket, process)
+        backend = DomainDispatcherApplication(create_backend_app) if process is None else _Proxy(process)
+        application = _Application(found, backend)
+        server = make_server(host, port, application, True, request_handler=MotoRequestHandler)
+        thread = threading.Thread(target=server.serve_forever, name="s3", daemon=True)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(server.shutdown)
         found.filesystem().call_s3("create_bucket", Bucket=bucket)
         found.requests.clear()
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 >>> with Server("mariadb10") as server:
 ...     connection = server.connect()
 
-Kinds: ``mysql9``, ``mariadb11``, ``mariadb10``, ``mysql56`` and ``zookeeper``; further versions can stand in for these
+Kinds: ``mysql9``, ``mariadb11``, ``mariadb10``, ``mysql56``, ``zookeeper``, ``kafka`` and ``versitygw``, a server of
+objects that is built with Go; further versions can stand in for the databases
 (:data:`~cdc.testing.servers.kinds.STANDINS_VARIABLE`). A server ends with the process that started it, however that
 process ends, and its data is deleted. Give it a ``folder`` to keep the data, and ``detach=True`` to let it outlive the
 process. On the command line: ``python -m cdc.testing.servers --help``.
@@ -18,13 +19,15 @@ from __future__ import annotations
 
 from cdc.testing.servers.ensemble import ZooKeeperEnsemble
 from cdc.testing.servers.group import ReplicationGroup
-from cdc.testing.servers.kinds import HOST, PASSWORD, USER, find_kind
+from cdc.testing.servers.kinds import ACCESS_KEY_ID, HOST, PASSWORD, SECRET_ACCESS_KEY, USER, find_kind
 from cdc.testing.servers.replicas import ReplicaPair
 from cdc.testing.servers.server import Server, client_tool, free_port, stop_detached
 
 __all__ = [
+    "ACCESS_KEY_ID",
     "HOST",
     "PASSWORD",
+    "SECRET_ACCESS_KEY",
     "USER",
     "ReplicaPair",
     "ReplicationGroup",

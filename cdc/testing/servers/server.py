@@ -23,7 +23,7 @@ from typing import IO, Self
 import pymysql
 
 from cdc.base.errors import SourceUnavailableError, UsageError
-from cdc.testing.servers.kinds import HOST, KINDS, USER, Database, Kind, find_kind
+from cdc.testing.servers.kinds import HOST, KINDS, Database, Kind, find_kind
 
 _PREFIX = "towpath-server-"
 _POLL_S = 0.05
@@ -85,7 +85,7 @@ class Server:
     """A server of one kind, started by :meth:`start` or by ``with``.
 
     Args:
-        kind_name: mysql9, mariadb11, mariadb10, mysql56, zookeeper or kafka.
+        kind_name: mysql9, mariadb11, mariadb10, mysql56, zookeeper, kafka or versitygw.
         port: a fixed port. None takes a free one, and another one if a process takes that port first.
         options: further options of the server (for ZooKeeper: lines of ``zoo.cfg``; for Kafka: of its properties).
         folder: the folder of data, log and socket, which stays at the end. None takes a temporary folder, which
@@ -223,11 +223,9 @@ class Server:
 
     @property
     def url(self) -> str:
-        """``mysql://t@127.0.0.1:PORT`` or ``mariadb://…``, without the password; ``host:port`` for ZooKeeper and
-        Kafka."""
-        if isinstance(self.kind, Database):
-            return f"{self.kind.scheme}://{USER}@{HOST}:{self.port}"
-        return f"{HOST}:{self.port}"
+        """``mysql://t@127.0.0.1:PORT`` or ``mariadb://…``, without the password; ``http://127.0.0.1:PORT`` for
+        VersityGW; ``host:port`` for ZooKeeper and Kafka."""
+        return self.kind.url(self.port)
 
     def connect(self) -> pymysql.Connection[pymysql.cursors.Cursor]:
         """Returns a new connection with every privilege, autocommit and utf8mb4."""

@@ -103,7 +103,7 @@ def test_an_unknown_option_is_in_the_message() -> None:
 
 
 def test_unknown_names_are_errors() -> None:
-    with pytest.raises(UsageError, match=r"known kinds: kafka, mariadb10, mariadb105, .*mysql9, zookeeper"):
+    with pytest.raises(UsageError, match=r"known kinds: kafka, mariadb10, mariadb105, .*mysql9, versitygw, zookeeper"):
         Server("oracle")
     with pytest.raises(UsageError, match="has: mariadb, mariadb-binlog"):
         client_tool("mariadb10", "mysqlbinlog")
@@ -116,6 +116,29 @@ def test_a_package_that_cannot_be_downloaded_is_an_error(tmp_path: Path, monkeyp
     with pytest.raises(SourceUnavailableError, match="apt-get update"):
         packages.fetch("mariadb10", package)
     assert [path.name for path in tmp_path.iterdir()] == ["mariadb10.lock"], "an incomplete download was left"
+
+
+PROGRAM = packages.GoProgram("example.org/tool", "v1.0.0", "cmd/tool", "h1:expected=")
+
+
+def test_a_program_is_not_built_without_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_SERVERS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(SourceUnavailableError, match=r"tool is built with Go, and this machine has no `go` command"):
+        packages.fetch("tool", PROGRAM)
+
+
+def test_a_changed_module_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_SERVERS", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    go = tmp_path / "go"
+    go.write_text(
+        '#!/bin/sh\nif [ $1 = install ]; then touch "$GOBIN/tool"; else printf "\\tmod\\texample.org/tool\\tv1.0.0\\th1:other=\\n"; fi\n'
+    )
+    go.chmod(0o755)
+    with pytest.raises(SourceUnavailableError, match=r"has the digest h1:other= instead of h1:expected="):
+        packages.fetch("tool", PROGRAM)
+    assert not (tmp_path / "cache" / "tool").exists()
 
 
 def test_ctrl_c_stops_the_server() -> None:
