@@ -19,11 +19,14 @@ import structlog  # noqa: F401 - before cdc, which then configures it before cap
 
 from cdc.disk.encryption import keys
 from cdc.testing.servers import Server
+from tests.support.kernel_signatures import check_signatures
 
 Database = Callable[[Server], str]
 
 if os.environ.get("TOWPATH_ENCRYPT"):  # every store of the run is encrypted
     keys.register("/", keys.KeySources("tests", lambda: bytes(range(32))))
+
+check_signatures()
 
 IN_CI = bool(os.environ.get("CI"))
 SEED = int(os.environ.get("TOWPATH_SEED") or (1 if IN_CI else random.SystemRandom().randrange(2**32)))

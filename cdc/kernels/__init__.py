@@ -1,4 +1,5 @@
-"""The compiler of kernels and its cache, and the kernels that all others share: bytes, CRC32 and zstd.
+"""The compiler of kernels, those that were built ahead, the cache, and what all kernels share: bytes, CRC32 and zstd.
 
-Imports ``cdc.base`` and ``cdc.disk`` alone. It promises that a kernel which was compiled once is loaded without Numba.
+Imports ``cdc.base`` and ``cdc.disk`` alone. It promises that a kernel which was built ahead, or compiled once, is
+loaded without Numba.
 """

@@ -36,22 +36,20 @@ _WAIT_S = 300.0
 """The longest time that a process waits for another one that compiles the same kernel."""
 
 
+@cache
 def _versions() -> bytes:
     """Returns the version files of the compiler's packages. The packages are not imported, since that takes longer than
-    the rest of a command's start."""
+    the rest of a command's start. A package that is missing adds nothing: the compiler says so if it is needed."""
     found = b""
     for name in ("numba", "numpy", "llvmlite"):
         spec = find_spec(name)
         if spec is None or spec.origin is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            continue
         for file in ("_version.py", "version.py"):
             path = Path(spec.origin).with_name(file)
             if path.is_file():
                 found += path.read_bytes()
     return found
-
-
-_VERSIONS = _versions()
 
 
 @dataclass(frozen=True)
@@ -111,12 +109,18 @@ def _imported_names(tree: ast.Module) -> Iterator[str]:
 
 
 @cache
-def _digest(module: Path) -> str:
-    digest = hashlib.sha256(_VERSIONS)
+def source_digest(module: Path) -> str:
+    """A digest of all sources on which a module's compiled code depends."""
+    digest = hashlib.sha256()
     for path in sorted(sources_of(module) | {*_COMPILER}):
         name = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else path.name
         digest.update(f"\0{name}\0".encode() + _source(path))
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()
+
+
+@cache
+def _digest(module: Path) -> str:
+    return hashlib.sha256(_versions() + source_digest(module).encode()).hexdigest()[:16]
 
 
 def _usable(folder: Path) -> bool:
@@ -142,12 +146,16 @@ def cache_root() -> Path:
     return Path(tempfile.mkdtemp(prefix="towpath-kernels-"))
 
 
+def module_name(module: Path) -> str:
+    """The name of a module in this package, such as ``decode.kernels.fill``."""
+    inside = module.is_relative_to(_PACKAGE)
+    return ".".join(module.relative_to(_PACKAGE).with_suffix("").parts) if inside else module.stem
+
+
 @cache
 def cache_folder(module: Path) -> Path:
     """The folder of a module's compiled code, such as ``decode.kernels.fill-0123456789abcdef``."""
-    inside = module.is_relative_to(_PACKAGE)
-    name = ".".join(module.relative_to(_PACKAGE).with_suffix("").parts) if inside else module.stem
-    return cache_root() / f"{name}-{_digest(module)}"
+    return cache_root() / f"{module_name(module)}-{_digest(module)}"
 
 
 def kernel_file(module: Path, name: str, types: str, cpu: str) -> Path:

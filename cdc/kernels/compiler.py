@@ -12,7 +12,6 @@ flattens its arguments; and room for the returned value. It returns 0, or someth
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 
 from cdc.kernels.cache import CompiledKernel
+from cdc.kernels.jit import NUMBA, Intrinsic, Kernel, cannot_compile
 
 _LIBRARY = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
 """Functions of the C library that compilers call on their own."""
@@ -38,11 +38,29 @@ _INTEGERS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B"
 _lock = threading.RLock()
 
 
-def compile_kernel(kernel: Any, args: tuple[Any, ...], host: Any) -> CompiledKernel:
-    """Compiles a :class:`~cdc.kernels.jit.Kernel` for the types of these arguments. ``host`` is an LLVM target machine.
+def compile_kernel(kernel: Any, args: tuple[Any, ...], machine: Any, symbol: str) -> CompiledKernel:
+    """Compiles a :class:`~cdc.kernels.jit.Kernel` for the types of these arguments and an LLVM target machine.
+    ``symbol`` is the name of its entry.
 
-    Raises Numba's errors, and TypeError for a kernel that cannot be called without Numba.
+    Raises Numba's errors, TypeError for a kernel that cannot be called without Numba, and UnsupportedError if a version
+    of Numba that was not tried fails in any way.
     """
+    try:
+        return _compile(kernel, args, machine, symbol)
+    except Exception as error:
+        if was_tried(numba.__version__):
+            raise
+        reason = f"version {numba.__version__} was not tried, and fails ({type(error).__name__}: {error})"
+        raise cannot_compile(kernel.__name__, reason) from error
+
+
+def was_tried(version: str) -> bool:
+    """Whether a version of Numba is among those of :data:`cdc.kernels.jit.NUMBA`."""
+    first, end = (tuple(map(int, bound.lstrip("numba>=<").split("."))) for bound in NUMBA.split(","))
+    return first <= tuple(map(int, version.split(".")[:2])) < end
+
+
+def _compile(kernel: Any, args: tuple[Any, ...], machine: Any, symbol: str) -> CompiledKernel:
     with _lock:
         dispatcher = dispatcher_of(kernel)
         signature = tuple(numba.typeof(arg) for arg in args)
@@ -52,14 +70,12 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], host: Any) -> CompiledKer
             compiled.library._ensure_finalized()
             text = dispatcher.inspect_llvm(signature)
     native = compiled.fndesc.llvm_func_name
-    digest = hashlib.sha256(repr(signature).encode()).hexdigest()[:16]
-    symbol = f"towpath_{kernel.__module__.replace('.', '_')}_{kernel.__name__}_{digest}"
     module = llvm.parse_assembly(text)
     module.link_in(llvm.parse_assembly(_entry(symbol, native, module.get_function(native), module.triple)))
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration and value.name != symbol:
             value.linkage = llvm.Linkage.internal
-    builder = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
     foreign = {
         value.name
@@ -68,7 +84,7 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], host: Any) -> CompiledKer
     }
     if foreign - _LIBRARY:
         raise TypeError(f"the kernel {kernel.__name__} needs {', '.join(sorted(foreign - _LIBRARY))}")
-    return CompiledKernel(symbol, _returns(compiled.signature.return_type), host.emit_object(module))
+    return CompiledKernel(symbol, _returns(compiled.signature.return_type), machine.emit_object(module))
 
 
 class _Dispatcher(CPUDispatcher):  # type: ignore[misc]
@@ -150,8 +166,6 @@ def dispatcher_of(kernel: Any) -> Any:
 
 def _resolved(value: Any) -> Any:
     """Returns a global of a kernel as Numba needs it: its own function for a kernel or an intrinsic."""
-    from cdc.kernels.jit import Intrinsic, Kernel
-
     if isinstance(value, Kernel):
         return dispatcher_of(value)
     return value.made() if isinstance(value, Intrinsic) else value

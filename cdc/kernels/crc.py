@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cdc.kernels.jit import cpu_features, intrinsic, njit
+from cdc.kernels.jit import intrinsic, njit
+from cdc.kernels.levels import cpu_flags
 
 _POLYNOMIAL = 0xEDB88320
 
@@ -50,7 +51,7 @@ def _x_power_mod(exponent: int) -> int:
 _K1, _K2 = _x_power_mod(512 + 32), _x_power_mod(512 - 32)
 _K3, _K4 = _x_power_mod(128 + 32), _x_power_mod(128 - 32)
 
-HAS_CLMUL = {"+pclmul", "+sse4.1"} <= set(cpu_features().split(","))
+HAS_CLMUL = {"pclmulqdq", "sse4_1"} <= cpu_flags()
 _FOLD_MIN = 64
 
 

@@ -2,10 +2,11 @@
 
 They are ``numba.njit(nogil=True)`` with these differences:
 
-- **Numba is not loaded to run a kernel.** At the first call with each set of argument types, the kernel's machine code
-  is loaded from the cache (:mod:`cdc.kernels.cache`) by llvmlite and called through ctypes. Only a kernel that is
-  not there is compiled (:mod:`cdc.kernels.compiler`). Importing Numba and its caches would take most of the time
-  that a command needs to start.
+- **Numba is not loaded to run a kernel.** At the first call with each set of argument types, the kernel is taken from
+  those that were built ahead (:mod:`cdc.kernels.prebuilt`), or its machine code is loaded from the cache
+  (:mod:`cdc.kernels.cache`) by llvmlite. It is called through ctypes. Only a kernel that is in neither is compiled
+  (:mod:`cdc.kernels.compiler`). Importing Numba and its caches would take most of the time that a command needs to
+  start.
 
 - **No reference counting** (``_nrt=False``). Kernels are handed all their memory and allocate none, so counting the
   references to arrays would be most of the work of small functions. A kernel that allocates does not compile.
@@ -29,11 +30,15 @@ import threading
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
 from cdc.kernels.cache import CompiledKernel, kernel_file, read_kernel, sole_compiler, write_kernel
+from cdc.kernels.prebuilt import WRITEABLE, built_kernel, symbol_of
+
+if TYPE_CHECKING:
+    from cdc.base.errors import CdcError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,9 +46,13 @@ R = TypeVar("R")
 BOUNDS_CHECKED: bool = os.environ.get("NUMBA_BOUNDSCHECK", "") not in ("", "0")
 """Whether kernels are compiled with bounds checks."""
 
-_C, _F, _ALIGNED, _WRITEABLE = 1, 2, 0x100, 0x400  # NumPy's flags of arrays
-_FLAGS = _C | _F | _ALIGNED | _WRITEABLE
+NUMBA = "numba>=0.62,<0.69"
+"""The versions of Numba that compile kernels, as was tried."""
+
+_C, _F, _ALIGNED = 1, 2, 0x100  # NumPy's flags of arrays
+_FLAGS = _C | _F | _ALIGNED | WRITEABLE
 _MASK = (1 << 64) - 1
+_WORDS = {np.int64: "int64", np.uint64: "uint64"}  # as Python's integers
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _ROOM = ctypes.c_uint64 * 8
 
@@ -96,22 +105,51 @@ class Kernel(Generic[P, R]):
         with _lock:
             if key in self._entries:
                 return self._entries[key]
-            host, cpu = _host()
-            module = Path(self.py_func.__code__.co_filename)
-            file = kernel_file(module, self.__name__, repr(key), f"{cpu}{'-checked' if self.checked else ''}")
-            kernel = read_kernel(file)
-            if kernel is None:
-                with sole_compiler(file):
-                    kernel = read_kernel(file) or self._compiled(file, args, host)
-            entry = self._entries[key] = _Entry(kernel, words)
+            module, types = Path(self.py_func.__code__.co_filename), repr(key)
+            built = None if self.checked else built_kernel(module, self.__name__, types)
+            if built is not None:
+                entry = _Entry(built.address, built.returns, words)
+            else:
+                try:
+                    kernel = self._cached(module, types, args)
+                except ImportError as error:
+                    raise cannot_compile(self.__name__, str(error)) from error
+                entry = _Entry(_linked(kernel), kernel.returns, words)
+            self._entries[key] = entry
             return entry
 
-    def _compiled(self, file: Path, args: tuple[Any, ...], host: Any) -> CompiledKernel:
-        from cdc.kernels.compiler import compile_kernel
-
-        kernel = compile_kernel(self, args, host)
-        write_kernel(file, kernel)
+    def _cached(self, module: Path, types: str, args: tuple[Any, ...]) -> CompiledKernel:
+        """Reads the kernel's code from the cache, or compiles it."""
+        host, cpu = _host()
+        file = kernel_file(module, self.__name__, types, f"{cpu}{'-checked' if self.checked else ''}")
+        kernel = read_kernel(file)
+        if kernel is None:
+            with sole_compiler(file):
+                kernel = read_kernel(file)
+                if kernel is None:
+                    kernel = self._compiled(args, host, symbol_of(module, self.__name__, types))
+                    write_kernel(file, kernel)
         return kernel
+
+    def _compiled(self, args: tuple[Any, ...], host: Any, symbol: str) -> CompiledKernel:
+        from cdc.base.log import get_logger  # not above: each kernel would be compiled again for a change of the log
+
+        get_logger(__name__).info(
+            "compiling a kernel, once for this version and this type of CPU", kernel=self.__name__
+        )
+        from cdc.kernels.compiler import compile_kernel  # which imports Numba
+
+        return compile_kernel(self, args, host, symbol)
+
+
+def cannot_compile(name: str, reason: str) -> CdcError:
+    """The error of a kernel that was not built ahead, on a machine whose Numba cannot compile it."""
+    from cdc.base.errors import UnsupportedError
+
+    return UnsupportedError(
+        f"the kernel {name} was not built ahead for this machine, and Numba cannot compile it: {reason}",
+        remedy=f"Install a Numba that can: pip install '{NUMBA}'.",
+    )
 
 
 class Intrinsic:
@@ -134,17 +172,11 @@ class Intrinsic:
 class _Entry:
     """The entry of a kernel's machine code, for one set of argument types."""
 
-    def __init__(self, kernel: CompiledKernel, words: int) -> None:
-        import llvmlite.binding as llvm
-
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
-        engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
-        engine.finalize_object()
-        _engines.append(engine)
-        self._function = _ENTRY(engine.get_function_address(kernel.symbol))
+    def __init__(self, address: int, returns: str, words: int) -> None:
+        self._function = _ENTRY(address)
         self._words = ctypes.c_uint64 * words
-        self._several = kernel.returns.startswith("(")
-        letters = kernel.returns.strip("()")
+        self._several = returns.startswith("(")
+        letters = returns.strip("()")
         self._returned = struct.Struct(f"@{letters}") if letters else None
 
     def call(self, words: list[int]) -> Any:
@@ -163,6 +195,17 @@ class _Entry:
         return values if self._several else values[0]
 
 
+def _linked(kernel: CompiledKernel) -> int:
+    """Links the code of a kernel into this process. Returns the address of its entry."""
+    import llvmlite.binding as llvm
+
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address(kernel.symbol))
+
+
 def release_loader() -> None:
     """Takes the code of LLVM, which is needed while kernels are loaded, out of this process's resident memory (some
     50 MB). It comes back from the kernel's page cache if another one is loaded. Does nothing where there is no
@@ -176,6 +219,14 @@ def release_loader() -> None:
             start, end = (int(word, 16) for word in line.split(" ", 1)[0].split("-"))
             # The pages are as in the file: nothing can have written to them.
             ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
+
+
+def types_of(args: tuple[Any, ...]) -> str:
+    """The argument types as they stand in the key of a kernel's entry, in the cache and in what is built ahead."""
+    kinds: list[Any] = []
+    for arg in args:
+        _flatten(arg, kinds, [])
+    return repr(tuple(kinds))
 
 
 def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
@@ -201,13 +252,13 @@ def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
             raise OverflowError("the number has more than 64 bits")
         words.append(value & _MASK)
     elif isinstance(value, np.integer):
-        kinds.append(value.dtype.str)
+        kinds.append(_WORDS.get(kind) or value.dtype.str)
         words.append(int(value) & _MASK)
     elif kind is float or kind is np.float64:
         kinds.append("float64")
         words += struct.unpack("@Q", struct.pack("@d", value))
     elif isinstance(value, np.void):
-        kinds.append(("record", value.dtype.str))
+        kinds.append(("record", f"{kind.__module__}.{kind.__qualname__}", value.dtype.str))
         words.append(value.__array_interface__["data"][0])
     elif isinstance(value, tuple):
         kinds.append((f"{kind.__module__}.{kind.__qualname__}", len(value)))
@@ -223,7 +274,7 @@ def _host() -> tuple[Any, str]:
     import llvmlite.binding as llvm
 
     machine = _target_machine()
-    return machine, f"{machine.triple} {llvm.get_host_cpu_name()} {cpu_features()}"
+    return machine, f"{machine.triple} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
 def _target_machine() -> Any:
@@ -234,20 +285,12 @@ def _target_machine() -> Any:
     triple = llvm.get_process_triple()
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=llvm.get_host_cpu_name(),
-        features=cpu_features(),
+        features=llvm.get_host_cpu_features().flatten(),
         opt=3,
         reloc="static" if triple.startswith("x86") else "default",
         codemodel="jitdefault",
         jit=True,
     )
-
-
-@cache
-def cpu_features() -> str:
-    """The features of this machine's CPU, such as ``+avx2,+pclmul,-sha``."""
-    import llvmlite.binding as llvm
-
-    return str(llvm.get_host_cpu_features().flatten())
 
 
 def bind(kernel: Callable[..., R], *args: Any) -> Callable[[], R]:

@@ -1,10 +1,17 @@
-"""The address of zstd's function that unpacks, for kernels."""
+"""The address of zstd's function that unpacks, for kernels: that of the system's ``libzstd``.
+
+Its soname ``libzstd.so.1`` stands for its public, stable interface. The package managers of Debian, Ubuntu, Fedora,
+RHEL and SUSE need it, so their systems and images have it. The package ``zstandard`` has a copy of zstd, but no promise
+about that copy's symbols.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib.util import find_spec
+
+LIBRARY = "libzstd.so.1"
+FUNCTIONS = ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx")
 
 
 class Unpacker:
@@ -27,20 +34,26 @@ class Unpacker:
 
 
 def unpacker() -> Unpacker | None:
-    """Returns a new unpacker; None if no library exports zstd's functions on this machine."""
+    """Returns a new unpacker. Without the library it returns None, and a warning says so once: then Python unpacks."""
     library = _library()
     return None if library is None else Unpacker(library)
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """The library in the zstandard package, which exports the functions of zstd that it holds, or the system's."""
-    spec = find_spec("zstandard._cffi")
-    for path in (None if spec is None else spec.origin, "libzstd.so.1"):
-        try:
-            library = ctypes.CDLL(path) if path else None
-        except OSError:
-            continue
-        if library is not None and hasattr(library, "ZSTD_decompressDCtx"):
-            return library
+    try:
+        library = ctypes.CDLL(LIBRARY)
+        lacking = [name for name in FUNCTIONS if not hasattr(library, name)]
+        reason = f"it lacks {', '.join(lacking)}" if lacking else ""
+    except OSError as error:
+        reason = str(error)
+    if not reason:
+        return library
+    from cdc.base.log import get_logger
+
+    get_logger(__name__).warning(
+        "libzstd.so.1 cannot be used, so Python unpacks compressed transactions, which takes ten times as long for"
+        " small ones; install libzstd1 (Debian, Ubuntu, SUSE) or libzstd (Fedora, RHEL)",
+        reason=reason,
+    )
     return None

@@ -38,6 +38,7 @@ def test_the_build_finds_all_that_hatchling_reads() -> None:
         *project["project"]["license-files"],
         *wheel["packages"],
         *wheel["force-include"],
+        wheel["hooks"]["custom"]["path"],
     }
     assert wanted <= set(re.findall(r"[\w.]+", "\n".join(re.findall(r"^COPY (.*)$", CONTAINERFILE, re.MULTILINE))))
 

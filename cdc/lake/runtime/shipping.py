@@ -5,7 +5,8 @@ folder :data:`FOLDER` of its working folder, which :data:`PYTHONPATH <settings>`
 runs the driver's Towpath, also where another one is installed. Executors need a Python of the same minor version with
 Towpath's dependencies; an archive with both is named in ``spark.conf`` (``docs/how-to/spark.md``).
 
-Executors with the driver's type of CPU find their kernels compiled. Others compile them in their working folder.
+Kernels that were built ahead are in it for all types of CPU. Of others, executors with the driver's type of CPU find
+them compiled, and other executors compile them in their working folder.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from cdc import __version__
 from cdc.kernels.cache import cache_folder, cache_root
+from cdc.kernels.prebuilt import FOLDER as PREBUILT
 
 FOLDER = "towpath_shipped"
 _PATH = "spark.executorEnv.PYTHONPATH"
@@ -49,6 +51,8 @@ def _write(archive: Path) -> None:
 def _files() -> Iterator[tuple[str, Path]]:
     """Yields the files of the archive, each with its name in there."""
     for file in sorted((_ROOT / "cdc").rglob("*.py")):
+        yield str(file.relative_to(_ROOT)), file
+    for file in sorted(PREBUILT.glob("kernels-*")):
         yield str(file.relative_to(_ROOT)), file
     root = cache_root()
     for folder in sorted(root.iterdir()):

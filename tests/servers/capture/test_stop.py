@@ -14,6 +14,7 @@ import pytest
 
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.canal_shop import capture, write_shop
+from tests.support.kernel_packages import installed
 
 MOST_S = 10.0
 
@@ -52,12 +53,19 @@ def test_a_signal_ends_a_capture_that_compiles_its_kernels(
     mysql9: Server, database: Callable[[Server], str], tmp_path: Path, number: signal.Signals
 ) -> None:
     file = write_shop(tmp_path, mysql9, database(mysql9))
-    cache = tmp_path / "kernels"  # empty: everything is compiled
+    cache = tmp_path / "kernels"  # empty, beside a package without built kernels: everything is compiled
+    package = installed(tmp_path / "package")
     log = tmp_path / "log"
     process = subprocess.Popen(
         [sys.executable, "-m", "cdc", "--conf-dir", str(file.parent), "capture", "shop"],
         stderr=log.open("wb"),
-        env={**os.environ, "TOWPATH_TEST_PASSWORD": PASSWORD, "NUMBA_CACHE_DIR": str(cache)},
+        cwd=package,
+        env={
+            **os.environ,
+            "TOWPATH_TEST_PASSWORD": PASSWORD,
+            "NUMBA_CACHE_DIR": str(cache),
+            "PYTHONPATH": str(package),
+        },
     )
     try:
         # It looks at the source before it compiles.

@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import cdc
 from cdc.kernels import cache as kernel_cache
-
-PACKAGE = Path(cdc.__file__).parent
-
-_CHECKSUM = """
-import numpy as np
-from cdc.kernels.crc import crc32
-from cdc.kernels.cache import cache_root
-data = np.frombuffer(b"123456789", dtype=np.uint8).copy()
-print(cache_root(), int(crc32(data, 0, len(data), np.zeros(16, dtype=np.uint8))))
-"""
-
-
-def started(package: Path, script: str = _CHECKSUM, **environment: str) -> subprocess.Popen[str]:
-    """A process that runs a script with the package in this folder."""
-    given = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG", "PYTHON"))}
-    given |= {"PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    return subprocess.Popen([sys.executable, "-c", script], env=given, cwd=package, stdout=subprocess.PIPE, text=True)
-
-
-def answer(process: subprocess.Popen[str]) -> tuple[Path, int]:
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    folder, value = out.split()
-    return Path(folder), int(value)
-
-
-def installed(folder: Path, *, read_only: bool) -> Path:
-    """A copy of the package without anything compiled. A read-only one has a file where the cache belongs, because
-    permissions do not stop root."""
-    shutil.copytree(PACKAGE, folder / "cdc", ignore=shutil.ignore_patterns("__pycache__"))
-    if read_only:
-        (folder / "cdc" / "kernels" / "__pycache__").write_text("")
-    return folder
+from tests.support.kernel_packages import CHECKSUM, PACKAGE, answer, installed, started
 
 
 def compiled(folder: Path) -> dict[str, int]:
@@ -128,6 +91,7 @@ def test_a_change_renames_the_folders_of_the_module_and_of_its_importers(tmp_pat
         "kernels/jit.py": set(before),
         "kernels/cache.py": set(before),
         "kernels/compiler.py": set(before),
+        "base/log.py": set(),
         "decode/reader.py": set(),
     }.items():
         path = package / "cdc" / changed
@@ -193,9 +157,9 @@ def test_other_versions_of_the_compiler_have_folders_of_their_own(monkeypatch: p
         return kernel_cache.cache_folder(module).name
 
     before = name()
-    assert f'"{np.__version__}"'.encode() in kernel_cache._VERSIONS
+    assert f'"{np.__version__}"'.encode() in kernel_cache._versions()
     with monkeypatch.context() as changed:
-        changed.setattr(kernel_cache, "_VERSIONS", b"another")
+        changed.setattr(kernel_cache, "_versions", lambda: b"another")
         assert name() != before
     assert name() == before
 
@@ -211,7 +175,7 @@ def test_another_cpu_has_files_of_its_own() -> None:
 
 
 _WITHOUT_NUMBA = (
-    _CHECKSUM
+    CHECKSUM
     + """
 import sys
 if "numba" in sys.modules:
