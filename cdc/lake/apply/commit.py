@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.lake.apply.large_values import careful_parquet, has_large_values
 from cdc.lake.apply.statements import empty_statement
-from cdc.lake.delta.row_replacement import AlreadyThereError, LoggedTable, NewRows, replace_rows
+from cdc.lake.delta.row_replacement import LoggedTable, NewRows, replace_rows
+from cdc.lake.delta.transaction import AlreadyThereError, commit_position
 from cdc.lake.delta.vectors import has_deletion_vectors, marking_rows
 from cdc.lake.runtime.session import transaction, view_of
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.delta.tables import Target
     from cdc.lake.rows.key_plan import KeyRanges
+    from cdc.lake.runtime.driver_jvm import DriverJvm
     from cdc.lake.runtime.session import TableSession
 
 
@@ -63,10 +65,13 @@ class Commit:
     application: str | None = None
     """The application id under which the commit carries :attr:`seq`; None: that of the table's applied position."""
 
-    def execute(self, statement: str, instead: Callable[[], MergeStats | None] | None = None) -> MergeStats:
+    def execute(self, statement: str | None, instead: Callable[[], MergeStats | None] | None = None) -> MergeStats:
         """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position.
-        ``instead``: is called before the statement, which does not run if this returns what has changed.
+        ``statement``: None if no rows change. ``instead``: is called before the statement, which does not run if this
+        returns what has changed.
         """
+        if statement is None:
+            return self.execute(empty_statement(self.target), self._position)
         spark = self.session.spark
         careful = careful_parquet(spark) if has_large_values(self.state) else nullcontext()
         marking: AbstractContextManager[None] = nullcontext()
@@ -99,18 +104,28 @@ class Commit:
         :attr:`state`; None if they are not known. ``keys``: ranges of integer keys that hold the keys of the new
         rows."""
 
-        def replaced() -> MergeStats | None:
+        def replace(jvm: DriverJvm) -> MergeStats | None:
             table = LoggedTable(self.state, files, keys)
-            with self.session.jvm() as jvm:
-                if jvm is None:
-                    return None
-                try:
-                    found = replace_rows(jvm, table, new, marks=bool(self.use_vectors))
-                except AlreadyThereError:
-                    return MergeStats(ran=False)
-            return None if found is None else MergeStats(found.inserted, found.updated, found.deleted)
+            rows = replace_rows(jvm, table, new, marks=bool(self.use_vectors))
+            return None if rows is None else MergeStats(rows.inserted, rows.updated, rows.deleted)
 
-        return self.execute(statement, replaced)
+        return self.execute(statement, lambda: self._by_transaction(replace))
+
+    def _position(self) -> MergeStats | None:
+        """Commits the position without a statement, where this is possible."""
+        if self.application is not None:
+            return None
+        return self._by_transaction(lambda jvm: MergeStats() if commit_position(jvm, self.state) else None)
+
+    def _by_transaction(self, work: Callable[[DriverJvm], MergeStats | None]) -> MergeStats | None:
+        """Returns what ``work`` has changed by a transaction of Delta; None if the driver's JVM is not at hand."""
+        with self.session.jvm() as jvm:
+            if jvm is None:
+                return None
+            try:
+                return work(jvm)
+            except AlreadyThereError:
+                return MergeStats(ran=False)
 
     def execute_with(self, rows: DataFrame, make: Callable[[str], str]) -> MergeStats:
         """Runs the statement that ``make`` returns for the name of a view of these rows."""

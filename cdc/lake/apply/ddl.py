@@ -162,7 +162,7 @@ def _surroundings(
         known = config.tables.includes(*split_table(table)) and manifest.wants(table)
         return target_of(config, table) if known and table not in batch.subscription.parked else None
 
-    def commit(state: DeltaState, seq: int, statement: str) -> None:
+    def commit(state: DeltaState, seq: int, statement: str | None) -> None:
         # A statement before the rows of its own transaction is no entry of the ledger.
         whole = seq == manifest.last_seq
         metadata = user_metadata(manifest, target, state.applied_seq, state.generation) if whole else json.dumps({})

@@ -20,7 +20,7 @@ from pyspark.sql.window import Window
 from cdc.base.targets import SOURCE_COLUMN
 from cdc.decode.layout import DELETE, INSERT
 from cdc.lake.apply.merge import merge_versions
-from cdc.lake.apply.statements import empty_statement, key_ranges, own_conditions, soft_delete_statement
+from cdc.lake.apply.statements import key_ranges, own_conditions, soft_delete_statement
 from cdc.lake.apply.versions import CLOSES, recent, versions
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import schema_of
@@ -52,7 +52,7 @@ def merge_full_state(commit: Commit, rows: DataFrame, keys: Keys, commit_time: d
     try:
         ranges = key_ranges(events, keys.names)
         if ranges is None:
-            return commit.execute(empty_statement(commit.target))
+            return commit.execute(None)
         if mode == "soft_delete":
             return commit.execute_with(
                 events,

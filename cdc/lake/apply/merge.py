@@ -28,7 +28,6 @@ from cdc.lake.apply.statements import (
     SourceRows,
     append_statement,
     bound_text,
-    empty_statement,
     insert_statement,
     key_ranges,
     range_conditions,
@@ -104,7 +103,7 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
     if state.applied_seq >= manifest.last_seq:
         return _result(merge, state, MergeStats(ran=False), began)
     if merge.columns is None:
-        stats = _commit(merge, state).execute(empty_statement(merge.target))
+        stats = _commit(merge, state).execute(None)
     elif apply.mode == "append":
         state = _mark_if_large(merge, state, ("_seq", "_row"))
         stats = _append(merge, state, merge.columns)
@@ -196,7 +195,7 @@ def _merge_plan(
     """Merges the rows of these splits that win in a plan."""
     marks = _marks(merge)
     if not plan.rows:
-        return _commit(merge, state).execute(empty_statement(merge.target))
+        return _commit(merge, state).execute(None)
     integers = plan.integer_ranges(keys.names)
     files = TableFiles.of(state, merge.target.table)
     # No file can have a row with one of the keys.
@@ -270,7 +269,7 @@ def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: So
     try:
         ranges = key_ranges(last, keys.names)
         if ranges is None:
-            return _commit(merge, state).execute(empty_statement(merge.target))
+            return _commit(merge, state).execute(None)
         commit, rows = _commit_of_changes(merge, state, last), last
         if merge.is_large:
             also = (SEEN,) if marks else ()
@@ -297,7 +296,7 @@ def _versions(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceC
     try:
         ranges = key_ranges(events, keys.names)
         if ranges is None:
-            return _commit(merge, state).execute(empty_statement(merge.target))
+            return _commit(merge, state).execute(None)
         commit = _commit_of_changes(merge, state, events)
         conditions = [*ranges, recent(events)]
         found = rows = versions(commit, events, keys.names, conditions).persist()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cdc.base.targets import REBUILD_PROPERTY
 from cdc.lake.apply.commit import Commit
 from cdc.lake.apply.schema.columns import columns_of
-from cdc.lake.apply.schema.content import delete_statement, fill_statement, position_statement
+from cdc.lake.apply.schema.content import delete_statement, fill_statement
 from cdc.lake.apply.schema.evolve import Evolution, Surroundings, is_shadow
 from cdc.lake.apply.schema.plan import plan
 from cdc.lake.apply.schema.refusals import refusal, unknown
@@ -102,7 +102,7 @@ class SharedEvolution(Evolution):
                 update={"last_seq": seq, "positions": positions.model_copy(update={"last": last})}
             )
             metadata = user_metadata(manifest, target, state.applied_seq, state.generation)
-            Commit(around.session, target, state, seq, metadata, around.check).execute(position_statement(target))
+            Commit(around.session, target, state, seq, metadata, around.check).execute(None)
         self._state = self._read()
 
     def _rename(self, effect: TableEffect) -> None:
@@ -141,7 +141,7 @@ class SharedEvolution(Evolution):
         self._grow(after)
         self._set(self._read(), Record(by.seq, after), {})
         updates = {} if target.apply.mode == "append" else found.updates
-        self._commit(fill_statement(target, updates) if updates else position_statement(target))
+        self._commit(fill_statement(target, updates) if updates else None)
 
     def _grow(self, schema: TableSchema) -> None:
         """Gives the table the columns of a source schema."""

@@ -38,10 +38,11 @@ from cdc.lake.delta.transaction import (
     metadata_of,
     scala_object,
     scala_seq,
+    some,
 )
 from cdc.lake.runtime.driver_jvm import DriverJvm
 from cdc.lake.runtime.failures import first_line, is_concurrent
-from cdc.lake.runtime.private_pyspark import is_connect, java_rows
+from cdc.lake.runtime.private_pyspark import is_connect, java_class, java_rows
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -52,6 +53,7 @@ FILE_BYTES = 128 << 20
 """Size up to which files are joined."""
 COPIES = 4
 """Files that are copied at the same time."""
+_PATH = "org.apache.hadoop.fs.Path"
 _FEW_ROW_GROUPS, _LEAST_ROWS, _LEAST_BYTES = 32, 20_000, 4 << 20
 """More row groups than these few must have this many rows or bytes each: others make a table slow to read."""
 _INDEXED = "delta.dataSkippingNumIndexedCols"
@@ -234,7 +236,7 @@ def _is_plain(replacement: Replacement) -> bool:
 
 def _begin(jvm: DriverJvm, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
     conf = _hadoop(jvm)
-    path = jvm.view.org.apache.hadoop.fs.Path(replacement.path)
+    path = java_class(jvm.view, _PATH)(replacement.path)
     if path.getFileSystem(conf).getUri().getScheme() != "file":
         return None
     parquet_schema = _common_schema(jvm.view, files, replacement.schema, conf)
@@ -284,13 +286,12 @@ def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
 
 def _operation(jvm: Any, metadata: Any, user_metadata: str) -> Any:
     """Returns the operation as ``CREATE OR REPLACE TABLE … AS SELECT`` records it."""
-    companion = scala_object(jvm.org.apache.spark.sql.delta, "DeltaOperations$ReplaceTable")
+    name = "org.apache.spark.sql.delta.DeltaOperations$ReplaceTable"
+    companion = scala_object(jvm, name)
     default = "$lessinit$greater$default$"
-    numbers = sorted(int(name.removeprefix(default)) for name in dir(companion) if name.startswith(default))
+    numbers = sorted(int(method.removeprefix(default)) for method in dir(companion) if method.startswith(default))
     more = [getattr(companion, f"{default}{number}")() for number in numbers if number > 5]
-    given = jvm.scala.Option.apply(user_metadata)
-    operation = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ReplaceTable")
-    return operation(metadata, False, True, True, given, *more)
+    return java_class(jvm, name)(metadata, False, True, True, some(jvm, user_metadata), *more)
 
 
 def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
@@ -317,34 +318,34 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
 def _common_schema(jvm: Any, files: Sequence[ParquetFile], schema: t.StructType, conf: Any) -> Any:
     """Returns the Parquet schema that Spark writes for a table's schema, with INT64 timestamps; None if a file has
     another one."""
-    internal = jvm.org.apache.spark.sql
-    converter = internal.execution.datasources.parquet.SparkToParquetSchemaConverter(
-        False, scala_object(internal.internal.SQLConf, "ParquetOutputTimestampType").TIMESTAMP_MICROS(), False, False
-    )
-    wanted = converter.convert(scala_object(internal.types, "DataType").fromJson(schema.json()))
+    spark, parquet = "org.apache.spark.sql", "org.apache.parquet.hadoop"
+    timestamps = scala_object(jvm, f"{spark}.internal.SQLConf$ParquetOutputTimestampType")
+    converter = java_class(jvm, f"{spark}.execution.datasources.parquet.SparkToParquetSchemaConverter")
+    to_parquet = converter(False, timestamps.TIMESTAMP_MICROS(), False, False)
+    expected = to_parquet.convert(scala_object(jvm, f"{spark}.types.DataType").fromJson(schema.json()))
     seen: list[pq.ParquetSchema] = []
     for file in files:
         if any(file.footer.schema.equals(one) for one in seen):
             continue
         seen.append(file.footer.schema)
-        reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(_input(jvm, file.path, conf))
+        reader = java_class(jvm, f"{parquet}.ParquetFileReader").open(_input(jvm, file.path, conf))
         try:
-            if not reader.getFileMetaData().getSchema().getFields().equals(wanted.getFields()):
+            if not reader.getFileMetaData().getSchema().getFields().equals(expected.getFields()):
                 return None
         finally:
             reader.close()
-    return wanted
+    return expected
 
 
 def _copy_row_groups(driver: DriverJvm, files: Sequence[ParquetFile], target: Path, schema: Any, conf: Any) -> None:
     """Writes one Parquet file that has the row groups of others, byte by byte."""
     jvm = driver.view
-    writer = jvm.org.apache.parquet.hadoop.ParquetFileWriter(conf, schema, _hadoop_path(jvm, target))
+    writer = java_class(jvm, "org.apache.parquet.hadoop.ParquetFileWriter")(conf, schema, _hadoop_path(jvm, target))
     try:
         writer.start()
         for file in files:
             writer.appendFile(_input(jvm, file.path, conf))
-        facts = jvm.java.util.HashMap()
+        facts = java_class(jvm, "java.util.HashMap")()
         facts.put(
             "org.apache.spark.version", driver.session.version()
         )  # dates and moments are of the Gregorian calendar
@@ -354,11 +355,11 @@ def _copy_row_groups(driver: DriverJvm, files: Sequence[ParquetFile], target: Pa
 
 
 def _input(jvm: Any, path: str, conf: Any) -> Any:
-    return jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(_hadoop_path(jvm, path), conf)
+    return java_class(jvm, "org.apache.parquet.hadoop.util.HadoopInputFile").fromPath(_hadoop_path(jvm, path), conf)
 
 
 def _hadoop_path(jvm: Any, path: str | Path) -> Any:
-    return jvm.org.apache.hadoop.fs.Path(f"file:{path}")
+    return java_class(jvm, _PATH)(f"file:{path}")
 
 
 def _hadoop(jvm: DriverJvm) -> Any:

@@ -23,8 +23,9 @@ from cdc.base.targets import DESTINATION_PROPERTY, local_path
 from cdc.config.catalog import SESSION_CATALOG
 from cdc.lake.delta.log import read_state
 from cdc.lake.delta.sql import literal, quote
+from cdc.lake.delta.transaction import some
 from cdc.lake.runtime.failures import first_line
-from cdc.lake.runtime.private_pyspark import is_connect, java_session, jvm_of
+from cdc.lake.runtime.private_pyspark import is_connect, java_class, java_session, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -258,13 +259,14 @@ def _set_managed(spark: SparkSession, name: Name, target: Target, managed: bool)
     jvm = jvm_of(spark)
     try:
         catalog = java_session(spark).sessionState().catalog()
-        some = jvm.scala.Option.apply
-        identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(name.table, some(name.database))
+        identifier = java_class(jvm, "org.apache.spark.sql.catalyst.TableIdentifier")(
+            name.table, some(jvm, name.database)
+        )
         found = catalog.getTableMetadata(identifier)
         default = "copy$default$"
         count = sum(1 for one in dir(found) if one.startswith(default))
         fields = [getattr(found, f"{default}{number}")() for number in range(1, count + 1)]
-        types = jvm.org.apache.spark.sql.catalyst.catalog.CatalogTableType
+        types = java_class(jvm, "org.apache.spark.sql.catalyst.catalog.CatalogTableType")
         fields[1] = types.MANAGED() if managed else types.EXTERNAL()  # (identifier, tableType, …)
         if managed:
             # The metastore keeps another folder for an external table, and DROP TABLE would delete that one. For a new

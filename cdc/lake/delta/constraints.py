@@ -19,6 +19,7 @@ from cdc.lake.delta.transaction import delta_action, delta_log, metadata_of, sca
 from cdc.lake.rows.columns import columns_of_schema
 from cdc.lake.runtime.driver_jvm import DriverJvm
 from cdc.lake.runtime.failures import ConcurrentCommitError
+from cdc.lake.runtime.private_pyspark import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,5 +138,5 @@ def _tighten(spark: SparkSession, target: Target, state: DeltaState, names: Coll
         after = delta_action(jvm.view, {"metaData": metadata})
         txn.updateMetadata(after, False)
         txn.readWholeTable()  # so that every other commit is a conflict
-        update = getattr(jvm.view.org.apache.spark.sql.delta, "DeltaOperations$UpdateSchema")
+        update = java_class(jvm.view, "org.apache.spark.sql.delta.DeltaOperations$UpdateSchema")
         txn.commit(scala_seq(jvm.view), update(before.schema(), after.schema()))

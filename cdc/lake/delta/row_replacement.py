@@ -23,24 +23,24 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-
 from cdc.base.errors import RetryableError
 from cdc.base.log import get_logger
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.transaction import (
     PLAIN_NAME,
+    PositionedTransaction,
     delta_action,
-    delta_log,
     features_of,
     from_scala,
     has_files,
+    if_known,
     metadata_of,
     scala_object,
     scala_seq,
+    some,
 )
 from cdc.lake.delta.vectors import VECTORS_PROPERTY
-from cdc.lake.runtime.session import APP_ID, VERSION
+from cdc.lake.runtime.private_pyspark import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import types as t
@@ -118,10 +118,6 @@ class Replaced:
     deleted: int
 
 
-class AlreadyThereError(Exception):
-    """The table has the transaction already."""
-
-
 class _UnknownRowsError(Exception):
     """A file does not say how many rows it has."""
 
@@ -147,52 +143,39 @@ def replace_rows(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: boo
     Raises AlreadyThereError if the table has the session's transaction, RetryableError if rows were lost on the way
     into Spark, and what Delta raises for a conflict.
     """
-    try:
+
+    def replace() -> Replaced | None:
         with jvm.active():
             replacement = _begin(jvm, known, new)
             return None if replacement is None else replacement.run(marks=marks)
+
+    try:
+        return if_known("rows are merged", replace)
     except _UnknownRowsError:
         _log.info("files do not say how many rows they have, so rows are merged by a statement", path=known.state.path)
-        return None
-    except (Py4JJavaError, Py4JNetworkError):
-        raise
-    except (Py4JError, TypeError) as error:  # how Py4J tells that there is no such class or method
-        _log.warning("this version of Delta is not known, so rows are merged by a statement", reason=str(error))
         return None
 
 
 def _begin(jvm: DriverJvm, known: LoggedTable, new: NewRows) -> _Replacement | None:
     from pyspark.sql import types as t
 
-    state, conf = known.state, jvm.session.conf()
-    log = delta_log(jvm, state.path)
-    txn = log.startTransaction()
-    helper = scala_object(jvm.view.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
-    application, seq = conf.get(APP_ID), int(conf.get(VERSION))
-    metadata = metadata_of(txn)
-    is_known = int(txn.readVersion()) == state.version and metadata["id"] == state.id
-    if is_known:
-        # As Delta does if it is asked for the transaction: the same one in another commit is a conflict. Delta finds
-        # it by a job of Spark, which takes longer than all the rest in a small table.
-        txn.readTxn().addOne(application)
-        if state.applied_seq >= seq:
-            raise AlreadyThereError
-    elif helper.hasBeenExecuted(txn, jvm.session, jvm.view.scala.Option.empty()):
-        raise AlreadyThereError
+    transaction = PositionedTransaction.begin(jvm, known.state)
+    txn, metadata = transaction.txn, metadata_of(transaction.txn)
     schema = t.StructType.fromJson(json.loads(metadata["schemaString"]))
     features = features_of(txn)
     properties = metadata["configuration"]
-    has_statistics = conf.get(_STATISTICS, "true") == "true"
+    has_statistics = jvm.session.conf().get(_STATISTICS, "true") == "true"
     rows = jvm.session.table(new.view)
     found = t.StructType.fromJson(json.loads(rows.schema().json()))
     if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(found, schema)):
         return None
     # Delta also knows the least and the greatest value of other keys than integers.
-    is_listed = is_known and (not new.ranges or {*new.keys} == {*known.keys}) and not metadata["partitionColumns"]
+    has_all_keys = not new.ranges or {*new.keys} == {*known.keys}
+    is_listed = transaction.is_at and has_all_keys and not metadata["partitionColumns"]
     listed = _listed(jvm, known, txn.snapshot(), "deletionVectors" in features) if is_listed else None
     has_vectors = properties.get(VECTORS_PROPERTY, "false").lower() == "true"
     is_small = known.files is not None and known.files.is_small and new.count <= _FEW_ROWS
-    return _Replacement(jvm, log, txn, helper, schema, new, rows, has_vectors, listed, is_small)
+    return _Replacement(jvm, transaction, schema, new, rows, has_vectors, listed, is_small)
 
 
 def _listed(jvm: DriverJvm, known: LoggedTable, snapshot: Any, has_vectors: bool) -> Sequence[Any] | None:
@@ -237,9 +220,7 @@ class _Replacement:
     """A transaction of Delta that replaces rows; nothing is visible before its commit."""
 
     jvm: DriverJvm
-    log: Any
-    txn: Any
-    helper: Any
+    transaction: PositionedTransaction
     schema: t.StructType
     new: NewRows
     rows: Any
@@ -267,28 +248,28 @@ class _Replacement:
             removed += [one.file.remove() for one in partly]
             added = self._write(keys, partly)
         replaced = self._replaced(matches)
-        self._register(
-            numSourceRows=self.new.count,
-            operationNumSourceRows=self.new.count,
-            numTargetRowsInserted=replaced.inserted,
-            numTargetRowsUpdated=replaced.updated,
-            numTargetRowsDeleted=replaced.deleted,
-            numTargetRowsMatchedUpdated=replaced.updated,
-            numTargetRowsMatchedDeleted=replaced.deleted,
-            numTargetRowsCopied=sum(one.remaining for one in partly),
-            numTargetFilesAdded=len(added),
-            numTargetFilesRemoved=len(removed),
-            numTargetBytesAdded=sum(int(one.getFileSize()) for one in added),
-            numTargetBytesRemoved=sum(int(one.file.getFileSize()) for one in matches) if not marked else 0,
-            numTargetDeletionVectorsAdded=len(marked) // 2,
-            scanTimeMs=int((scanned - began) * 1000),
-            rewriteTimeMs=int((time.monotonic() - scanned) * 1000),
-            executionTimeMs=int((time.monotonic() - began) * 1000),
-        )
-        none = self.jvm.view.scala.Option.empty()
-        carried = self.helper.createSetTransaction(self.jvm.session, self.log, none)
-        actions = [*removed, *marked, *added, *([carried.get()] if carried.isDefined() else [])]
-        self.txn.commit(self._seq(actions), self._operation())
+        metrics = {
+            "numSourceRows": self.new.count,
+            "operationNumSourceRows": self.new.count,
+            "numTargetRowsInserted": replaced.inserted,
+            "numTargetRowsUpdated": replaced.updated,
+            "numTargetRowsDeleted": replaced.deleted,
+            "numTargetRowsMatchedUpdated": replaced.updated,
+            "numTargetRowsMatchedDeleted": replaced.deleted,
+            "numTargetRowsCopied": sum(one.remaining for one in partly),
+            "numTargetFilesAdded": len(added),
+            "numTargetFilesRemoved": len(removed),
+            "numTargetBytesAdded": sum(int(one.getFileSize()) for one in added),
+            "numTargetBytesRemoved": sum(int(one.file.getFileSize()) for one in matches) if not marked else 0,
+            "numTargetDeletionVectorsAdded": len(marked) // 2,
+            "scanTimeMs": int((scanned - began) * 1000),
+            "rewriteTimeMs": int((time.monotonic() - scanned) * 1000),
+            "executionTimeMs": int((time.monotonic() - began) * 1000),
+        }
+        is_delete, clause = self.new.is_delete, self.transaction.clause
+        matched = [clause(f"({is_delete})", "delete"), clause(None, "update")]
+        inserted = [clause(f"(NOT ({is_delete}))", "insert")]
+        self.transaction.commit([*removed, *marked, *added], matched, inserted, metrics)
         return replaced
 
     def _replaced(self, matches: Sequence[_Match]) -> Replaced:
@@ -301,30 +282,31 @@ class _Replacement:
         """Returns the files that may have rows with one of the keys. The transaction conflicts with every other commit
         that removes one of them, or adds such a file."""
         if self.new.ranges:
-            some = self._frame(self._seq([])).alias("t").filter(" AND ".join(self.new.ranges))
-            condition = some.queryExecution().analyzed().condition()
+            filtered = self._frame(self._seq([])).alias("t").filter(" AND ".join(self.new.ranges))
+            condition = filtered.queryExecution().analyzed().condition()
         else:
             condition = self._true()
         if self.listed is None:
-            return self.txn.filterFiles(self._seq([condition]), True)
+            return self.transaction.txn.filterFiles(self._seq([condition]), True)
         files = self._seq(self.listed)
-        default = [getattr(self.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
-        self.txn.trackReadPredicates(self._seq([condition]), *default)
-        self.txn.trackFilesRead(files)
+        default = [getattr(self.transaction.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
+        self.transaction.txn.trackReadPredicates(self._seq([condition]), *default)
+        self.transaction.txn.trackFilesRead(files)
         return files
 
     def _true(self) -> Any:
-        return scala_object(self.jvm.view.org.apache.spark.sql.catalyst.expressions, "Literal").TrueLiteral()
+        return scala_object(self.jvm.view, "org.apache.spark.sql.catalyst.expressions.Literal").TrueLiteral()
 
     def _frame(self, files: Any) -> Any:
         """Returns the rows of these files of the transaction's version."""
-        return self.log.createDataFrame(self.txn.snapshot(), files, False, self.jvm.view.scala.Option.empty())
+        snapshot = self.transaction.txn.snapshot()
+        return self.transaction.log.createDataFrame(snapshot, files, False, some(self.jvm.view, None))
 
     @contextmanager
     def _keys(self) -> Iterator[Any]:
         """Yields the keys of all new rows, and whether each deletes."""
-        chosen = [self._column(f"{quote(key)} AS {_OURS}{i}") for i, key in enumerate(self.new.keys)]
-        keys = self.rows.select(self._seq([*chosen, self._column(f"{self.new.is_delete} AS {_DELETES}")]))
+        chosen = [f"{quote(key)} AS {_OURS}{i}" for i, key in enumerate(self.new.keys)]
+        keys = self.rows.selectExpr(self._seq([*chosen, f"{self.new.is_delete} AS {_DELETES}"]))
         with nullcontext(keys) if self.new.is_stored else self.jvm.persisted(keys) as keys:
             is_few = self.new.is_stored and self.new.count <= _FEW_ROWS
             yield self._functions.broadcast(keys) if is_few else keys
@@ -348,14 +330,14 @@ class _Replacement:
         read = sum(int(row.get(1)) for row in rows if row.isNullAt(0))
         if read != self.new.count:
             raise _lost(read, self.new.count, "read")
-        by_path = self.helper.generateCandidateFileMap(self.log.dataPath(), files)
+        by_path = self.transaction.helper.generateCandidateFileMap(self.transaction.log.dataPath(), files)
         return [self._match(by_path, row, marks=marks) for row in rows if not row.isNullAt(0)]
 
     def _match(self, by_path: Any, row: Any, *, marks: bool) -> _Match:
         path, rows, deleted = row.get(0), int(row.get(1)), int(row.get(2))
         if marks and int(row.get(3)) != rows:
             raise _lost(int(row.get(3)), rows, "found again")
-        file = self.helper.getTouchedFile(self.log.dataPath(), path, by_path)
+        file = self.transaction.helper.getTouchedFile(self.transaction.log.dataPath(), path, by_path)
         remaining = _rows_of(file.numLogicalRecords()) - rows
         return _Match(path, file, rows, deleted, remaining, row.get(4) if marks else None)
 
@@ -370,33 +352,35 @@ class _Replacement:
             places.append(place.getField("row_index").alias(_ROW))
         theirs = [table.col(quote(key)).alias(f"{_THEIRS}{i}") for i, key in enumerate(self.new.keys)]
         same = " AND ".join(f"{_THEIRS}{i} = {_OURS}{i}" for i in range(len(self.new.keys)))
-        columns = [self._column(name) for name in (_DELETES, _FILE, *([_ROW] if marks else []))]
-        return table.select(self._seq([*theirs, *places])).join(keys, self._column(same)).select(self._seq(columns))
+        columns = [_DELETES, _FILE, *([_ROW] if marks else [])]
+        matched = table.select(self._seq([*theirs, *places])).join(keys, self._column(same))
+        return matched.selectExpr(self._seq(columns))
 
     def _bitmap(self, numbers: Any) -> Any:
         """Returns the column of Delta's aggregate that makes a deletion vector of numbers of rows."""
-        sql = self.jvm.view.org.apache.spark.sql
-        columns = scala_object(sql.classic, "ExpressionUtils")
-        portable = scala_object(sql.delta.deletionvectors, "RoaringBitmapArrayFormat").Portable()
-        aggregate = sql.catalyst.expressions.aggregation.BitmapAggregator(columns.expression(numbers), portable)
+        view, delta = self.jvm.view, "org.apache.spark.sql.delta"
+        columns = scala_object(view, "org.apache.spark.sql.classic.ExpressionUtils")
+        portable = scala_object(view, f"{delta}.deletionvectors.RoaringBitmapArrayFormat").Portable()
+        aggregator = java_class(view, "org.apache.spark.sql.catalyst.expressions.aggregation.BitmapAggregator")
+        aggregate = aggregator(columns.expression(numbers), portable)
         return columns.column(aggregate.toAggregateExpression())
 
     def _mark(self, matches: Sequence[_Match]) -> list[Any]:
         """Writes deletion vectors for the rows that go, with those that the files have already. Returns for each file
         the action that removes it and the one that adds it again."""
-        delta = self.jvm.view.org.apache.spark.sql.delta
-        option, to_scala = self.jvm.view.scala.Option, self.jvm.view.scala.jdk.javaapi.CollectionConverters
+        view, delta = self.jvm.view, "org.apache.spark.sql.delta"
+        vector_data = java_class(view, f"{delta}.commands.DeletionVectorData")
         whole = {file.path(): file for file in self._whole_files(matches)}
-        rows = self.jvm.view.java.util.ArrayList()
+        rows = []
         for one in matches:
             vector = whole[one.file.path()].deletionVector()
-            before = option.empty() if vector is None else option.apply(vector.serializeToBase64())
-            rows.add(delta.commands.DeletionVectorData(one.path, before, one.bitmap, one.rows))
-        prefix = scala_object(delta.util, "Utils").getRandomPrefixLength(self.txn.metadata())
-        write = scala_object(delta.commands, "DeletionVectorWriter").createMapperToStoreDeletionVectors(
-            self.jvm.session, self.log.newDeltaHadoopConf(), self.log.dataPath(), prefix
+            before = some(view, None if vector is None else vector.serializeToBase64())
+            rows.append(vector_data(one.path, before, one.bitmap, one.rows))
+        prefix = scala_object(view, f"{delta}.util.Utils").getRandomPrefixLength(self.transaction.txn.metadata())
+        write = scala_object(view, f"{delta}.commands.DeletionVectorWriter").createMapperToStoreDeletionVectors(
+            self.jvm.session, self.transaction.log.newDeltaHadoopConf(), self.transaction.log.dataPath(), prefix
         )
-        written = from_scala(write.apply(to_scala.asScala(rows).iterator()).toVector())
+        written = from_scala(write.apply(self._seq(rows).iterator()).toVector())
         vectors = {one.filePath(): one.deletionVector() for one in written}
         pairs = [whole[one.file.path()].removeRows(vectors[one.path], True, True) for one in matches]
         return [action for pair in pairs for action in (pair._2(), pair._1())]
@@ -405,7 +389,7 @@ class _Replacement:
         """Returns the files with all their statistics, which Delta leaves out where it chooses files."""
         if self.listed is not None:
             return self.listed
-        files = self.txn.snapshot().allFiles()
+        files = self.transaction.txn.snapshot().allFiles()
         paths = [self._functions.lit(one.file.path()) for one in matches]
         found: Iterable[Any] = files.filter(files.col("path").isin(self._seq(paths))).collectAsList()
         return found
@@ -416,50 +400,27 @@ class _Replacement:
         expected = self.new.upserts + sum(one.remaining for one in rewritten)
         if not expected:
             return []
-        columns = self._seq(self._column(quote(field.name)) for field in self.schema.fields)
-        rows = self.rows.filter(f"NOT ({self.new.is_delete})").select(columns)
+        columns = self._seq(quote(field.name) for field in self.schema.fields)
+        rows = self.rows.filter(f"NOT ({self.new.is_delete})").selectExpr(columns)
         if rewritten:
             table = self._frame(self._seq(one.file for one in rewritten))
             pairs = [table.col(quote(key)).equalTo(keys.col(f"{_OURS}{i}")) for i, key in enumerate(self.new.keys)]
             same = functools.reduce(lambda left, right: getattr(left, "and")(right), pairs)
-            rows = table.join(keys, same, "left_anti").select(columns).union(rows)
+            rows = table.join(keys, same, "left_anti").selectExpr(columns).union(rows)
         if expected <= _FEW_ROWS:
             rows = rows.coalesce(1)
-        added = from_scala(self.txn.writeFiles(rows))
+        added = from_scala(self.transaction.txn.writeFiles(rows))
         written = sum(_rows_of(one.numPhysicalRecords()) for one in added)
         if written != expected:
             raise _lost(written, expected, "written")
         return added
-
-    def _register(self, **values: int) -> None:
-        """Gives the commit the metrics of a MERGE."""
-        view = self.jvm.view
-        metrics = view.java.util.HashMap()
-        context = self.jvm.session.sparkContext()
-        for name, value in values.items():
-            metric = view.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
-            metric.set(value)
-            metrics.put(name, metric)
-        reflexive = scala_object(view.scala, "$less$colon$less").refl()
-        scala = view.scala.jdk.javaapi.CollectionConverters.asScala(metrics).toMap(reflexive)
-        self.txn.registerSQLMetrics(self.jvm.session, scala)
-
-    def _operation(self) -> Any:
-        """Returns the operation as a MERGE records it."""
-        operations, option = self.jvm.view.org.apache.spark.sql.delta, self.jvm.view.scala.Option
-        predicate = getattr(operations, "DeltaOperations$MergePredicate")
-        matched = [predicate(option.apply(f"({self.new.is_delete})"), "delete"), predicate(option.empty(), "update")]
-        inserted = [predicate(option.apply(f"(NOT ({self.new.is_delete}))"), "insert")]
-        none = option.empty()
-        merge = getattr(operations, "DeltaOperations$Merge")
-        return merge(none, none, none, none, self._seq(matched), self._seq(inserted), self._seq([]))
 
     def _seq(self, items: Iterable[Any]) -> Any:
         return scala_seq(self.jvm.view, items)
 
     @property
     def _functions(self) -> Any:
-        return self.jvm.view.org.apache.spark.sql.functions
+        return java_class(self.jvm.view, "org.apache.spark.sql.functions")
 
     def _column(self, text: str) -> Any:
         """Returns the column of an SQL expression."""

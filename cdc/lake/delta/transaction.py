@@ -6,27 +6,69 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+
+from cdc.base.log import get_logger
+from cdc.lake.runtime.private_pyspark import java_class
+from cdc.lake.runtime.session import APP_ID, VERSION
 
 if TYPE_CHECKING:
+    from cdc.lake.delta.log import DeltaState
     from cdc.lake.runtime.driver_jvm import DriverJvm
 
+T = TypeVar("T")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 """Names of files that no action of Delta's protocol has to encode."""
+_OPERATIONS = "org.apache.spark.sql.delta.DeltaOperations"
+_METRICS = (
+    "numSourceRows",
+    "operationNumSourceRows",
+    "numTargetRowsInserted",
+    "numTargetRowsUpdated",
+    "numTargetRowsDeleted",
+    "numTargetRowsMatchedUpdated",
+    "numTargetRowsMatchedDeleted",
+    "numTargetRowsCopied",
+    "numTargetFilesAdded",
+    "numTargetFilesRemoved",
+    "numTargetBytesAdded",
+    "numTargetBytesRemoved",
+    "numTargetDeletionVectorsAdded",
+    "scanTimeMs",
+    "rewriteTimeMs",
+    "executionTimeMs",
+)
+"""Those that a MERGE has."""
+_log = get_logger(__name__)
 
 
-def scala_object(package: Any, name: str) -> Any:
-    """Returns a singleton object of Scala."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
+def scala_object(view: Any, name: str) -> Any:
+    """Returns a singleton object of Scala by its full name."""
+    return getattr(java_class(view, f"{name}$"), "MODULE$")
 
 
-def scala_seq(jvm: Any, items: Iterable[Any] = ()) -> Any:
+def scala_seq(view: Any, items: Iterable[Any] = ()) -> Any:
     """Returns a sequence of Scala."""
-    found = jvm.java.util.ArrayList()
+    java_list = java_class(view, "java.util.ArrayList")()
     for item in items:
-        found.add(item)
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+        java_list.add(item)
+    return as_scala(view, java_list).toSeq()
+
+
+def as_scala(view: Any, collection: Any) -> Any:
+    """Returns a collection of Java as one of Scala."""
+    return java_class(view, "scala.jdk.javaapi.CollectionConverters").asScala(collection)
+
+
+def some(view: Any, value: Any) -> Any:
+    """Returns an ``Option`` of Scala; it is empty for None."""
+    option = java_class(view, "scala.Option")
+    return option.empty() if value is None else option.apply(value)
 
 
 def from_scala(seq: Any) -> list[Any]:
@@ -36,23 +78,23 @@ def from_scala(seq: Any) -> list[Any]:
 
 def delta_log(jvm: DriverJvm, path: str) -> Any:
     """Returns Delta's ``DeltaLog`` of a table, which begins transactions."""
-    return jvm.view.org.apache.spark.sql.delta.DeltaLog.forTable(jvm.session, path)
+    return java_class(jvm.view, "org.apache.spark.sql.delta.DeltaLog").forTable(jvm.session, path)
 
 
-def delta_action(jvm: Any, content: Mapping[str, Any]) -> Any:
+def delta_action(view: Any, content: Mapping[str, Any]) -> Any:
     """Returns an action of Delta's protocol."""
-    return scala_object(jvm.org.apache.spark.sql.delta.actions, "Action").fromJson(json.dumps(content))
+    return scala_object(view, "org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(content))
 
 
 def metadata_of(txn: Any) -> dict[str, Any]:
     """Returns the content of the ``metaData`` action that a transaction sees."""
-    found: dict[str, Any] = json.loads(txn.metadata().json())["metaData"]
-    return found
+    metadata: dict[str, Any] = json.loads(txn.metadata().json())["metaData"]
+    return metadata
 
 
-def features_of(one: Any) -> set[str]:
+def features_of(versioned: Any) -> set[str]:
     """Returns the features in the protocol of a transaction or a snapshot, those of readers and of writers."""
-    protocol: Mapping[str, Any] = json.loads(one.protocol().json())["protocol"]
+    protocol: Mapping[str, Any] = json.loads(versioned.protocol().json())["protocol"]
     return {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
 
 
@@ -63,3 +105,105 @@ def has_files(snapshot: Any, count: int, size_bytes: int) -> bool:
     if checksum.isEmpty():
         return False
     return bool((checksum.get().numFiles(), checksum.get().tableSizeBytes()) == (count, size_bytes))
+
+
+# --- transactions that carry a position ------------------------------------------------------------------------------
+
+
+class AlreadyThereError(Exception):
+    """The table has the transaction already."""
+
+
+@dataclass(frozen=True)
+class PositionedTransaction:
+    """A transaction at the newest version of a table. Its commit carries the application transaction and the user
+    metadata of the session's settings, as a MERGE would."""
+
+    jvm: DriverJvm
+    log: Any
+    """``DeltaLog`` of the table."""
+    txn: Any
+    """``OptimisticTransaction``."""
+    helper: Any
+    """``DMLWithDeletionVectorsHelper``."""
+    is_at: bool
+    """Whether the newest version is that of the state that was read."""
+
+    @classmethod
+    def begin(cls, jvm: DriverJvm, state: DeltaState) -> PositionedTransaction:
+        """``state``: the table as its log was read. Raises AlreadyThereError if the table has the application
+        transaction."""
+        conf = jvm.session.conf()
+        log = delta_log(jvm, state.path)
+        txn = log.startTransaction()
+        helper = scala_object(jvm.view, "org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
+        application, seq = conf.get(APP_ID), int(conf.get(VERSION))
+        is_at = int(txn.readVersion()) == state.version and metadata_of(txn)["id"] == state.id
+        if is_at:
+            # As Delta does if it is asked for the transaction: the same one in another commit is a conflict. Delta
+            # finds it by a job of Spark, which takes longer than all the rest in a small table.
+            txn.readTxn().addOne(application)
+            if state.applied_seq >= seq:
+                raise AlreadyThereError
+        elif helper.hasBeenExecuted(txn, jvm.session, some(jvm.view, None)):
+            raise AlreadyThereError
+        return cls(jvm, log, txn, helper, is_at)
+
+    def commit(
+        self,
+        actions: Iterable[Any],
+        matched: Sequence[Any],
+        inserted: Sequence[Any] = (),
+        metrics: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Commits actions. ``matched`` and ``inserted``: the clauses of the MERGE that the commit names, made by
+        :meth:`clause`. ``metrics``: those of a MERGE that are not 0. Raises what Delta raises for a conflict."""
+        view = self.jvm.view
+        none = some(view, None)
+        carried = self.helper.createSetTransaction(self.jvm.session, self.log, none)
+        if carried.isDefined():
+            actions = [*actions, carried.get()]
+        self._register({**dict.fromkeys(_METRICS, 0), **metrics})
+        merge = java_class(view, f"{_OPERATIONS}$Merge")
+        clauses = [scala_seq(view, kind) for kind in (matched, inserted, ())]
+        self.txn.commit(scala_seq(view, actions), merge(none, none, none, none, *clauses))
+
+    def clause(self, condition: str | None, action: str) -> Any:
+        return java_class(self.jvm.view, f"{_OPERATIONS}$MergePredicate")(some(self.jvm.view, condition), action)
+
+    def _register(self, values: Mapping[str, int]) -> None:
+        view = self.jvm.view
+        metrics = java_class(view, "java.util.HashMap")()
+        create = java_class(view, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
+        context = self.jvm.session.sparkContext()
+        for name, value in values.items():
+            metric = create(context, name)
+            metric.set(value)
+            metrics.put(name, metric)
+        reflexive = scala_object(view, "scala.$less$colon$less").refl()
+        self.txn.registerSQLMetrics(self.jvm.session, as_scala(view, metrics).toMap(reflexive))
+
+
+def commit_position(jvm: DriverJvm, state: DeltaState) -> bool:
+    """Commits the application transaction and the user metadata of the session's settings, and no rows. A MERGE of no
+    rows does the same, by jobs of Spark. Returns False, and changes nothing, if it has to do it. Raises
+    AlreadyThereError, and what Delta raises for a conflict."""
+
+    def commit() -> bool:
+        with jvm.active():
+            transaction = PositionedTransaction.begin(jvm, state)
+            transaction.commit((), [transaction.clause(None, "delete")])
+        return True
+
+    return if_known("the position is merged", commit) is not None
+
+
+def if_known(otherwise: str, work: Callable[[], T]) -> T | None:
+    """Calls ``work``. Returns None, after a warning, if Py4J finds no such class or method in this version of Delta."""
+    try:
+        return work()
+    except (Py4JJavaError, Py4JNetworkError):
+        raise
+    except (Py4JError, TypeError) as error:
+        _log.warning(f"this version of Delta is not known, so {otherwise} by a statement", reason=str(error))
+        return None

@@ -17,13 +17,16 @@ from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[imp
 from py4j.protocol import Py4JAuthenticationError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from cdc.base.errors import RetryableError
-from cdc.lake.runtime.private_pyspark import connect_ids, java_session, jvm_of
+from cdc.lake.runtime.private_pyspark import connect_ids, java_class, java_session, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PORT_SETTING = "spark.towpath.gateway.port"
 """Setting of a server: where it listens."""
+
+
+_GATEWAY = "io.towpath.DriverGateway"
 
 
 class JvmError(Exception):
@@ -35,7 +38,7 @@ class DriverJvm:
     """The JVM, and a session in it. One that is shared belongs to one thread."""
 
     view: Any
-    """The packages of the JVM, by name."""
+    """What Py4J sees of the JVM: see :func:`~cdc.lake.runtime.private_pyspark.java_class`."""
     session: Any
     """``org.apache.spark.sql.classic.SparkSession``."""
     is_shared: bool = False
@@ -49,7 +52,7 @@ class DriverJvm:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Makes the session the active one of the JVM's thread inside the block: Delta reads its settings."""
-        sessions = self.view.org.apache.spark.sql.SparkSession
+        sessions = java_class(self.view, "org.apache.spark.sql.SparkSession")
         before = sessions.getActiveSession()
         sessions.setActiveSession(self.session)
         try:
@@ -63,7 +66,7 @@ class DriverJvm:
     @contextmanager
     def persisted(self, rows: Any) -> Iterator[Any]:
         """Keeps the rows of a ``Dataset`` in memory inside the block."""
-        kept = self.view.io.towpath.DriverGateway.persist(rows) if self.is_shared else rows.persist()
+        kept = java_class(self.view, _GATEWAY).persist(rows) if self.is_shared else rows.persist()
         try:
             yield kept
         finally:
@@ -82,13 +85,13 @@ class Gateway:
         """Yields the JVM below a session on the server, by a connection of its own. Raises RetryableError if the server
         is not there."""
         with self._connection() as jvm:
-            session = jvm.io.towpath.DriverGateway.session(*connect_ids(spark))
+            session = java_class(jvm, _GATEWAY).session(*connect_ids(spark))
             yield DriverJvm(jvm, session, is_shared=True)
 
     def cancel(self, spark: SparkSession) -> None:
         """Cancels the jobs of all threads that use the JVM for this session."""
         with self._connection() as jvm:
-            jvm.io.towpath.DriverGateway.cancel(*connect_ids(spark))
+            java_class(jvm, _GATEWAY).cancel(*connect_ids(spark))
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:

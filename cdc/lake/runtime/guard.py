@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.base.errors import ConfigError, RetryableError
 from cdc.config.lake import LOG_STORE, LOG_STORES, SAFE_LOG_STORES
 from cdc.lake.runtime.failures import first_line
-from cdc.lake.runtime.private_pyspark import is_connect, java_context, jvm_of
+from cdc.lake.runtime.private_pyspark import is_connect, java_class, java_context, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,10 +47,12 @@ def prove_guard(spark: SparkSession, config: SparkConfig) -> None:
 def _prove_by_commits(spark: SparkSession, lake: Lake) -> None:
     """Writes two files of one name by the log store, as two drivers do that commit one version."""
     jvm = jvm_of(spark)
-    path = jvm.org.apache.hadoop.fs.Path(f"{lake.target.rstrip('/')}/_towpath_check_{secrets.token_hex(8)}")
+    path = java_class(jvm, "org.apache.hadoop.fs.Path")(
+        f"{lake.target.rstrip('/')}/_towpath_check_{secrets.token_hex(8)}"
+    )
     try:
         conf = java_context(spark).hadoopConfiguration()
-        store = jvm.io.towpath.S3ConditionalPutLogStore(conf)
+        store = java_class(jvm, "io.towpath.S3ConditionalPutLogStore")(conf)
         try:
             store.write(path, _lines(jvm, "first"), False, conf)
             try:
@@ -77,6 +79,6 @@ def _prove_by_commits(spark: SparkSession, lake: Lake) -> None:
 
 
 def _lines(jvm: Any, line: str) -> Any:
-    lines = jvm.java.util.ArrayList()
+    lines = java_class(jvm, "java.util.ArrayList")()
     lines.add(line)
     return lines.iterator()

@@ -134,8 +134,26 @@ def builder_options(builder: SparkSession.Builder) -> dict[str, str]:
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """Returns the packages of the JVM of a session of this process, by name."""
+    """Returns what Py4J sees of the JVM of a session of this process."""
     return spark._jvm
+
+
+def java_class(view: Any, name: str) -> Any:
+    """Returns a class of a JVM by its full name, and keeps it in ``view``.
+
+    For attributes, as in ``view.org.apache.spark.sql.functions``, the JVM looks for classes ``org``, ``org.apache`` and
+    so on in each of its jars, every time. Raises Py4JError if there is no such class.
+    """
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    kept = vars(view)
+    if name not in kept:
+        java = getattr(view, name)
+        if not isinstance(java, JavaClass):
+            raise Py4JError(f"the JVM has no class {name}")
+        kept[name] = java
+    return kept[name]
 
 
 def java_session(spark: SparkSession) -> Any:

@@ -31,12 +31,6 @@ def fill_statement(target: Target, values: Mapping[str, str]) -> str:
     return f"UPDATE {target.sql} SET {listed}{where}"  # noqa: S608 - names are quoted, values are literals
 
 
-def position_statement(target: Target) -> str:
-    """Returns a MERGE of no rows, which still commits the position."""
-    nothing = f"(SELECT * FROM {target.sql} WHERE false)"  # noqa: S608
-    return f"MERGE INTO {target.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
-
-
 def delete_statement(target: Target) -> str:
     """Returns the DELETE of all rows that are the destination's."""
     own = "" if target.own_rows is None else f" WHERE {target.own_rows}"

@@ -39,7 +39,6 @@ from cdc.lake.apply.schema.content import (
     delete_statement,
     fill_statement,
     planned_layout,
-    position_statement,
     rewrite_statement,
     truncate_statement,
 )
@@ -103,7 +102,7 @@ class Surroundings:
     """The definitions that capture read after the statements, perhaps later ones."""
     other: Callable[[str], Target | None]
     """Returns the target of another table, by ``db.table``; None if it is not captured, or parked."""
-    commit: Callable[[DeltaState, int, str], None]
+    commit: Callable[[DeltaState, int, str | None], None]
     """Runs the statement of a state (whose properties tell the generation) that carries this seq; ``manifest.last_seq``
     goes into the ledger as well."""
     dropped_partitions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -152,7 +151,7 @@ class Evolution:
             if effect is not None:
                 self._apply(effect)
         if self._is_recorded and not self._has_position:
-            self._commit(position_statement(self._target))
+            self._commit(None)
         return Evolved(self._state, self._has_position, self._changed, self._moved)
 
     def mend(self) -> DeltaState | None:
@@ -259,7 +258,7 @@ class Evolution:
         if policy == "fail" and not effect.is_renamed:
             raise refusal(self._target, effect.by, "drops the table", "on_drop: fail")
         self._set(state, Record(effect.by.seq, None), {})
-        self._commit(delete_statement(self._target) if policy == "drop" else position_statement(self._target))
+        self._commit(delete_statement(self._target) if policy == "drop" else None)
 
     def _rename(self, effect: TableEffect) -> None:
         """Gives the table the rows of the one that has its name now."""
@@ -401,7 +400,7 @@ class Evolution:
         if reading is not None:
             self._fill(reading, updates)
             return
-        self._commit(fill_statement(target, updates) if updates else position_statement(target))
+        self._commit(fill_statement(target, updates) if updates else None)
 
     # --- values that were read -------------------------------------------------------------------------------------
 
@@ -501,7 +500,7 @@ class Evolution:
         if policy == "fail":
             raise refusal(self._target, by, "removes all rows", "on_truncate: fail")
         if policy == "ignore":
-            self._commit(position_statement(self._target))
+            self._commit(None)
         else:
             self._commit(truncate_statement(self._target, by, state.applied_seq))
 
@@ -515,7 +514,7 @@ class Evolution:
             raise unknown(target, by, "the rows of its partitions go, and on_drop_partition is snapshot")
         if policy == "keep":
             self._note_kept(by, state)
-            self._commit(position_statement(target))
+            self._commit(None)
             return
         clause = self._clauses(by).get(target.table)
         try:
@@ -685,8 +684,8 @@ class Evolution:
         before_step(self._target.table, statement)
         self._around.session.spark.sql(statement).collect()
 
-    def _commit(self, statement: str) -> None:
-        """Runs the statement that carries the position."""
+    def _commit(self, statement: str | None) -> None:
+        """Runs the statement that carries the position; None commits the position alone."""
         self._changed = True
         self._around.commit(self._read(), self._around.manifest.last_seq, statement)
         self._state = self._read()

@@ -14,7 +14,6 @@ from cdc.binlog.sql.partitions import Partitions, read_partitions
 from cdc.lake.apply.schema.columns import columns_of
 from cdc.lake.apply.schema.content import (
     deletes_statement,
-    position_statement,
     removal_statement,
     truncate_statement,
 )
@@ -46,9 +45,9 @@ class Dropped:
 
 
 @contextmanager
-def removal(session: TableSession, target: Target, state: DeltaState, dropped: Dropped) -> Iterator[str]:
-    """Yields the statement that removes the rows of the partitions, which runs in the block. Raises Unclear if it is
-    not certain which rows these are."""
+def removal(session: TableSession, target: Target, state: DeltaState, dropped: Dropped) -> Iterator[str | None]:
+    """Yields the statement that removes the rows of the partitions, which runs in the block; None if none of them is
+    there. Raises Unclear if it is not certain which rows these are."""
     by, change, schema = dropped.by, dropped.change, dropped.schema
     if not change.names:
         yield truncate_statement(target, by, state.applied_seq)
@@ -56,7 +55,7 @@ def removal(session: TableSession, target: Target, state: DeltaState, dropped: D
     partitions = known_partitions(dropped.clause)
     there = [name for name in change.names if partitions.has(name)] if change.if_exists else change.names
     if not there:
-        yield position_statement(target)
+        yield None
         return
     where = certain_condition(session, target, state, schema, partitions, there)
     if target.apply.mode != "append":
