@@ -9,6 +9,18 @@ tried_on() {
   if "$@"; then tried+=("$what: passed"); else code=1; tried+=("$what: FAILED"); fi
 }
 
+# find_python VERSION: prints the path of this Python, such as 3.12, on the path or among those of pyenv and uv.
+find_python() {
+  local candidate
+  for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python "$HOME"/.local/share/uv/python/cpython-"$1".*/bin/python; do
+    if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" >/dev/null 2>&1; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
 # apt_install WHAT PACKAGE…: installs Debian packages as root; otherwise fails with the command to run.
 apt_install() {
   local what=$1; shift

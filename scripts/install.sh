@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 suitable() { # Whether this command is a Python that the lock file supports.
   "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1
 }
-find_python() {
+suitable_python() {
   local name
   for name in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
     if suitable "$name"; then command -v "$name"; return; fi
@@ -15,7 +15,7 @@ find_python() {
   return 1
 }
 
-python=$(find_python) || { apt_install "Python 3.11 to 3.14" python3 python3-venv; python=$(find_python); } ||
+python=$(suitable_python) || { apt_install "Python 3.11 to 3.14" python3 python3-venv; python=$(suitable_python); } ||
   fail "this machine has no Python from 3.11 to 3.14. Install one and pass it: make PYTHON=/path/to/python3"
 digest=$(cat requirements/*.txt pyproject.toml scripts/install.sh | sha256sum | cut -d' ' -f1)
 place="$("$python" -c 'import sys; print(sys.version.split()[0])') $PWD" # a virtual environment cannot be moved

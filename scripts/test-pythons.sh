@@ -7,16 +7,6 @@ cd "$(dirname "$0")/.."
 digest=$(sha256sum requirements/dev.txt | cut -d' ' -f1)
 code=0
 tried=()
-find_python() { # the interpreter of a version, such as 3.12
-  local candidate
-  for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python "$HOME"/.local/share/uv/python/cpython-"$1".*/bin/python; do
-    if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" >/dev/null 2>&1; then
-      command -v "$candidate"
-      return
-    fi
-  done
-  return 1
-}
 for version in ${PYTHONS:-3.11 3.12 3.13 3.14}; do
   python=$(find_python "$version") || { say "Python $version is not on this machine"; continue; }
   venv=.venv-$version

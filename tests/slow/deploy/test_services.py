@@ -3,8 +3,6 @@ Kubernetes, the chart rendered by Helm."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -15,13 +13,13 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from cdc.config import load
+from cdc.config import DestinationConfig, load
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd" / "towpath-capture@.service"
-CHART = DEPLOY / "helm" / "towpath-capture"
+CHART = DEPLOY / "helm" / "towpath"
 KUBERNETES = "1.33"
-HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 
 
 def unit() -> ConfigParser:
@@ -113,13 +111,8 @@ def test_the_manifest(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def helm() -> str:
-    folder = Path.home() / ".cache" / "towpath" / "helm"
-    program = folder / "helm"
-    if not program.exists():
-        assert shutil.which("go"), "this test builds Helm with Go"
-        environment = {**os.environ, "GOBIN": str(folder)}
-        subprocess.run(["go", "install", HELM], env=environment, check=True, capture_output=True)
-    return str(program)
+    done = subprocess.run([ROOT / "scripts" / "need-helm.sh"], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.strip()
 
 
 VALUES = {
@@ -184,3 +177,91 @@ def test_a_chart_whose_probes_would_ask_nobody_is_refused(helm: str, tmp_path: P
 def test_a_chart_without_destinations_makes_nothing(helm: str, tmp_path: Path) -> None:
     done = render(helm, {}, tmp_path)
     assert (done.returncode, list(yaml.safe_load_all(done.stdout))) == (0, [])
+
+
+# --- The chart with a server, and with what Prometheus and the cluster's administrator ask for
+
+SERVED = {
+    "destinations": {
+        name: {**config, "store": {"path": f"/data/{name}/store", "stage": "s3://bucket/stage"}}
+        for name, config in VALUES["destinations"].items()  # type: ignore[attr-defined]
+    },
+    "server": {"enabled": True},
+    "apply": {"enabled": True},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "podDisruptionBudget": {"enabled": True},
+}
+
+
+def rendered(helm: str, values: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    done = render(helm, values, folder)
+    assert done.returncode == 0, done.stderr
+    documents = list(yaml.safe_load_all(done.stdout))
+    for document in documents:
+        if document["kind"] != "ServiceMonitor":  # not one of Kubernetes itself
+            require_valid(document)
+    return documents
+
+
+def configurations(document: dict[str, Any], folder: Path) -> dict[str, DestinationConfig]:
+    """Returns the configurations in a ConfigMap, as Towpath loads them."""
+    for name, text in document["data"].items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return {Path(name).stem: load(folder / name) for name in document["data"]}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_chart_with_a_server(helm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_APPLY_TOKEN", "f" * 64)
+    documents = rendered(helm, SERVED, tmp_path)
+    by_name = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    assert len(by_name) == len(documents) == 9
+    server = by_name["StatefulSet", "cdc-server"]
+    (container,) = server["spec"]["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+    served = configurations(by_name["ConfigMap", "cdc-server"], tmp_path)
+    assert set(served) == {"shop", "Book_shop.2"}
+    for config in served.values():
+        assert (config.server.http, config.server.capture) == (port["containerPort"], "always")
+        mounts = [one["mountPath"] for one in container["volumeMounts"]]
+        assert config.server.certificate is not None and str(config.server.certificate.parent) in mounts
+    for name, job in (("shop", "cdc-shop-apply"), ("Book_shop.2", "cdc-book-shop-2-apply")):
+        config = configurations(by_name["ConfigMap", job], tmp_path)[name]
+        assert config.store.url == f"https://cdc-server.default.svc:{port['containerPort']}"
+        assert config.store.stage == served[name].store.stage
+        pod = by_name["CronJob", job]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert [one["command"][-2:] for one in pod["initContainers"] + pod["containers"]] == [
+            ["snapshot", name],
+            ["apply", name],
+        ]
+        assert pod["hostname"] == job, "each run is the same owner of batches"
+    (monitor,) = [one for one in documents if one["kind"] == "ServiceMonitor"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    labels = by_name["Service", "cdc-server"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"apply": {"enabled": True}}, "apply.enabled needs server.enabled"),
+        ({"replicas": 2}, "replicas"),
+        ({"destinations": {"shop": {"source": {"url": "x"}}}}, "missing properties"),
+        ({"storage": {"accessMode": "Many"}}, "accessMode"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(helm: str, tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    done = render(helm, {**VALUES, **values}, tmp_path)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_captures_are_watched_as_well(helm: str, tmp_path: Path) -> None:
+    values = {**SERVED, "server": {"enabled": False}, "apply": {"enabled": False}}
+    kinds = [one["kind"] for one in rendered(helm, values, tmp_path)]
+    assert sorted(kinds) == sorted(2 * ["ConfigMap", "PodDisruptionBudget", "Service", "ServiceMonitor", "StatefulSet"])
