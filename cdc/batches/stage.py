@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from cdc.base.errors import CdcError, DamagedError, StorageError
+from cdc.base.errors import CdcError, ConfigError, DamagedError, StorageError
 from cdc.base.log import get_logger
 from cdc.batches.manifest import BatchFiles, ByteRange
 from cdc.binlog.entry import Entries
@@ -205,12 +205,26 @@ def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 def _write(uri: str, data: Iterator[bytes]) -> None:
     fs, path = filesystem(uri)
     with fetch_errors(uri):
-        if uri.startswith(_LOCAL):
-            make_folder(Path(path).parent)
-            opened: Any = os.fdopen(files.plain.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
-        else:
-            fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            opened = fs.open(path, "wb")
-        with opened as target:
-            for chunk in data:
-                target.write(chunk)
+        try:
+            if uri.startswith(_LOCAL):
+                make_folder(Path(path).parent)
+                opened: Any = os.fdopen(files.plain.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+            else:
+                opened = _open_new(fs, path)
+            with opened as target:
+                for chunk in data:
+                    target.write(chunk)
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"cannot be written: {error}", place=uri, remedy="Make the bucket, or correct store.stage."
+            ) from None
+
+
+def _open_new(fs: Any, path: str) -> Any:
+    """Opens a file for writing. Object stores need no folder, and some of fsspec's packages would make a bucket that
+    they cannot see."""
+    try:
+        return fs.open(path, "wb")
+    except FileNotFoundError:
+        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        return fs.open(path, "wb")

@@ -136,8 +136,11 @@ class _Mirror:
 
     def _fetch(self, names: Sequence[str]) -> None:
         paths = {f"{self._log}/{name}": name for name in names}
-        for path, content in self._files.cat(list(paths), on_error="omit").items():
-            # A file may have been removed by the log's cleanup since it was listed. Readers say what they miss.
+        for path, content in self._files.cat(list(paths), on_error="return").items():
+            if isinstance(content, FileNotFoundError):
+                continue  # the log's cleanup removed it since it was listed; readers say what they miss
+            if isinstance(content, Exception):
+                raise content
             replace_file(self._copy / paths[path], content, durable=False)
 
     def _names(self, below: str) -> list[str]:

@@ -210,6 +210,15 @@ def test_damage_is_found_and_the_next_batch_is_whole(config: DestinationConfig) 
     assert len(rows(again.manifest.ranges)) > 0
 
 
+def test_a_bucket_that_is_missing_is_not_made(tmp_path: Path, bucket: str) -> None:
+    import s3fs
+
+    config = configure(tmp_path, "s3://nowhere/stage")
+    with pytest.raises(ConfigError, match=r"s3://nowhere/stage/.* cannot be written: .*Make the bucket, or correct"):
+        get(BatchService(config))
+    assert s3fs.S3FileSystem(skip_instance_cache=True).ls("") == [bucket.removeprefix("s3://")]
+
+
 @pytest.mark.parametrize("end", ["ack", "rollback"])
 def test_copies_are_removed_when_the_batch_ends(config: DestinationConfig, end: str) -> None:
     service = BatchService(config)

@@ -137,6 +137,27 @@ def test_many_commits_make_the_copy_anew(table: Path, monkeypatch: pytest.Monkey
     assert seen[0] == "ls _delta_log"
 
 
+def test_an_error_of_the_object_store_leaves_no_gap(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_deltalake(table, ROWS, mode="append")
+    write_deltalake(table, ROWS, mode="append")
+    put(table)
+    kind = type(fsspec.filesystem("memory"))
+    cat_file = kind.cat_file
+
+    def slow_down(self: object, path: str, *args: object, **more: object) -> object:
+        if path.endswith("1.json"):
+            raise OSError("Reduce your request rate.")
+        return cat_file(self, path, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "cat_file", slow_down)
+        with pytest.raises(RetryableError, match="Reduce your request rate"):
+            version()
+    with open_newest(URI, "shop.a b") as found:
+        assert found is not None
+        assert len(found.commits) == 3
+
+
 @pytest.mark.parametrize("damage", ["known", "commit", "all"])
 def test_a_damaged_copy_is_made_anew(table: Path, tmp_path: Path, damage: str) -> None:
     write_deltalake(table, ROWS, mode="append")
