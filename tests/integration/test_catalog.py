@@ -1,4 +1,4 @@
-"""Delta tables in a Hive metastore (an embedded one), under their names."""
+"""Delta tables in a Hive metastore, an embedded one or a process of its own, under their names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ from cdc.lake.runtime import connect_server, session
 from cdc.meta import open_meta
 from cdc.testing.servers import Server, free_port
 from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.hive import HiveMetastore
 
 Database = Callable[[Server], str]
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))"
@@ -35,6 +37,39 @@ spark = acquire(load(Path(sys.argv[1])).spark).spark
 print(json.dumps([[list(row) for row in spark.sql(one).collect()] for one in sys.argv[2:]]))
 discard()
 """
+
+
+SERVE = """
+import json, sys
+from pathlib import Path
+from cdc.config import load
+from cdc.lake.runtime.session import acquire
+spark = acquire(load(Path(sys.argv[1])).spark).spark
+for line in sys.stdin:
+    print(json.dumps([list(row) for row in spark.sql(json.loads(line)).collect()]), flush=True)
+"""
+
+
+class Reader:
+    """A second Spark session, in a process of its own, which knows names only."""
+
+    def __init__(self, file: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def sql(self, statement: str) -> list[list[Any]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(statement) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the reader has ended at {statement}"
+        rows: list[list[Any]] = json.loads(line)
+        return rows
+
+    def end(self) -> None:
+        self._process.communicate(timeout=60)
 
 
 def metastore(folder: Path, *, address: str | None = None) -> dict[str, str]:
@@ -173,6 +208,62 @@ def test_a_catalog_that_is_away_loses_nothing(mysql9: Server, tmp_path: Path, da
     loop.apply_all()
     loop.require_equal("t")
     assert entry(loop) is not None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("_forgets")
+def test_two_sessions_share_a_metastore(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    """Names are registered, renamed on both sides, dropped and made again while the reader's session goes on. The
+    metastore is killed and comes back."""
+    with HiveMetastore(tmp_path) as hive_server:
+        spark = f"{{master: 'local[2]', conf: {metastore(tmp_path, address=hive_server.address)}}}"
+        loop = Loop(tmp_path, mysql9, database(mysql9), apply=NAMES, spark=spark)
+        lake = f"lake_{loop.db}"
+        loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a')")
+        loop.capture()
+        loop.apply_all()
+        reader = Reader(loop.config.file)
+        try:
+            assert reader.sql(f"SELECT * FROM {lake}.t") == [[1, "a"]]
+
+            # Rows and columns reach the reader without a change in the catalog.
+            loop.sql("ALTER TABLE t ADD COLUMN n INT", "UPDATE t SET v = 'b', n = 4")
+            loop.capture()
+            loop.apply_all()
+            assert reader.sql(f"SELECT id, v, n FROM {lake}.t") == [[1, "b", 4]]
+
+            # The source renames a table: the new name is registered, and the old one names the old table.
+            loop.sql("RENAME TABLE t TO u", "INSERT INTO u VALUES (2, 'c', 5)")
+            loop.capture()
+            loop.apply_all()
+            names = {name for _, name, _ in reader.sql(f"SHOW TABLES IN {lake}")}
+            assert names == {"t", "u"}
+            assert len(reader.sql(f"SELECT * FROM {lake}.u")) == 2
+
+            # A reader renames: its name stays, and the configured one comes back.
+            reader.sql(f"ALTER TABLE {lake}.u RENAME TO {lake}.mine")
+            loop.sql("INSERT INTO u VALUES (3, 'd', 6)")
+            loop.capture()
+            loop.apply_all()
+            for name in ("u", "mine"):
+                assert len(reader.sql(f"SELECT * FROM {lake}.{name}")) == 3
+
+            # A reader drops the name: the files stay, and the name comes back.
+            reader.sql(f"DROP TABLE {lake}.u")
+            assert loop.path("u").exists()
+            loop.sql("INSERT INTO u VALUES (4, 'e', 7)")
+            loop.capture()
+            hive_server.kill()
+            with pytest.raises(CatalogUnavailableError, match="the catalog cannot be reached, or refuses"):
+                loop.apply_all()
+            hive_server.start()
+            loop.apply_all()
+            assert reader.sql(f"SELECT id FROM {lake}.u ORDER BY id") == [[1], [2], [3], [4]]
+            assert [f.level for f in check_local._catalog(loop.config)] == ["ok"]
+        finally:
+            reader.end()
+        loop.require_equal("u")
 
 
 @pytest.mark.long
