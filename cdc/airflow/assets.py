@@ -111,16 +111,16 @@ class TableInterval:
     def from_extra(cls, extra: Mapping[str, Any]) -> Self:
         """Returns the interval that the ``extra`` of an event describes. Raises UsageError if it describes none."""
         try:
-            found = {field.name: extra[field.name] for field in fields(cls)}
-            found |= {name: datetime.fromisoformat(found[name]) for name in ("start", "end")}
-            return cls(**found | {"batches": tuple(found["batches"])})
+            values = {field.name: extra[field.name] for field in fields(cls)}
+            values |= {name: datetime.fromisoformat(values[name]) for name in ("start", "end")}
+            return cls(**values | {"batches": tuple(values["batches"])})
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is not an event of a table's interval: {error}") from None
 
     def as_extra(self) -> dict[str, Any]:
         """Returns the ``extra`` of the event."""
-        found: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return found | {
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {
             "start": self.start.isoformat(),
             "end": self.end.isoformat(),
             "batches": list(self.batches),

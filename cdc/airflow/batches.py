@@ -149,7 +149,10 @@ class TowpathMergeOperator(BatchOperator):
         """Returns the lineage of the batches that were merged, for Airflow's OpenLineage provider, which calls this
         also after a failure."""
         stats = {} if self._merged is None else self._merged.tables
-        tables = [lineage.ChangedTable(name, one.changes, one.delta_version) for name, one in sorted(stats.items())]
+        tables = [
+            lineage.ChangedTable(name, table_stats.changes, table_stats.delta_version)
+            for name, table_stats in sorted(stats.items())
+        ]
         return lineage.merged(self._config(), [table for table in tables if table.delta_version is not None])
 
     def on_kill(self) -> None:
@@ -186,7 +189,7 @@ class _RunLog(RunListener):
 
     def merged(self, batch: Merged) -> None:
         self._stats.add(batch.results, batch.lease.manifest)
-        changes = ((name, one.changes) for name, one in self._stats.tables.items())
+        changes = ((name, table_stats.changes) for name, table_stats in self._stats.tables.items())
         if (table := links.most_changed(changes)) is not None:
             self._addresses[links.TABLE] = links.table_address(self._config, table)
         for result in batch.results:

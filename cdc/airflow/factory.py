@@ -83,24 +83,24 @@ def build_dags(
     as a DAG takes them, before those of the configuration. If Airflow needs a single DAG because a task is about to
     run, only that one is built.
     """
-    wanted, built = get_parsing_context().dag_id, sorted(kinds)
+    parsed_dag_id, built = get_parsing_context().dag_id, sorted(kinds)
     dags: dict[str, DAG] = {}
     for name in destinations(conf_dir):
         ids = {kind: f"{kind}_{name}" for kind in built}
-        chosen = [kind for kind, dag_id in ids.items() if wanted is None or wanted == dag_id]
+        chosen = [kind for kind, dag_id in ids.items() if parsed_dag_id is None or parsed_dag_id == dag_id]
         if chosen and _DAG_NAME.fullmatch(name):
-            of = _read(conf_dir / f"{name}.yaml", default_args)
-            dags |= {ids[kind]: _BUILD[kind](of) for kind in chosen if _is_ours(kind, of)}
+            destination = _read(conf_dir / f"{name}.yaml", default_args)
+            dags |= {ids[kind]: _BUILD[kind](destination) for kind in chosen if _is_ours(kind, destination)}
     return dags
 
 
-def _is_ours(kind: Kind, of: _Destination) -> bool:
+def _is_ours(kind: Kind, destination: _Destination) -> bool:
     """Whether the DAG has work, and can do it here: capture writes to the disk of the store."""
-    if of.config is not None and of.config.store.kind == "memory":
+    if destination.config is not None and destination.config.store.kind == "memory":
         return False
     if kind == "intervals":
-        return of.settings.interval != "none"
-    return kind != "capture" or of.config is None or of.config.store.kind == "file"
+        return destination.settings.interval != "none"
+    return kind != "capture" or destination.config is None or destination.config.store.kind == "file"
 
 
 def check_configurations(conf_dir: Path) -> None:
@@ -111,9 +111,9 @@ def check_configurations(conf_dir: Path) -> None:
         if not _DAG_NAME.fullmatch(name):
             errors.append(f"{file}: the name cannot be part of a DAG's id. Use letters, digits, dot, dash, underscore.")
             continue
-        found = _read(file, None)
-        if found.error is not None:
-            errors.append(found.error)
+        destination = _read(file, None)
+        if destination.error is not None:
+            errors.append(destination.error)
     if errors:
         raise ConfigError("\n".join(errors))
 
@@ -159,106 +159,123 @@ def _read(file: Path, default_args: Mapping[str, Any] | None) -> _Destination:
     return _Destination(file, config, failure, _task_defaults(settings) | dict(default_args or {}), callback)
 
 
-def capture_dag(of: _Destination) -> DAG:
+def capture_dag(destination: _Destination) -> DAG:
     """Builds the DAG that runs capture, or watches the one that runs elsewhere, for ``airflow.capture_for`` at a time,
     one run after the other."""
-    if of.settings.capture == "external":
-        what = f"Watches the capture of `{of.name}`, which runs outside Airflow, and fails while it is dead or stuck."
-        dag = _dag("capture", of, schedule="@continuous", doc_md=what)
+    if destination.settings.capture == "external":
+        what = (
+            f"Watches the capture of `{destination.name}`, which runs outside Airflow, and fails while it is dead or "
+            "stuck."
+        )
+        dag = _dag("capture", destination, schedule="@continuous", doc_md=what)
         with dag:
             TowpathCaptureWatchOperator(
                 task_id="capture",
-                conf_file=of.conf_file,
-                watch_for_s=of.settings.capture_for,
+                conf_file=destination.conf_file,
+                watch_for_s=destination.settings.capture_for,
                 execution_timeout=None,
             )
         return dag
-    what = f"Reads the source of `{of.name}` into its store. After a stop it resumes at its last position."
-    dag = _dag("capture", of, schedule="@continuous", doc_md=what)
+    what = f"Reads the source of `{destination.name}` into its store. After a stop it resumes at its last position."
+    dag = _dag("capture", destination, schedule="@continuous", doc_md=what)
     with dag:
         TowpathCaptureOperator(
-            task_id="capture", conf_file=of.conf_file, capture_for_s=of.settings.capture_for, execution_timeout=None
+            task_id="capture",
+            conf_file=destination.conf_file,
+            capture_for_s=destination.settings.capture_for,
+            execution_timeout=None,
         )
     return dag
 
 
-def apply_dag(of: _Destination) -> DAG:
+def apply_dag(destination: _Destination) -> DAG:
     """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every`` and, with ``airflow.start: data``,
     when the store has got changes: a run applies what the store has, within ``airflow.run_for``, or its data
     interval."""
-    whole = of.settings.until == "none"
+    whole = destination.settings.until == "none"
     what = "the changes" if whole else "what was committed before the end of each run's interval"
     dag = _dag(
         "apply",
-        of,
-        schedule=_schedule(of.settings, of.settings.apply_every, has_interval=not whole, asset=_store_asset(of)),
-        doc_md=f"Merges {what} of `{of.name}` into the Delta tables, then acks or rolls back.",
+        destination,
+        schedule=_schedule(
+            destination.settings,
+            destination.settings.apply_every,
+            has_interval=not whole,
+            asset=_store_asset(destination),
+        ),
+        doc_md=f"Merges {what} of `{destination.name}` into the Delta tables, then acks or rolls back.",
     )
     with dag:
-        fetch = TowpathFetchOperator(task_id="fetch", conf_file=of.conf_file)
-        merge = TowpathMergeOperator(task_id="merge", conf_file=of.conf_file)
-        finalize = TowpathFinalizeOperator(task_id="finalize", conf_file=of.conf_file, retries=FINALIZE_RETRIES)
+        fetch = TowpathFetchOperator(task_id="fetch", conf_file=destination.conf_file)
+        merge = TowpathMergeOperator(task_id="merge", conf_file=destination.conf_file)
+        finalize = TowpathFinalizeOperator(
+            task_id="finalize", conf_file=destination.conf_file, retries=FINALIZE_RETRIES
+        )
         fetch >> merge >> finalize
     return dag
 
 
-def intervals_dag(of: _Destination) -> DAG:
+def intervals_dag(destination: _Destination) -> DAG:
     """Builds the DAG ``wait >> publish >> left_out``, one run for each hour or day: it emits an event of each table's
     partitioned asset when the lake has all changes of the interval.
 
     The first run is for the interval that ended last; from then on no interval is left out.
     """
-    settings = of.settings
+    settings = destination.settings
     dag = _dag(
         "intervals",
-        of,
+        destination,
         schedule=partition_schedule(CRON[settings.interval], time_zone(settings), KEY_FORMAT),
         catchup=True,
-        doc_md=f"Emits an event of each table of `{of.name}` when the lake has all changes of "
+        doc_md=f"Emits an event of each table of `{destination.name}` when the lake has all changes of "
         f"{'an hour' if settings.interval == 'hour' else 'a day'}.",
     )
     with dag:
-        wait = TowpathIntervalSensor(task_id="wait", conf_file=of.conf_file, timeout=settings.interval_wait)
-        publish = TowpathPublishOperator(task_id="publish", conf_file=of.conf_file, destination=of.name)
-        left_out = TowpathLeftOutOperator(task_id="left_out", conf_file=of.conf_file, publish_task_id="publish")
+        wait = TowpathIntervalSensor(task_id="wait", conf_file=destination.conf_file, timeout=settings.interval_wait)
+        publish = TowpathPublishOperator(
+            task_id="publish", conf_file=destination.conf_file, destination=destination.name
+        )
+        left_out = TowpathLeftOutOperator(
+            task_id="left_out", conf_file=destination.conf_file, publish_task_id="publish"
+        )
         wait >> publish >> left_out
     return dag
 
 
-def snapshot_dag(of: _Destination) -> DAG:
+def snapshot_dag(destination: _Destination) -> DAG:
     """Builds the DAG that loads the tables that are due for a snapshot, every ``airflow.snapshot_every``."""
-    what = f"Loads the tables of `{of.name}` that are due for a snapshot, beside the apply DAG."
-    return _dag_of_one("snapshot", of, TowpathSnapshotOperator, of.settings.snapshot_every, what)
+    what = f"Loads the tables of `{destination.name}` that are due for a snapshot, beside the apply DAG."
+    return _dag_of_one("snapshot", destination, TowpathSnapshotOperator, destination.settings.snapshot_every, what)
 
 
-def verify_dag(of: _Destination) -> DAG:
+def verify_dag(destination: _Destination) -> DAG:
     """Builds the DAG that verifies all tables, every ``airflow.verify_every``, or only by hand."""
-    what = f"Proves that the tables of `{of.name}` equal the source, and fails if they differ."
-    return _dag_of_one("verify", of, TowpathVerifyOperator, of.settings.verify_every, what)
+    what = f"Proves that the tables of `{destination.name}` equal the source, and fails if they differ."
+    return _dag_of_one("verify", destination, TowpathVerifyOperator, destination.settings.verify_every, what)
 
 
-def maintain_dag(of: _Destination) -> DAG:
+def maintain_dag(destination: _Destination) -> DAG:
     """Builds the DAG that maintains the store and the Delta tables, every ``airflow.maintain_every``, or only by
     hand."""
-    what = f"Removes what `{of.name}` does not need any more, and compacts its tables, beside the apply DAG."
-    return _dag_of_one("maintain", of, TowpathMaintainOperator, of.settings.maintain_every, what)
+    what = f"Removes what `{destination.name}` does not need any more, and compacts its tables, beside the apply DAG."
+    return _dag_of_one("maintain", destination, TowpathMaintainOperator, destination.settings.maintain_every, what)
 
 
-def backfill_dag(of: _Destination) -> DAG:
+def backfill_dag(destination: _Destination) -> DAG:
     """Builds the DAG that is started by hand with a form: ``plan >> (snapshot | replay | verify) >> finalize``."""
     work: dict[str, str] = {kind: kind for kind in forms.KINDS}
     dag = _dag(
         "backfill",
-        of,
+        destination,
         schedule=None,
-        doc_md=f"Loads, rebuilds or verifies tables of `{of.name}`. Trigger it, and fill in the form.",
-        params=forms.fields(of.config),
+        doc_md=f"Loads, rebuilds or verifies tables of `{destination.name}`. Trigger it, and fill in the form.",
+        params=forms.fields(destination.config),
     )
     with dag:
-        plan = TowpathPlanOperator(task_id="plan", conf_file=of.conf_file, work=work)
-        finalize = TowpathFinalizeBackfillOperator(task_id="finalize", conf_file=of.conf_file, work=work)
+        plan = TowpathPlanOperator(task_id="plan", conf_file=destination.conf_file, work=work)
+        finalize = TowpathFinalizeBackfillOperator(task_id="finalize", conf_file=destination.conf_file, work=work)
         for kind, operator in _BACKFILLS.items():
-            job = operator(task_id=kind, conf_file=of.conf_file, plan_task_id="plan", execution_timeout=None)
+            job = operator(task_id=kind, conf_file=destination.conf_file, plan_task_id="plan", execution_timeout=None)
             plan >> job >> finalize
     return dag
 
@@ -279,44 +296,48 @@ _BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
 }
 
 
-def _dag(kind: Kind, of: _Destination, *, doc_md: str, **options: Any) -> DAG:
+def _dag(kind: Kind, destination: _Destination, *, doc_md: str, **options: Any) -> DAG:
     """Returns a DAG without tasks. It has one run at a time: two would take each other's batch, or work on the same
     table; and no catch-up, unless ``options`` say so. A configuration error takes the place of its documentation."""
-    if of.settings.max_consecutive_failed_dag_runs is not None:
-        options["max_consecutive_failed_dag_runs"] = of.settings.max_consecutive_failed_dag_runs
+    if destination.settings.max_consecutive_failed_dag_runs is not None:
+        options["max_consecutive_failed_dag_runs"] = destination.settings.max_consecutive_failed_dag_runs
     options.setdefault("start_date", START)
     options.setdefault("catchup", False)
     return DAG(
-        f"{kind}_{of.name}",
+        f"{kind}_{destination.name}",
         max_active_runs=1,
-        default_args=dict(of.default_args),
-        on_failure_callback=of.on_failure,
-        tags=_tags(kind, of.name, of.error),
-        doc_md=of.error or doc_md,
+        default_args=dict(destination.default_args),
+        on_failure_callback=destination.on_failure,
+        tags=_tags(kind, destination.name, destination.error),
+        doc_md=destination.error or doc_md,
         **options,
     )
 
 
 def _dag_of_one(
-    kind: Kind, of: _Destination, operator: Callable[..., BaseOperator], every: float | str | None, doc_md: str
+    kind: Kind, destination: _Destination, operator: Callable[..., BaseOperator], every: float | str | None, doc_md: str
 ) -> DAG:
     """Returns a DAG of one task, which may take as long as it takes. ``every``: None if it only runs by hand."""
-    dag = _dag(kind, of, schedule=_schedule(of.settings, every), doc_md=doc_md)
+    dag = _dag(kind, destination, schedule=_schedule(destination.settings, every), doc_md=doc_md)
     with dag:
-        operator(task_id=kind, conf_file=of.conf_file, execution_timeout=None)
+        operator(task_id=kind, conf_file=destination.conf_file, execution_timeout=None)
     return dag
 
 
-def _store_asset(of: _Destination) -> Asset | None:
+def _store_asset(destination: _Destination) -> Asset | None:
     """Returns the asset that stands for a store, watched by Airflow's triggerer; None unless changes start the runs."""
-    if of.config is None or of.settings.start != "data":
+    if destination.config is None or destination.settings.start != "data":
         return None
     trigger = TowpathStoreTrigger(
-        conf_file=of.conf_file, store=str(of.config.store.path), pause_s=of.settings.start_pause
+        conf_file=destination.conf_file,
+        store=str(destination.config.store.path),
+        pause_s=destination.settings.start_pause,
     )
-    name = f"towpath_store_{of.name}"
+    name = f"towpath_store_{destination.name}"
     return Asset(
-        name=name, uri=f"towpath://store/{of.name}", watchers=[AssetWatcher(name=f"{name}_watcher", trigger=trigger)]
+        name=name,
+        uri=f"towpath://store/{destination.name}",
+        watchers=[AssetWatcher(name=f"{name}_watcher", trigger=trigger)],
     )
 
 
@@ -337,8 +358,8 @@ def _schedule(
     if isinstance(every, str):
         timetable = CronDataIntervalTimetable if has_interval else CronTriggerTimetable
         return timetable(every, timezone=settings.timezone)
-    found = timedelta(seconds=every)
-    return DeltaDataIntervalTimetable(found) if has_interval else found
+    interval = timedelta(seconds=every)
+    return DeltaDataIntervalTimetable(interval) if has_interval else interval
 
 
 def _callback(path: str | None) -> Callable[[Context], None] | None:
@@ -348,12 +369,12 @@ def _callback(path: str | None) -> Callable[[Context], None] | None:
     module, _, name = path.rpartition(".")
     place, remedy = "airflow.on_failure", "Put its module where DAG files are parsed, for example into the DAG folder."
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except Exception as error:
         raise ConfigError(f"{path} cannot be imported: {error}", place=place, remedy=remedy) from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(f"{module} has no function {name}", place=place, remedy=remedy)
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def _require_executor(name: str | None) -> None:

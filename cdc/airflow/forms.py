@@ -53,7 +53,7 @@ def fields(config: DestinationConfig | None) -> dict[str, Param]:
     tables: dict[str, Any] = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string"}}
     if names:
         tables["examples"] = names
-    included = "" if config is None else f" Included: {', '.join(f'`{one}`' for one in config.tables.include)}."
+    included = "" if config is None else f" Included: {', '.join(f'`{pattern}`' for pattern in config.tables.include)}."
     point: dict[str, Any] = {"type": ["null", "string"], "minLength": 1, "section": "Only for a replay"}
     return {
         "kind": Param(
@@ -96,9 +96,9 @@ def read_form(config: DestinationConfig, params: Mapping[str, Any]) -> Backfill:
     if kind not in KINDS:
         raise UsageError(f"{kind!r} is not a kind of backfill", remedy=f"Choose one of {', '.join(KINDS)}.")
     tables = tuple(table_names(config, params["tables"]))
-    given = [field for field in _OF_REPLAY if params.get(field) is not None]
-    if kind != "replay" and given:
-        raise UsageError(f"{', '.join(given)} and kind {kind} contradict each other", remedy="Empty the field.")
+    replay_fields = [field for field in _OF_REPLAY if params.get(field) is not None]
+    if kind != "replay" and replay_fields:
+        raise UsageError(f"{', '.join(replay_fields)} and kind {kind} contradict each other", remedy="Empty the field.")
     return Backfill(
         kind,
         tables,
@@ -110,10 +110,10 @@ def read_form(config: DestinationConfig, params: Mapping[str, Any]) -> Backfill:
     )
 
 
-def table_names(config: DestinationConfig, given: Sequence[str] | str) -> list[str]:
+def table_names(config: DestinationConfig, names: Sequence[str] | str) -> list[str]:
     """Returns the names of tables, each once, from a list or a text with commas. Raises UsageError if there is none,
     and for tables that are not included."""
-    parts = given.split(",") if isinstance(given, str) else given
+    parts = names.split(",") if isinstance(names, str) else names
     tables = list(dict.fromkeys(config.tables.name(name) for name in (str(part).strip() for part in parts) if name))
     if not tables:
         raise UsageError("no table is named", remedy="Name the tables, as DB.TABLE.")
@@ -141,8 +141,8 @@ def known_tables(config: DestinationConfig) -> list[str]:
     if not names and None in literal:
         return []
     names |= {name for name in literal if name is not None}
-    found = sorted(name for name in names if config.tables.includes(*name.split(".", 1)))
-    return found if len(found) <= MOST_NAMES else []
+    tables = sorted(name for name in names if config.tables.includes(*name.split(".", 1)))
+    return tables if len(tables) <= MOST_NAMES else []
 
 
 def _literal(pattern: str) -> str | None:

@@ -69,21 +69,21 @@ class TowpathHook(BaseHook):
         from cdc.base.validation import first_fault
         from cdc.config import SourceConfig
 
-        found = self.get_connection(self.towpath_conn_id)
+        connection = self.get_connection(self.towpath_conn_id)
         for field in ("host", "login"):
-            if not getattr(found, field):
+            if not getattr(connection, field):
                 raise ConfigError(
                     f"the Airflow connection {self.towpath_conn_id!r} has no {field}",
                     remedy="Fill in host, login and password.",
                 )
-        host = f"[{found.host}]" if ":" in str(found.host) else found.host
+        host = f"[{connection.host}]" if ":" in str(connection.host) else connection.host
         try:
             return SourceConfig.model_validate(
                 {
-                    "url": f"mysql://{quote(cast('str', found.login), safe='')}@{host}:{found.port or 3306}",
+                    "url": f"mysql://{quote(cast('str', connection.login), safe='')}@{host}:{connection.port or 3306}",
                     "connection": self.towpath_conn_id,
                     "server_id": 1,  # only for messages of the preflight: this connection reads no binlog
-                    **{key: found.extra_dejson.get(key) or None for key in TLS_FIELDS},
+                    **{key: connection.extra_dejson.get(key) or None for key in TLS_FIELDS},
                 }
             )
         except ValidationError as error:

@@ -17,8 +17,8 @@ def end(config: DestinationConfig, context: Mapping[str, Any]) -> datetime | Non
     triggered without a date ends when the run was due."""
     if config.airflow.until == "none":
         return None
-    found: datetime | None = context.get("data_interval_end")
-    return context["dag_run"].run_after if found is None else found
+    interval_end: datetime | None = context.get("data_interval_end")
+    return context["dag_run"].run_after if interval_end is None else interval_end
 
 
 def limits(config: DestinationConfig, context: Mapping[str, Any]) -> RunLimits:

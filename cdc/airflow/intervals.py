@@ -111,12 +111,12 @@ class TowpathIntervalSensor(BaseSensorOperator):
             if context["dag_run"].run_type == "scheduled" and _intervals().begins_before_capture(config, interval):
                 raise AirflowSkipException(f"Capture was started for the first time after {interval.start}.")
             try:
-                found = _intervals().range_of(config, interval)
+                seq_range = _intervals().range_of(config, interval)
             except (StoreIncompleteError, LakeBehindError) as error:
                 self._reason = str(error)
                 self.log.info("Not complete yet: %s", error)
                 return False
-        self.log.info("Complete: seq %d (exclusive) to %d.", found.after_seq, found.last_seq)
+        self.log.info("Complete: seq %d (exclusive) to %d.", seq_range.after_seq, seq_range.last_seq)
         return True
 
 
@@ -144,8 +144,8 @@ class TowpathPublishOperator(DestinationOperator):
             config = self._config()
             key, interval = interval_of(config.airflow, context)
             before = _Published.read(context["inlet_events"][self.asset], config.airflow, key, interval)
-            found = _intervals().range_of(config, interval, after_seq=before.after_seq, last_seq=before.last_seq)
-            content = _intervals().content_of(config, found)
+            seq_range = _intervals().range_of(config, interval, after_seq=before.after_seq, last_seq=before.last_seq)
+            content = _intervals().content_of(config, seq_range)
         chosen = {table.table for table in content.tables}
         if before.left_out:
             chosen &= before.left_out
@@ -165,8 +165,8 @@ class TowpathPublishOperator(DestinationOperator):
             "destination": config.name,
             "start": interval.start.isoformat(),
             "end": interval.end.isoformat(),
-            "after_seq": found.after_seq,
-            "last_seq": found.last_seq,
+            "after_seq": seq_range.after_seq,
+            "last_seq": seq_range.last_seq,
             "gtid": content.gtid,
             "batches": content.batches,
             "rows": sum(table.rows for table in content.tables),
@@ -192,11 +192,11 @@ class TowpathLeftOutOperator(DestinationOperator):
 
     def execute(self, context: Context) -> None:
         """Raises AirflowFailException."""
-        found = context["ti"].xcom_pull(task_ids=self.publish_task_id)
-        if found is None:
+        published = context["ti"].xcom_pull(task_ids=self.publish_task_id)
+        if published is None:
             raise AirflowFailException(f"{self.publish_task_id} has returned nothing: clear it.")
-        if found["left_out"]:
-            reasons = "; ".join(f"{table}: {reason}" for table, reason in sorted(found["left_out"].items()))
+        if published["left_out"]:
+            reasons = "; ".join(f"{table}: {reason}" for table, reason in sorted(published["left_out"].items()))
             raise AirflowFailException(
                 f"The interval was published without these tables. {reasons}. Bring them back (`cdc status` says how), "
                 f"then clear {self.publish_task_id}: it publishes the interval of these tables."
@@ -221,7 +221,7 @@ class _Published:
         """Reads the newest events of the destination's asset. An interval keeps the seqs with which it was published;
         a new one begins where the interval before it ended, and ends where the one after it began."""
         newest = list(events.ascending(False).limit(_EVENTS))
-        found, same, earlier, later = cls(), None, None, None
+        published, same, earlier, later = cls(), None, None, None
         for event in newest:
             extra = event.extra or {}
             if event.partition_key == key:
@@ -231,24 +231,24 @@ class _Published:
             elif extra.get("start") == interval.end.isoformat():
                 later = later or extra
         if same is not None:
-            found.after_seq, found.last_seq = same["after_seq"], same["last_seq"]
-            found.left_out = set(same["left_out"])
+            published.after_seq, published.last_seq = same["after_seq"], same["last_seq"]
+            published.left_out = set(same["left_out"])
         else:
-            found.after_seq = None if earlier is None else earlier["last_seq"]
-            found.last_seq = None if later is None else later["after_seq"]
-        return found
+            published.after_seq = None if earlier is None else earlier["last_seq"]
+            published.last_seq = None if later is None else later["after_seq"]
+        return published
 
 
 def _described(
-    config: DestinationConfig, interval: Interval, content: IntervalContent, one: TableContent
+    config: DestinationConfig, interval: Interval, content: IntervalContent, table_content: TableContent
 ) -> TableInterval:
     span = content.range
-    assert one.delta_version is not None
-    assert one.applied_seq is not None
+    assert table_content.delta_version is not None
+    assert table_content.applied_seq is not None
     return TableInterval(
         destination=config.name,
-        table=one.table,
-        path=hide_password(table_path(config.apply.target, *split_table(one.table))),
+        table=table_content.table,
+        path=hide_password(table_path(config.apply.target, *split_table(table_content.table))),
         start=interval.start,
         end=interval.end,
         after_seq=span.after_seq,
@@ -258,9 +258,9 @@ def _described(
         pos=content.pos,
         batch=content.batches[-1] if content.batches else None,
         batches=tuple(content.batches),
-        delta_version=one.delta_version,
-        applied_seq=one.applied_seq,
-        rows=one.rows,
-        transactions=one.transactions,
-        ddl=one.ddl,
+        delta_version=table_content.delta_version,
+        applied_seq=table_content.applied_seq,
+        rows=table_content.rows,
+        transactions=table_content.transactions,
+        ddl=table_content.ddl,
     )

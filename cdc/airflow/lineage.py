@@ -29,36 +29,37 @@ def merged(config: DestinationConfig, tables: Iterable[ChangedTable]) -> Any:
     """Returns the lineage of a merge: from the tables of the source to the Delta tables. An ``OperatorLineage``."""
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    found = list(tables)
+    changed_tables = list(tables)
     return OperatorLineage(
-        inputs=[_source(config, one) for one in found], outputs=[_lake(config, one) for one in found]
+        inputs=[_source(config, table) for table in changed_tables],
+        outputs=[_lake(config, table) for table in changed_tables],
     )
 
 
-def _source(config: DestinationConfig, one: ChangedTable) -> Any:
+def _source(config: DestinationConfig, table: ChangedTable) -> Any:
     from openlineage.client.event_v2 import InputDataset
 
     source = config.source
     if source.host:
-        return InputDataset(namespace=f"mysql://{source.host}:{source.port}", name=one.table)
-    return InputDataset(namespace="file", name=f"{urlsplit(source.url).path}/{one.table}")
+        return InputDataset(namespace=f"mysql://{source.host}:{source.port}", name=table.table)
+    return InputDataset(namespace="file", name=f"{urlsplit(source.url).path}/{table.table}")
 
 
-def _lake(config: DestinationConfig, one: ChangedTable) -> Any:
+def _lake(config: DestinationConfig, table: ChangedTable) -> Any:
     from openlineage.client.event_v2 import OutputDataset
     from openlineage.client.generated.dataset_version_dataset import DatasetVersionDatasetFacet
     from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
     from openlineage.client.generated.storage_dataset import StorageDatasetFacet
 
-    namespace, name = dataset_of(table_path(config.apply.target, *split_table(one.table)))
+    namespace, name = dataset_of(table_path(config.apply.target, *split_table(table.table)))
     facets: dict[str, Any] = {"storage": StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")}
-    if one.delta_version is not None:
-        facets["version"] = DatasetVersionDatasetFacet(datasetVersion=str(one.delta_version))
+    if table.delta_version is not None:
+        facets["version"] = DatasetVersionDatasetFacet(datasetVersion=str(table.delta_version))
     return OutputDataset(
         namespace=namespace,
         name=name,
         facets=facets,
-        outputFacets={"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=one.rows)},
+        outputFacets={"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=table.rows)},
     )
 
 

@@ -42,11 +42,11 @@ def _count(destination: str, stats: RunStats | None, succeeded: bool | None) -> 
         _incr("run", name, getattr(stats, name), destination=destination)
     if stats.batches:
         _timing("run", stats.seconds, destination=destination)
-    for table, one in sorted(stats.tables.items()):
+    for table, table_stats in sorted(stats.tables.items()):
         for name in TABLE_COUNTERS:
-            _incr("table", name, getattr(one, name), destination=destination, table=table)
-        _incr("table", "parked", int(one.parked is not None), destination=destination, table=table)
-        _timing("table", one.seconds, destination=destination, table=table)
+            _incr("table", name, getattr(table_stats, name), destination=destination, table=table)
+        _incr("table", "parked", int(table_stats.parked is not None), destination=destination, table=table)
+        _timing("table", table_stats.seconds, destination=destination, table=table)
 
 
 def _airflow_stats() -> Any:
@@ -60,20 +60,20 @@ def _airflow_stats() -> Any:
     return stats
 
 
-def _incr(of: str, what: str, count: int, **tags: str) -> None:
+def _incr(subject: str, what: str, count: int, **tags: str) -> None:
     """Adds to a counter twice, as Airflow does with its own: by a name with the tags in it, for plain StatsD, and by
     one name for all, with tags."""
     if count:
-        _airflow_stats().incr(_long_name(of, what, tags), count)
-        _airflow_stats().incr(f"towpath.{of}.{what}", count, tags=dict(tags))
+        _airflow_stats().incr(_long_name(subject, what, tags), count)
+        _airflow_stats().incr(f"towpath.{subject}.{what}", count, tags=dict(tags))
 
 
-def _timing(of: str, seconds: float, **tags: str) -> None:
-    _airflow_stats().timing(_long_name(of, "duration", tags), seconds * 1000)
-    _airflow_stats().timing(f"towpath.{of}.duration", seconds * 1000, tags=dict(tags))
+def _timing(subject: str, seconds: float, **tags: str) -> None:
+    _airflow_stats().timing(_long_name(subject, "duration", tags), seconds * 1000)
+    _airflow_stats().timing(f"towpath.{subject}.duration", seconds * 1000, tags=dict(tags))
 
 
-def _long_name(of: str, what: str, tags: dict[str, str]) -> str:
+def _long_name(subject: str, what: str, tags: dict[str, str]) -> str:
     """Returns a name like ``towpath.table.shop.sales__orders.inserted``: a dot would begin another level."""
     levels = [_ILLEGAL.sub("_", value.replace(".", "__")) for value in tags.values()]
-    return ".".join(["towpath", of, *levels, what])
+    return ".".join(["towpath", subject, *levels, what])

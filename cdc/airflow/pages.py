@@ -34,20 +34,20 @@ _TITLES = {401: "Log in first", 403: "Not allowed", 404: "Not found"}
 class AirflowLinks:
     """Links to the DAGs of destinations. ``known``: by id, whether each DAG that Airflow has is paused."""
 
-    def __init__(self, base: str, known: dict[str, bool]) -> None:
-        self._base, self._known = base, known
+    def __init__(self, base: str, paused_by_id: dict[str, bool]) -> None:
+        self._base, self._paused_by_id = base, paused_by_id
 
     def related(self, row: Row) -> Sequence[Link]:
-        found = []
+        dag_links = []
         for kind in KINDS:
             dag_id = f"{kind}_{row.name}"
-            if dag_id in self._known:
-                note = "paused" if self._known[dag_id] else ""
-                found.append(Link(kind, f"{self._base}/dags/{quote(dag_id)}", note))
+            if dag_id in self._paused_by_id:
+                note = "paused" if self._paused_by_id[dag_id] else ""
+                dag_links.append(Link(kind, f"{self._base}/dags/{quote(dag_id)}", note))
         apply = f"apply_{row.name}"
-        if apply in self._known:
-            found.append(Link("runs", f"{self._base}/dags/{quote(apply)}/runs"))
-        return found
+        if apply in self._paused_by_id:
+            dag_links.append(Link("runs", f"{self._base}/dags/{quote(apply)}/runs"))
+        return dag_links
 
     def table(self, config: DestinationConfig, table: str, path: str) -> str:
         return configured_table_address(config, table, path)
@@ -113,6 +113,6 @@ def _dags(user: Any, ids: set[str]) -> dict[str, bool]:
 
     with create_session() as session:
         query = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(ids), ~DagModel.is_stale)
-        found = {str(dag_id): bool(paused) for dag_id, paused in session.execute(query)}
-    allowed = get_auth_manager().filter_authorized_dag_ids(dag_ids=set(found), user=user, method="GET")
-    return {dag_id: paused for dag_id, paused in found.items() if dag_id in allowed}
+        paused_by_id = {str(dag_id): bool(paused) for dag_id, paused in session.execute(query)}
+    allowed = get_auth_manager().filter_authorized_dag_ids(dag_ids=set(paused_by_id), user=user, method="GET")
+    return {dag_id: paused for dag_id, paused in paused_by_id.items() if dag_id in allowed}

@@ -77,13 +77,13 @@ class _JobOperator(DestinationOperator):
 
     def _report(self, config: DestinationConfig, results: Sequence[Any]) -> dict[str, Any]:
         """Logs a table of the results, and returns them as an XCom."""
-        found = [result.as_dict() for result in results]
+        documents = [result.as_dict() for result in results]
         self.link_targets[links.SPARK] = links.spark_address(config)
-        if (table := links.most_changed((one["table"], one["rows"]) for one in found)) is not None:
-            path = next(one.get("path") for one in found if one["table"] == table)
+        if (table := links.most_changed((row["table"], row["rows"]) for row in documents)) is not None:
+            path = next(document.get("path") for document in documents if document["table"] == table)
             self.link_targets[links.TABLE] = links.table_address(config, table, path)
-        self.log.info("Done:\n%s", texts.text_table(found))
-        return {"tables": found}
+        self.log.info("Done:\n%s", texts.text_table(documents))
+        return {"tables": documents}
 
 
 class TowpathSnapshotOperator(_JobOperator):
@@ -99,10 +99,10 @@ class TowpathSnapshotOperator(_JobOperator):
         """Raises AirflowSkipException if no table is due, or nothing was captured yet."""
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
-            wanted = self._wanted(config, context)
-            if wanted is None and not pipeline.has_captured(config):
+            tables = self._wanted(config, context)
+            if tables is None and not pipeline.has_captured(config):
                 raise AirflowSkipException("Nothing was captured yet: the snapshots begin when capture does.")
-            results = pipeline.snapshot(config, wanted, progress=self._progress)
+            results = pipeline.snapshot(config, tables, progress=self._progress)
         if not results:
             raise AirflowSkipException("No table is due for a snapshot.")
         return self._report(config, results)
@@ -169,8 +169,8 @@ class TowpathVerifyOperator(_JobOperator):
         if it could not be told."""
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
-            wanted = self._wanted(config, context)
-            report = pipeline.verify(config, wanted, progress=self._progress, second_opinion=self.second_opinion)
+            tables = self._wanted(config, context)
+            report = pipeline.verify(config, tables, progress=self._progress, second_opinion=self.second_opinion)
         document: dict[str, Any] = report.document()
         lines = texts.verification(document)
         context["ti"].xcom_push(key=SUMMARY, value=lines)
@@ -178,7 +178,7 @@ class TowpathVerifyOperator(_JobOperator):
             self.log.info("Everything is proved:\n%s", lines)
             return document
         self.log.error("Not everything is proved:\n%s", lines)
-        names = ", ".join(one["table"] for one in document["tables"] if not one["ok"]) or "the store's history"
+        names = ", ".join(table["table"] for table in document["tables"] if not table["ok"]) or "the store's history"
         if (document["second_opinion"] or {}).get("differences"):
             raise AirflowFailException(
                 f"A second library reads other values in the store of {config.name}. See the log."
@@ -228,7 +228,7 @@ class TowpathMaintainOperator(DestinationOperator):
                 dry_run=self.shows_only,
                 store_only=self.store_only,
                 vacuum=self.vacuum,
-                progress=lambda one: self.log.info("%s", one),
+                progress=lambda maintained: self.log.info("%s", maintained),
             )
         self.log.info("%s", texts.maintenance(document))
         for name in document["cut_off"]:

@@ -56,27 +56,27 @@ def verification(document: Mapping[str, Any]) -> str:
     """Returns the report of a verification as a table, followed by what differs."""
     rows = [
         {
-            "table": one["table"],
-            "state": one["state"],
-            "rows": one["rows"],
-            "commits": one["ledger"]["entries"],
-            "gaps": len(one["ledger"]["gaps"]),
-            "chunks": one["checksums"]["chunks"],
-            "differences": len(one["checksums"]["differences"]),
-            "verdict": one["verdict"],
+            "table": table["table"],
+            "state": table["state"],
+            "rows": table["rows"],
+            "commits": table["ledger"]["entries"],
+            "gaps": len(table["ledger"]["gaps"]),
+            "chunks": table["checksums"]["chunks"],
+            "differences": len(table["checksums"]["differences"]),
+            "verdict": table["verdict"],
         }
-        for one in document["tables"]
+        for table in document["tables"]
     ]
     lines = [text_table(rows, ["table", "state", "rows", "commits", "gaps", "chunks", "differences", "verdict"])]
     history = document["history"]
     lines += [f"store: {text}" for text in (*history["faults"], *history["unknown"])]
-    for one in document["tables"]:
-        left_out = [f"{name} is not compared: {why}" for name, why in one["checksums"]["left_out"].items()]
-        faults = (*one["ledger"]["faults"], *one["checksums"]["faults"], *one["unknown"], *left_out)
-        lines += [text if text.startswith(one["table"]) else f"{one['table']}: {text}" for text in faults]
+    for table in document["tables"]:
+        left_out = [f"{name} is not compared: {why}" for name, why in table["checksums"]["left_out"].items()]
+        faults = (*table["ledger"]["faults"], *table["checksums"]["faults"], *table["unknown"], *left_out)
+        lines += [text if text.startswith(table["table"]) else f"{table['table']}: {text}" for text in faults]
         lines += [
-            f"{one['table']}: key {found['key']}: source {found['source']}, Delta {found['delta']}"
-            for found in one["checksums"]["differences"]
+            f"{table['table']}: key {difference['key']}: source {difference['source']}, Delta {difference['delta']}"
+            for difference in table["checksums"]["differences"]
         ]
     if document["second_opinion"] is not None:
         lines += report_lines(document["second_opinion"])

@@ -51,14 +51,14 @@ class TowpathStoreTrigger(BaseEventTrigger):
                 await grown.wait()
                 grown.clear()
                 try:
-                    found = await asyncio.to_thread(self._waiting, told)
+                    filled_seq = await asyncio.to_thread(self._waiting, told)
                 except CdcError as error:
                     self._complain(str(error))
                     loop.call_later(_RETRY_S, grown.set)
                     continue
-                if found is not None:
-                    told = found
-                    yield _event({"destination": Path(self.conf_file).stem, "seq": found})
+                if filled_seq is not None:
+                    told = filled_seq
+                    yield _event({"destination": Path(self.conf_file).stem, "seq": filled_seq})
                     await asyncio.sleep(self.pause_s)
         finally:
             end()

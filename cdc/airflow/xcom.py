@@ -65,5 +65,5 @@ def task_states(context: Mapping[str, Any], task_ids: Sequence[str]) -> dict[str
     """Returns the states of tasks of this run; None for a task without a state."""
     ti = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=list(task_ids))
-    found: Mapping[str, Any] = states.get(ti.run_id, {})
-    return {task: None if found.get(task) is None else str(found[task]) for task in task_ids}
+    task_states: Mapping[str, Any] = states.get(ti.run_id, {})
+    return {task: None if task_states.get(task) is None else str(task_states[task]) for task in task_ids}

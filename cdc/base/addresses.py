@@ -42,13 +42,13 @@ def check_host(host: str) -> str:
     """Returns a host that may stand in Canal's tree of nodes: a name, or an IPv4 address that others can reach. Raises
     ValueError."""
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         if not _NAME.fullmatch(host):
             raise ValueError("is neither a host's name nor an IPv4 address") from None
         return host
-    if found.version != 4:
+    if address.version != 4:
         raise ValueError("is an IPv6 address, which Canal's tree has no place for; give a host's name")
-    if found.is_unspecified:
+    if address.is_unspecified:
         raise ValueError("is no address that others can reach; give the one of this machine")
     return host

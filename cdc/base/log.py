@@ -56,8 +56,8 @@ def _configure_as_wanted() -> None:
     import structlog
 
     if _wanted is not None:
-        wanted, _wanted = _wanted, None
-        _configure(*wanted)
+        arguments, _wanted = _wanted, None
+        _configure(*arguments)
     elif not structlog.is_configured():
         _configure_quietly()
 

@@ -55,11 +55,11 @@ def properties_for(properties: Mapping[str, str], destination: str) -> dict[str,
     if not is_shared(properties):
         return dict(properties)
     own = _member(destination)
-    found = {key: value for key, value in properties.items() if not key.startswith(_MEMBER)}
+    visible = {key: value for key, value in properties.items() if not key.startswith(_MEMBER)}
     mine = {_OURS + key.removeprefix(own): value for key, value in properties.items() if key.startswith(own)}
     if GENERATION_PROPERTY in mine:
-        found |= {**mine, DESTINATION_PROPERTY: destination}
-    return found
+        visible |= {**mine, DESTINATION_PROPERTY: destination}
+    return visible
 
 
 def stored_name(name: str, destination: str, *, shared: bool) -> str:

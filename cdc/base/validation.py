@@ -11,27 +11,27 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known_words: Iterable[str]) -> str:
     """Returns ``did you mean …?`` with the known word that is most like this one; an empty text if none is."""
-    nearest = _nearest(word, known)
+    nearest = _nearest(word, known_words)
     return "" if nearest is None else f"did you mean {nearest}?"
 
 
-def _nearest(word: str, known: Iterable[str]) -> str | None:
-    words = {one.lower(): one for one in known}
+def _nearest(word: str, known_words: Iterable[str]) -> str | None:
+    words = {known_word.lower(): known_word for known_word in known_words}
     nearest = get_close_matches(word.lower(), words, n=1, cutoff=0.7)
     return words[nearest[0]] if nearest else None
 
 
-def there_is(table: str, known: Iterable[str]) -> str | None:
+def there_is(table: str, tables: Iterable[str]) -> str | None:
     """Returns the remedy for a ``db.table`` that does not exist: the one that was perhaps meant, else the first of
     those that do; None if there is none."""
-    names = sorted(known)
+    names = sorted(tables)
     db, _, name = table.partition(".")
-    nearest = _nearest(name, [one.partition(".")[2] for one in names if one.startswith(f"{db}.")])
+    nearest = _nearest(name, [existing.partition(".")[2] for existing in names if existing.startswith(f"{db}.")])
     if nearest is not None:
         return f"Did you mean {db}.{nearest}?"
-    elsewhere = _nearest(db, [one.partition(".")[0] for one in names if one.endswith(f".{name}")])
+    elsewhere = _nearest(db, [existing.partition(".")[0] for existing in names if existing.endswith(f".{name}")])
     if elsewhere is not None:
         return f"Did you mean {elsewhere}.{name}?"
     return f"There is {', '.join(names[:20])}{', …' if len(names) > 20 else ''}." if names else None

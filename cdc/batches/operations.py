@@ -92,9 +92,11 @@ class Method:
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.function)
 
-    def run(self, target: object, subscriber: str, given: Arguments) -> Any:
+    def run(self, target: object, subscriber: str, arguments: Arguments) -> Any:
         """Calls the method, and returns its result as JSON."""
-        values = {name: subscriber if name == "subscriber" else getattr(given, key) for name, key in self._keys.items()}
+        values = {
+            name: subscriber if name == "subscriber" else getattr(arguments, key) for name, key in self._keys.items()
+        }
         return self.result.dump_python(getattr(target, self.name)(**values), mode="json")
 
     def request(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

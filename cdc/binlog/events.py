@@ -235,7 +235,7 @@ def _decoded(text: bytes, charset: int) -> str:
     if text.isascii():
         return text.decode("ascii")
     if charset in _LATIN1:  # MySQL's latin1 is Windows-1252 with five control characters in its holes
-        return "".join(char if (char := bytes([one]).decode("cp1252", "ignore")) else chr(one) for one in text)
+        return "".join(char if (char := bytes([byte]).decode("cp1252", "ignore")) else chr(byte) for byte in text)
     return text.decode(_CODECS.get(charset, "utf-8"), "replace")
 
 

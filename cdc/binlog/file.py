@@ -76,12 +76,12 @@ class _ScanHooks(StopsAtPrepared):
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         from cdc.binlog.sql.statements import classify  # slow to import, and many files have rows alone
 
-        found = classify(query.sql, query.db, query.sql_mode)
+        classified = classify(query.sql, query.db, query.sql_mode)
         mask = 0
-        for db, table in found.tables:
+        for db, table in classified.tables:
             number = self.table(db, table)
             mask |= 0 if number is None else 1 << (number & 63)
-        return Decision(True, ddl=found.kind == "ddl", table_mask=mask)
+        return Decision(True, ddl=classified.kind == "ddl", table_mask=mask)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         self.description = description
@@ -232,20 +232,20 @@ class BinlogFile:
         path = Path(path)
         mapped, damage = map_file(path), None
         try:
-            found = scan(path, epoch=epoch, mapped=mapped)
+            scanned = scan(path, epoch=epoch, mapped=mapped)
         except PackedTransactionError:
             from cdc.binlog.unpacked_file import copy_unpacked
 
             with tempfile.TemporaryFile(prefix="towpath-unpacked-") as copy:
                 damage = copy_unpacked(path, mapped.load_all(lenient=True), copy)
                 mapped = MappedContent(np.memmap(copy, dtype=np.uint8, mode="r"))
-            found = scan(path, epoch=epoch, mapped=mapped)
+            scanned = scan(path, epoch=epoch, mapped=mapped)
         return cls(
             path=path,
             buf=mapped.buf,
-            has_checksum=found.description.has_checksum,
-            source_file=found.source_file,
-            entries=rows_to_entries(found.rows),
-            description=found.description,
-            damage=damage or found.damage,
+            has_checksum=scanned.description.has_checksum,
+            source_file=scanned.source_file,
+            entries=rows_to_entries(scanned.rows),
+            description=scanned.description,
+            damage=damage or scanned.damage,
         )

@@ -110,11 +110,11 @@ def image_columns(src: Bytes, at: int, have: int, end: int, optional: Bytes, opt
     if size == 0:
         return k.BAD_LENGTH
     last = (1 << ((columns - 1) & 7) + 1) - 1  # the bits behind the last column have no meaning
-    known = optional_at >= 0 and load_u(optional, optional_at, 2) == columns
+    describes_columns = optional_at >= 0 and load_u(optional, optional_at, 2) == columns
     for _ in range(2 if is_update(kind) else 1):
         for i in range(size):
             lacking = ~np.int64(src[p + i]) & (255 if i < size - 1 else last)
-            if lacking != 0 and (not known or lacking & ~np.int64(optional[optional_at + 2 + i]) != 0):
+            if lacking != 0 and (not describes_columns or lacking & ~np.int64(optional[optional_at + 2 + i]) != 0):
                 return k.PART_IMAGE
         p += size
     return -1

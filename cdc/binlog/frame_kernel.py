@@ -165,15 +165,15 @@ def frame_input(st: State, src: Bytes, out: Bytes, rows: Longs, tables: TableIds
             room = not keep or out.shape[0] - st.out_pos >= length
             if has_crc and have == length and room and st.payload == 0:
                 stop = at + length - 4
-                want = load_u(src, stop, 4)
-                if st.verify == 1 and np.int64(crc32(src, at, stop, scratch)) != want:
+                checksum = load_u(src, stop, 4)
+                if st.verify == 1 and np.int64(crc32(src, at, stop, scratch)) != checksum:
                     return k.BAD_CHECKSUM
                 if keep:
                     copy_bytes(out, st.out_pos, src, at, length)
                     st.out_pos += length
                 st.in_pos = at + length
                 st.packet_left = 0
-                finish_event(st, rows, want)
+                finish_event(st, rows, checksum)
                 continue
             if have == length and st.payload == 1:
                 stop = at + length - (4 if has_crc else 0)

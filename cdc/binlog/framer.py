@@ -345,7 +345,7 @@ class Framer(FrameBuffers):
     def _frame(self) -> int:
         """Runs the kernel. Its arguments are prepared once, because that takes longer than a small transaction."""
         arrays = *self.inputs(), self.out, self._tables
-        if self._call is None or any(one is not other for one, other in zip(arrays, self._bound, strict=True)):
+        if self._call is None or any(array is not other for array, other in zip(arrays, self._bound, strict=True)):
             src, inner, out, tables = self._bound = arrays
             self._call = bind(frame, self.st, src, inner, out, self.rows, tables, self._scratch)
         status = self._call()
@@ -383,7 +383,7 @@ class Framer(FrameBuffers):
             old = self._tables
             self._tables = empty_table_ids(2 * len(old.keys))._replace(optional=old.optional)
             for slot in np.flatnonzero(old.keys >= 0):
-                key, value, length, optional_at = (int(one[slot]) for one in old[:4])
+                key, value, length, optional_at = (int(column[slot]) for column in old[:4])
                 add_table(self._tables, key, value, length, optional_at)
         number = self.hooks.table(db, table)
         length = int(self.st.event_length) - (4 if self._has_crc else 0)

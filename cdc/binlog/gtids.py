@@ -41,7 +41,7 @@ class GtidSet:
     __slots__ = ("_intervals",)
 
     def __init__(self, intervals: Mapping[str, Iterable[Interval]] | None = None) -> None:
-        merged = {name: _merged(found) for name, found in (intervals or {}).items()}
+        merged = {name: _merged(ranges) for name, ranges in (intervals or {}).items()}
         self._intervals: dict[str, tuple[Interval, ...]] = {n: merged[n] for n in sorted(merged) if merged[n]}
 
     @classmethod
@@ -53,15 +53,15 @@ class GtidSet:
             if not _UUID.fullmatch(name) or not rest:
                 raise DamagedError(f"{part!r} is not a set of GTIDs like {_EXAMPLE}")
             source = name
-            for one in rest:
-                match = _INTERVAL.fullmatch(one)
-                if match is None and _TAG.fullmatch(one):
-                    source = f"{name}:{one}"
+            for text_part in rest:
+                match = _INTERVAL.fullmatch(text_part)
+                if match is None and _TAG.fullmatch(text_part):
+                    source = f"{name}:{text_part}"
                     continue
                 first = int(match[1]) if match else 0
                 last = int(match[2] or first) if match else 0
                 if not 1 <= first <= last <= _LARGEST:
-                    raise DamagedError(f"{one!r} in {part!r} is not an interval of numbers, nor a tag")
+                    raise DamagedError(f"{text_part!r} in {part!r} is not an interval of numbers, nor a tag")
                 intervals.setdefault(source, []).append((first, last))
             if source not in intervals:
                 raise DamagedError(f"{part!r} has a tag without numbers")
@@ -103,25 +103,25 @@ class GtidSet:
 
     def first(self, source: str) -> int | None:
         """Returns the smallest number of a source; None if it has none."""
-        found = self.intervals(source)
-        return found[0][0] if found else None
+        intervals = self.intervals(source)
+        return intervals[0][0] if intervals else None
 
     def last(self, source: str) -> int | None:
         """Returns the largest number of a source; None if it has none."""
-        found = self.intervals(source)
-        return found[-1][1] if found else None
+        intervals = self.intervals(source)
+        return intervals[-1][1] if intervals else None
 
     @property
     def count(self) -> int:
         """The number of GTIDs."""
-        return sum(last - first + 1 for found in self._intervals.values() for first, last in found)
+        return sum(last - first + 1 for intervals in self._intervals.values() for first, last in intervals)
 
     def __str__(self) -> str:
         parts: list[str] = []
         before = None
-        for name, found in self.sources():
+        for name, intervals in self.sources():
             uuid, _, tag = name.partition(":")
-            numbers = ":".join(_shown(one) for one in found)
+            numbers = ":".join(_shown(interval) for interval in intervals)
             if uuid == before:
                 parts[-1] += f":{tag}:{numbers}"
             else:
@@ -134,7 +134,7 @@ class GtidSet:
 
     def shown(self) -> str:
         """Returns the set for messages: at most five intervals, and how many there are more."""
-        listed = [f"{name}:{_shown(one)}" for name, found in self.sources() for one in found]
+        listed = [f"{name}:{_shown(interval)}" for name, intervals in self.sources() for interval in intervals]
         more = f" and {len(listed) - _MOST_SHOWN} more intervals" if len(listed) > _MOST_SHOWN else ""
         return ", ".join(listed[:_MOST_SHOWN]) + more
 
@@ -148,13 +148,13 @@ def _shown(interval: Interval) -> str:
 
 
 def _merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    found: list[Interval] = []
+    merged: list[Interval] = []
     for first, last in sorted(intervals):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
         else:
-            found.append((first, last))
-    return tuple(found)
+            merged.append((first, last))
+    return tuple(merged)
 
 
 def _difference(mine: Iterable[Interval], theirs: tuple[Interval, ...]) -> Iterator[Interval]:
@@ -214,9 +214,11 @@ class MariadbPosition:
         """Raises DamagedError if two GTIDs have the same domain."""
         last: dict[int, MariadbGtid] = {}
         for gtid in gtids:
-            known = last.setdefault(gtid.domain, gtid)
-            if known != gtid:
-                raise DamagedError(f"{known} and {gtid} have the same domain; a position has one GTID for each domain")
+            gtid_of_domain = last.setdefault(gtid.domain, gtid)
+            if gtid_of_domain != gtid:
+                raise DamagedError(
+                    f"{gtid_of_domain} and {gtid} have the same domain; a position has one GTID for each domain"
+                )
         self._last = dict(sorted(last.items()))
 
     @classmethod
@@ -311,8 +313,8 @@ def show_state(gtids: GtidSet, flavor: Flavor) -> str:
         return gtids.shown()
     parts = [
         f"{name}-{first}" if first == last else f"{name}-{first} to {name}-{last}"
-        for name, found in gtids.sources()
-        for first, last in found
+        for name, intervals in gtids.sources()
+        for first, last in intervals
     ]
     more = f" and {len(parts) - _MOST_SHOWN} more intervals" if len(parts) > _MOST_SHOWN else ""
     return ", ".join(parts[:_MOST_SHOWN]) + more

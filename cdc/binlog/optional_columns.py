@@ -26,24 +26,24 @@ def lacking_columns(event: bytes) -> tuple[int, frozenset[int]]:
     behind its bitmaps of columns, whose bounds the kernel has checked."""
     raw = np.frombuffer(bytearray(event), dtype=np.uint8)
     at, columns = column_bitmaps(raw, 0, len(raw), event[4])
-    found: set[int] = set()
+    lacking: set[int] = set()
     for start in (at, at + (columns + 7) // 8) if is_update.py_func(event[4]) else (at,):
-        found.update(column for column in range(columns) if not event[start + (column >> 3)] >> (column & 7) & 1)
-    return columns, frozenset(found)
+        lacking.update(column for column in range(columns) if not event[start + (column >> 3)] >> (column & 7) & 1)
+    return columns, frozenset(lacking)
 
 
 def named(table_map: bytes, has_checksum: bool, columns: int, ordinals: frozenset[int]) -> Columns:
     """Returns the names of columns by their ordinals in a TABLE_MAP event; the ordinals themselves if it names no
     columns, and nothing if it has another number of them than ``columns``."""
     try:
-        found = parse_table_map(table_map, has_checksum)
+        parsed = parse_table_map(table_map, has_checksum)
     except (DamagedError, UnsupportedTypeError):
         return frozenset()
-    if len(found.columns) != columns:
+    if len(parsed.columns) != columns:
         return frozenset()
-    if not found.has_metadata:
+    if not parsed.has_metadata:
         return ordinals
-    return frozenset(str(found.columns[ordinal].name) for ordinal in ordinals)
+    return frozenset(str(parsed.columns[ordinal].name) for ordinal in ordinals)
 
 
 def let_lack(tables: TableIds, table_id: int, columns: int, ordinals: frozenset[int]) -> TableIds:

@@ -72,12 +72,12 @@ class PayloadReader:
         """Ends the event. Raises PayloadFault if it is not complete."""
         if self._head is not None:
             raise PayloadFault("its fields have no end" if self._head else "it is empty")
-        for what, says, found in (
+        for what, says, size in (
             ("packed", self._says_packed, self._packed),
             ("unpacked", self._says_unpacked, self._unpacked),
         ):
-            if says is not None and says != found:
-                raise PayloadFault(f"it says that it has {says} bytes {what}, and has {found}")
+            if says is not None and says != size:
+                raise PayloadFault(f"it says that it has {says} bytes {what}, and has {size}")
 
     def write(self, unpacked: bytes | memoryview) -> int:
         """Takes the next unpacked bytes; zstandard calls this with at most ``_PIECE`` of them."""
@@ -116,7 +116,7 @@ class PayloadReader:
     def _read_fields(self, piece: memoryview) -> int | None:
         """The offset of the packed bytes, or None while some fields have not arrived."""
         data = bytes(piece[: 2 * _LONGEST_HEAD])
-        found: dict[int, int] = {}
+        fields: dict[int, int] = {}
         at = 0
         while True:
             if at >= len(data):
@@ -133,10 +133,10 @@ class PayloadReader:
                 first = data[begin]
                 if end - begin != _NUMBER_SIZES.get(first, 1 if first <= _LARGEST_BYTE else 0):
                     raise PayloadFault(f"the length of its field {kind} is wrong")
-                found[kind] = first if end - begin == 1 else int.from_bytes(data[begin + 1 : end], "little")
+                fields[kind] = first if end - begin == 1 else int.from_bytes(data[begin + 1 : end], "little")
             at = end
-        self._method = found.get(_METHOD)
-        self._says_packed, self._says_unpacked = found.get(_SIZE), found.get(_UNPACKED)
+        self._method = fields.get(_METHOD)
+        self._says_packed, self._says_unpacked = fields.get(_SIZE), fields.get(_UNPACKED)
         if self._method not in (_ZSTD, _NONE):
             raise PayloadFault(f"its method of compression ({self._method}) is not known")
         if self._method == _ZSTD and not self._says_unpacked:

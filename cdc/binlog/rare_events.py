@@ -72,12 +72,12 @@ def parse_tagged_gtid(event: bytes) -> TaggedGtid:
     if version != 1 or size > len(event) - HEADER_SIZE:
         raise DamagedError(f"a GTID_TAGGED event of {size} bytes in format {version}", place="tagged GTID")
     source, tag, number, time_us = b"", b"", 0, 0
-    known = -1
-    while fields.left and known < _COMMIT_TIME:
+    last_field = -1
+    while fields.left and last_field < _COMMIT_TIME:
         field = fields.number()
-        if field <= known:
+        if field <= last_field:
             raise DamagedError("the fields of a GTID_TAGGED event are not in order", place="tagged GTID")
-        known = field
+        last_field = field
         if field == _UUID:
             parts = [fields.number() for _ in range(16)]
             if max(parts) > 255:

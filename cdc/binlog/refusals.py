@@ -94,9 +94,9 @@ def incident(message: str, where: str) -> UnsupportedEventError:
 
 def refused_type(kind: int, where: str) -> UnsupportedEventError:
     """The error for an event of a type that always stops capture."""
-    known = stop_reason(kind)
+    reason = stop_reason(kind)
     return UnsupportedEventError(
-        f"{type_name(kind)}, {known or 'which Towpath does not know'}",
+        f"{type_name(kind)}, {reason or 'which Towpath does not know'}",
         place=where,
-        remedy=None if known else "Report it with the server's version.",
+        remedy=None if reason else "Report it with the server's version.",
     )

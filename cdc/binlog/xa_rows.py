@@ -29,9 +29,9 @@ _PIECE_BYTES = 128 << 10
 def own_table_id(table_map: bytes) -> bytes:
     """Returns the table id for a TABLE_MAP event without checksum: 48 bits, of which the highest is set, so that no
     server's counter reaches it."""
-    found = bytearray(blake2b(table_map[_TABLE_ID.stop :], digest_size=6).digest())
-    found[5] |= 0x80
-    return bytes(found)
+    table_id = bytearray(blake2b(table_map[_TABLE_ID.stop :], digest_size=6).digest())
+    table_id[5] |= 0x80
+    return bytes(table_id)
 
 
 def read_rows(path: Path, offset: int, size: int, xid: str) -> Iterator[bytes]:
@@ -99,10 +99,10 @@ class _Rows:
         self._verify(crc, self._read(CHECKSUM_SIZE))
 
     def _read(self, size: int) -> bytes:
-        found = self._file.read(size)
-        if len(found) < size:
-            self._fail(f"the file ends at byte {self._at + len(found)}")
-        return found
+        data = self._file.read(size)
+        if len(data) < size:
+            self._fail(f"the file ends at byte {self._at + len(data)}")
+        return data
 
     def _verify(self, crc: int, stored: bytes) -> None:
         if crc.to_bytes(CHECKSUM_SIZE, "little") != stored:

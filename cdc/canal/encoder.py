@@ -249,15 +249,15 @@ class EntryEncoder:
         gtid = sources.gtids[sources.gtid_at[tx] : sources.gtid_at[tx + 1]].tobytes().decode()
         place = EventPlace(sources.head.tobytes(), max(0, end - length), header, gtid)
         query = parse_query(event, transactions.has_checksum)
-        found = statement_entry(query, place, self._is_wanted, ignores_case=self._ignores_case)
+        entry = statement_entry(query, place, self._is_wanted, ignores_case=self._ignores_case)
         at = int(numbers[e.N_AT])
-        if found is not None:
-            raw = data(2, found)
+        if entry is not None:
+            raw = data(2, entry)
             while at + len(raw) > len(out):
                 out = _larger(out, at, self._event_place(chunk))
             out[at : at + len(raw)] = np.frombuffer(raw, dtype=np.uint8)
             at += len(raw)
-            numbers[e.N_FRAMES] += len(raw) - len(found)
+            numbers[e.N_FRAMES] += len(raw) - len(entry)
         numbers[e.N_AT] = at
         numbers[e.N_BYTES] += length
         chunk.next += 1
@@ -332,7 +332,7 @@ class EntryEncoder:
         total = 0
         while True:
             room = s.Items(*(array[total:] for array in items))
-            status, count = s.survey(source, self._state, self._tables.known, room, CHUNK_BYTES)
+            status, count = s.survey(source, self._state, self._tables.index, room, CHUNK_BYTES)
             total += count
             pos = int(self._state.numbers[s.S_BAD_POS])
             if status in (k.OK, k.FULL):
@@ -488,12 +488,14 @@ def _new_state() -> s.SurveyState:
 
 
 def _restored(state: tuple[bytes, bytes]) -> s.SurveyState:
-    made = _new_state()
-    made.numbers[:] = np.frombuffer(state[0], dtype=np.int64)
-    made.numbers[s.S_IDS] = 0
+    state_arrays = _new_state()
+    state_arrays.numbers[:] = np.frombuffer(state[0], dtype=np.int64)
+    state_arrays.numbers[s.S_IDS] = 0
     for table_id, table in np.frombuffer(state[1], dtype=np.int64).reshape(-1, 2).tolist():
-        made.numbers[s.S_IDS] = s.remember(made.ids, int(made.numbers[s.S_IDS]), table_id, table)
-    return made
+        state_arrays.numbers[s.S_IDS] = s.remember(
+            state_arrays.ids, int(state_arrays.numbers[s.S_IDS]), table_id, table
+        )
+    return state_arrays
 
 
 def _larger(out: Bytes, used: int, place: str) -> Bytes:
@@ -519,6 +521,6 @@ def _gtids(transactions: Transactions) -> tuple[Bytes, Longs]:
     parts = binary_parts(array.fill_null(b""))
     start = int(parts.offsets[0])
     data_ = parts.data[start:] if len(parts.data) > start else np.zeros(1, dtype=np.uint8)
-    found = np.ascontiguousarray(data_)
-    found.flags.writeable = False
-    return found, parts.offsets.astype(np.int64) - start
+    content = np.ascontiguousarray(data_)
+    content.flags.writeable = False
+    return content, parts.offsets.astype(np.int64) - start

@@ -40,12 +40,12 @@ def parse_packet(frame: bytes, most_bytes: int) -> Packet:
 def _inflated(body: bytes, compression: int, most_bytes: int) -> bytes:
     stream = zlib.decompressobj(zlib.MAX_WBITS | (16 if compression == GZIP else 0))
     try:
-        found = stream.decompress(body, most_bytes + 1)
+        inflated = stream.decompress(body, most_bytes + 1)
     except zlib.error as error:
         raise MalformedError(f"the packet's body cannot be unpacked: {error}") from None
-    if len(found) > most_bytes or not stream.eof:
+    if len(inflated) > most_bytes or not stream.eof:
         raise MalformedError("the packet's body is cut, or unpacks to more bytes than a packet may have")
-    return found
+    return inflated
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,6 @@ def scramble(password: str, seed: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(once, mask, strict=True)).hex().encode()
 
 
-def is_password(given: bytes, password: str, seed: bytes) -> bool:
+def is_password(digest: bytes, password: str, seed: bytes) -> bool:
     """Whether a client knows the password."""
-    return hmac.compare_digest(given.lower(), scramble(password, seed))
+    return hmac.compare_digest(digest.lower(), scramble(password, seed))

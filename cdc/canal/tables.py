@@ -147,7 +147,7 @@ class CanalTable:
 
     body: bytes
     """The bytes of its event from the names to the end."""
-    wanted: bool
+    is_wanted: bool
     layout: TableLayout
     forms: tuple[ColumnForm, ...]
     mysql_types: tuple[str, ...]
@@ -165,24 +165,26 @@ class CanalTable:
         self.forms = tuple(forms)
 
 
-def canal_table(table_map: TableMap, body: bytes, schema: TableSchema | None, wanted: bool) -> CanalTable:
+def canal_table(table_map: TableMap, body: bytes, schema: TableSchema | None, is_wanted: bool) -> CanalTable:
     """Describes a table. ``schema``: its definition at that position, if it is known. Raises what
     :meth:`cdc.decode.layout.TableLayout.of` raises, and UnsupportedTypeError."""
-    if not wanted:
+    if not is_wanted:
         return CanalTable(body, False, TableLayout(table_map.full_name, (), ()), (), (), frozenset())
     layout = TableLayout.of(table_map, schema)
     old = (ColumnType.DATETIME, ColumnType.TIMESTAMP)
-    texts = tuple(one.name.lower() for one in layout.row_columns if one.type in old and "(" in one.column_type)
+    texts = tuple(
+        column.name.lower() for column in layout.row_columns if column.type in old and "(" in column.column_type
+    )
     if texts:
         layout = replace(layout, policies=ValuePolicies(as_text=texts))
-    declared = {} if schema is None else {one.name: one.column_type for one in schema.columns}
+    declared = {} if schema is None else {column.name: column.column_type for column in schema.columns}
     types = []
     for column in layout.row_columns:
-        known = declared.get(column.name) if column.declared is not None else None
-        types.append(known if known is not None else _shown_type(column))
+        column_type = declared.get(column.name) if column.declared is not None else None
+        types.append(column_type if column_type is not None else _shown_type(column))
     return CanalTable(
         body=body,
-        wanted=True,
+        is_wanted=True,
         layout=layout,
         forms=tuple(form_of(layout.table, column) for column in layout.row_columns),
         mysql_types=tuple(types),
@@ -221,11 +223,11 @@ class TableSet:
     """The table maps that were met, as arrays for the kernels."""
 
     def __init__(self, zone_at: npt.NDArray[np.int64], zone_offset: npt.NDArray[np.int64]) -> None:
-        from cdc.canal.kernels.survey import KnownTables
+        from cdc.canal.kernels.survey import TableMapIndex
 
         self.tables: list[CanalTable] = []
         self._zone = (zone_at, zone_offset)
-        self.known = KnownTables(
+        self.index = TableMapIndex(
             np.zeros(1, dtype=np.uint8), np.zeros((0, 3), dtype=np.int64), np.full(64, -1, dtype=np.int64)
         )
         self.arrays: e.TableArrays
@@ -240,21 +242,21 @@ class TableSet:
 
     def refresh(self) -> None:
         """Makes the arrays anew."""
-        from cdc.canal.kernels.survey import KnownTables, body_hash
+        from cdc.canal.kernels.survey import TableMapIndex, body_hash
 
         bodies = b"".join(table.body for table in self.tables) or b"\0"
         rows = np.zeros((len(self.tables), 3), dtype=np.int64)
         slots = np.full(max(64, 1 << (4 * len(self.tables)).bit_length()), -1, dtype=np.int64)
         buf = np.frombuffer(bodies, dtype=np.uint8)
         at = 0
-        for i, one in enumerate(self.tables):
-            rows[i] = at, at + len(one.body), one.wanted
-            slot = int(body_hash(buf, at, at + len(one.body))) & (len(slots) - 1)
+        for i, table in enumerate(self.tables):
+            rows[i] = at, at + len(table.body), table.is_wanted
+            slot = int(body_hash(buf, at, at + len(table.body))) & (len(slots) - 1)
             while slots[slot] >= 0:
                 slot = (slot + 1) & (len(slots) - 1)
             slots[slot] = i
-            at += len(one.body)
-        self.known = KnownTables(buf, rows, slots)
+            at += len(table.body)
+        self.index = TableMapIndex(buf, rows, slots)
         self.arrays = self._arrays()
 
     def _arrays(self) -> e.TableArrays:
@@ -267,18 +269,18 @@ class TableSet:
             return len(consts) - len(raw), len(raw)
 
         first = 0
-        for i, one in enumerate(self.tables):
-            db, _, name = one.layout.table.partition(".")
+        for i, table in enumerate(self.tables):
+            db, _, name = table.layout.table.partition(".")
             head = const(data(8, db) + data(9, name))
-            tables[i] = first, len(one.forms), *head, int(bool(one.side_columns))
-            for c, (column, form) in enumerate(zip(one.layout.row_columns, one.forms, strict=False)):
-                name_and_key = data(3, column.name) + number(4, int(column.name in one.keys))
+            tables[i] = first, len(table.forms), *head, int(bool(table.side_columns))
+            for c, (column, form) in enumerate(zip(table.layout.row_columns, table.forms, strict=False)):
+                name_and_key = data(3, column.name) + number(4, int(column.name in table.keys))
                 plain, null, wide = (
                     const(number(1, c) + number(2, java) + name_and_key) for java in (form.java, form.null, form.wide)
                 )
-                kind = const(data(10, one.mysql_types[c]))
+                kind = const(data(10, table.mysql_types[c]))
                 columns[first + c] = (*form[:5], *plain, *null, *wide, *kind)
-            first += len(one.forms)
+            first += len(table.forms)
         self.most_columns = max([1, *(len(table.forms) for table in self.tables)])
         return e.TableArrays(
             tables,

@@ -97,9 +97,9 @@ def _java_numbers(array: pa.Array) -> pa.Array:
     offsets = np.zeros(len(array) + 1, dtype=np.int32)
     out = np.empty(MOST_BYTES * max(1, len(array)), dtype=np.uint8)
     size = put_javas(texts.offsets, texts.data, np.empty(400, dtype=np.uint8), offsets, out)
-    found = pa.Array.from_buffers(pa.binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(out[:size])])
-    found = pc.if_else(array.is_valid(), found, pa.scalar(None, pa.binary()))
-    return pc.if_else(pc.fill_null(negative_zero, False), pa.scalar(b"-0.0", pa.binary()), found)
+    printed = pa.Array.from_buffers(pa.binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(out[:size])])
+    printed = pc.if_else(array.is_valid(), printed, pa.scalar(None, pa.binary()))
+    return pc.if_else(pc.fill_null(negative_zero, False), pa.scalar(b"-0.0", pa.binary()), printed)
 
 
 def _two_digits(value: float, shortest: str) -> str:

@@ -41,9 +41,9 @@ def zone_of(name: str) -> Zone:
         ) from None
 
     def offset(day: datetime) -> int:
-        found = day.astimezone(zone).utcoffset()
-        assert found is not None
-        return int(found.total_seconds())
+        difference = day.astimezone(zone).utcoffset()
+        assert difference is not None
+        return int(difference.total_seconds())
 
     moment, last = datetime(1970, 1, 1, tzinfo=DATETIME_UTC), datetime(_LAST_YEAR, 1, 1, tzinfo=DATETIME_UTC)
     changes = [(0, offset(moment))]

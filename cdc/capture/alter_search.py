@@ -65,7 +65,7 @@ class AlterSearch:
         self._tables = tables
         self._file = ""
         self._rows: dict[str, BinlogPosition] = {}
-        self._found: Alteration | None = None
+        self._alteration: Alteration | None = None
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),
             self,
@@ -83,7 +83,7 @@ class AlterSearch:
         last = end.file_number, end.pos
         try:
             with short_dump(self._source, BinlogPosition(self._file, framer.source_pos)) as dump:
-                while self._found is None and (BinlogPosition(self._file, 4).file_number, framer.seen_pos) < last:
+                while self._alteration is None and (BinlogPosition(self._file, 4).file_number, framer.seen_pos) < last:
                     framer.fed(dump.recv_into(framer.room()))
                     if not framer.run():
                         break
@@ -92,7 +92,7 @@ class AlterSearch:
         except ServerErrorPacket as error:
             at = BinlogPosition(self._file, framer.source_pos)
             raise explain_dump_error(error.code, error.text, self._source, at) from None
-        return self._found
+        return self._alteration
 
     def _start_file(self, position: BinlogPosition) -> None:
         self._file = position.file
@@ -120,8 +120,8 @@ class AlterSearch:
         if ends:
             framer.st.tx_begin = 0
         for table in sorted(decision.altered & self._rows.keys()):
-            if self._counts(table) and self._found is None:
-                self._found = Alteration(table, self._rows[table], self._here)
+            if self._counts(table) and self._alteration is None:
+                self._alteration = Alteration(table, self._rows[table], self._here)
         return Decision(keep=False)
 
     def _counts(self, table: str) -> bool:

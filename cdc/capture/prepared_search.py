@@ -97,7 +97,7 @@ class PreparedSearch:
                 scan = _FileScan(self._source, self._tables, self._captured, Path(folder), name, end, epoch)
                 stack.callback(scan.close)
                 scan.run()
-            for transaction in scan.found.pending:
+            for transaction in scan.prepared.pending:
                 stored = self._prepared.find(transaction.xid)
                 if (
                     transaction.xid in self._ended
@@ -106,7 +106,7 @@ class PreparedSearch:
                 ):
                     continue
                 if transaction.size:
-                    path = scan.found.path(transaction)
+                    path = scan.prepared.path(transaction)
                     with open_content(path) as file:
                         self._prepared.put_aside(
                             transaction, file.read(transaction.offset), iter(lambda: file.read(_CHUNK_BYTES), b"")
@@ -136,7 +136,7 @@ class _FileScan:
     ) -> None:
         self._source, self._tables, self._name, self._end = source, tables, name, end
         self._captured = captured
-        self.found = PreparedTransactions(folder, 0)
+        self.prepared = PreparedTransactions(folder, 0)
         self.ended: set[str] = set()
         """The transactions that end in the file and were prepared before it."""
         self._header = b""
@@ -173,7 +173,7 @@ class _FileScan:
 
     def close(self) -> None:
         self._spill.close()
-        self.found.close()
+        self.prepared.close()
 
     # --- hooks of the framer
 
@@ -230,7 +230,7 @@ class _FileScan:
             raise self._refused[1]
         transaction = prepared_transaction(framer, event, self._captured)
         if not framer.st.tx_kept:
-            self.found.note(transaction)
+            self.prepared.note(transaction)
             return
 
         def pieces() -> Iterator[bytes | memoryview]:
@@ -239,15 +239,15 @@ class _FileScan:
             yield framer.open_output()
             yield with_crc(event)
 
-        self.found.put_aside(transaction, self._header, pieces())
-        self.found.close()
+        self.prepared.put_aside(transaction, self._header, pieces())
+        self.prepared.close()
 
     def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
         if self._is_behind(framer):
             return None
-        transaction = self.found.find(xa.xid)
+        transaction = self.prepared.find(xa.xid)
         if transaction is not None:
-            self.found.drop(transaction)
+            self.prepared.drop(transaction)
         else:
             self.ended.add(xa.xid)
         return None

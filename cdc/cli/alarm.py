@@ -43,15 +43,15 @@ def send_test(ctx: typer.Context, dest: Destination = None, as_json: Json = Fals
 
     config = _load(ctx, dest)
     with working("Sending …"):
-        found = tell_all(config)
+        reasons = tell_all(config)
     if as_json:
-        print_json({"destination": config.name, "ok": not any(found.values()), "handlers": [
-            {"handler": name, "ok": reason is None, "error": reason} for name, reason in found.items()
+        print_json({"destination": config.name, "ok": not any(reasons.values()), "handlers": [
+            {"handler": name, "ok": reason is None, "error": reason} for name, reason in reasons.items()
         ]})  # fmt: skip
     else:
-        for name, reason in found.items():
+        for name, reason in reasons.items():
             out().print(f"{name}: {'took it' if reason is None else reason}", markup=False)
-    failed = [name for name, reason in found.items() if reason is not None]
+    failed = [name for name, reason in reasons.items() if reason is not None]
     if failed:
         raise RetryableError(f"{' and '.join(failed)} did not take the test alarm", place=config.name)
 
@@ -65,7 +65,7 @@ def list_(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -
     from cdc.watch.alarms.book import read_records
 
     config = _load(ctx, dest)
-    found: list[dict[str, Any]] = [
+    alarms: list[dict[str, Any]] = [
         {
             "alarm": record.alarm,
             "severity": record.severity,
@@ -82,12 +82,12 @@ def list_(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -
         if record.raised is not None and record.resolved is None
     ]
     if as_json:
-        print_json({"destination": config.name, "alarms": found})
+        print_json({"destination": config.name, "alarms": alarms})
         return
-    if not found:
+    if not alarms:
         out().print(f"{config.name}: no alarm is raised.", markup=False)
         return
     table = Table("alarm", "severity", "since", Column("", overflow="fold"), box=None, pad_edge=False)
-    for one in found:
-        table.add_row(one["alarm"], one["severity"], one["since"], one["summary"])
+    for alarm in alarms:
+        table.add_row(alarm["alarm"], alarm["severity"], alarm["since"], alarm["summary"])
     tables().print(table, markup=False)

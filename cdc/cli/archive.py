@@ -61,9 +61,9 @@ def show(ctx: typer.Context, dest: Destination = None, as_json: Json = False) ->
     from cdc.copies.archive.states import Archive
 
     config = _load(ctx, dest)
-    found = Archive(config)
-    newest = found.newest()
-    document: dict[str, Any] = {"destination": config.name, "uri": found.uri, "state": None}
+    archive = Archive(config)
+    newest = archive.newest()
+    document: dict[str, Any] = {"destination": config.name, "uri": archive.uri, "state": None}
     if newest is not None:
         state = newest.state
         document |= {
@@ -76,20 +76,20 @@ def show(ctx: typer.Context, dest: Destination = None, as_json: Json = False) ->
     if as_json:
         print_json(document)
     elif newest is None:
-        out().print(f"{found.uri} is empty.", markup=False)
+        out().print(f"{archive.uri} is empty.", markup=False)
     else:
         _show(document)
 
 
-def _show(found: dict[str, Any]) -> None:
-    writer = found["writer"]
-    extent = f"after {found['first_seq']} up to {found['last_seq']}"
+def _show(state: dict[str, Any]) -> None:
+    writer = state["writer"]
+    extent = f"after {state['first_seq']} up to {state['last_seq']}"
     lines = [
-        f"{found['uri']}, state {found['state']} of {found['time']}",
-        f"{found['segments']} segments, {human_bytes(found['bytes'])}, {extent}",
+        f"{state['uri']}, state {state['state']} of {state['time']}",
+        f"{state['segments']} segments, {human_bytes(state['bytes'])}, {extent}",
         f"written by the store of {writer['host']} since {writer['since']} ({writer['how']})",
     ]
-    lines += [f"transactions before the segment {name} are missing" for name in found["gaps"]]
+    lines += [f"transactions before the segment {name} are missing" for name in state["gaps"]]
     for line in lines:
         out().print(line, markup=False)
 
@@ -166,19 +166,19 @@ def restore(
     console = err()
     with console.status("Restoring …") as status:
 
-        def show(done: int, of: int) -> None:
-            status.update(f"Restoring … {human_bytes(done)} of {human_bytes(of)}")
+        def show(done: int, total: int) -> None:
+            status.update(f"Restoring … {human_bytes(done)} of {human_bytes(total)}")
 
-        found = run(config, everything=everything, claim=not drill, progress=show)
+        restored = run(config, everything=everything, claim=not drill, progress=show)
     if as_json:
-        print_json(found)
+        print_json(restored)
         return
     out().print(
-        f"{found.segments} segments, {human_bytes(found.bytes)}, up to {found.last_seq}, as of {found.time}. The meta "
-        f"was {found.meta}.",
+        f"{restored.segments} segments, {human_bytes(restored.bytes)}, up to {restored.last_seq}, as of "
+        f"{restored.time}. The meta was {restored.meta}.",
         markup=False,
     )
-    if found.writer:
+    if restored.writer:
         out().print(f"Go on with `cdc capture {config.name}`.", markup=False)
     else:
         out().print("This is a drill: capture of this store does not copy to the archive.", markup=False)
@@ -202,8 +202,8 @@ def fetch(
 
     config = _load(ctx, dest)
     with working("Copying …"):
-        found = run(config, folder, from_seq, to_seq)
+        fetched = run(config, folder, from_seq, to_seq)
     if as_json:
-        print_json(found)
+        print_json(fetched)
     else:
-        out().print(f"{found.segments} segments, {human_bytes(found.bytes)}, are in {found.path}.", markup=False)
+        out().print(f"{fetched.segments} segments, {human_bytes(fetched.bytes)}, are in {fetched.path}.", markup=False)

@@ -58,15 +58,15 @@ def get(
         if owner is None and subscriber == "apply":
             # `cdc apply` is the same owner: getting its batch again would invalidate its token.
             stack.enter_context(exclusive(config))
-        found = open_batches(config).get(
+        handed_out = open_batches(config).get(
             owner or cli_owner(config), subscriber=subscriber, wait_s=wait, lease_s=lease, ahead=ahead
         )
     if as_json:
-        print_json(None if found is None else found.as_dict())
-    elif found is None:
+        print_json(None if handed_out is None else handed_out.as_dict())
+    elif handed_out is None:
         out().print(f"Nothing to hand out: {subscriber} has got all transactions of {config.name}.", markup=False)
     else:
-        _show(found, config.name, subscriber)
+        _show(handed_out, config.name, subscriber)
 
 
 @batch.command()
@@ -116,11 +116,11 @@ def list_batches(
     from cdc.client import open_batches
 
     config = load(ctx, dest)
-    found = open_batches(config).outstanding(subscriber)
+    outstanding = open_batches(config).outstanding(subscriber)
     if as_json:
-        print_json({"subscriber": subscriber, "outstanding": [batch_document(entry) for entry in found]})
+        print_json({"subscriber": subscriber, "outstanding": [batch_document(entry) for entry in outstanding]})
         return
-    if not found:
+    if not outstanding:
         out().print(f"No batch of {subscriber} is outstanding.", markup=False)
         return
     from rich.table import Table
@@ -128,7 +128,7 @@ def list_batches(
     table = Table(box=None, pad_edge=False)
     for name in ("batch", "owner", "first_seq", "last_seq", "expires"):
         table.add_column(name, overflow="fold")
-    for entry in found:
+    for entry in outstanding:
         table.add_row(*(str(value) for value in batch_document(entry).values()))
     tables().print(table, markup=False)
 
@@ -158,24 +158,24 @@ def subscribe(
     config = load(ctx, dest)
     service = open_batches(config)
     before = service.meta.read().subscriptions.get(subscriber)
-    known = service.subscribe(subscriber, join_filters(table_filter or []))
+    subscription = service.subscribe(subscriber, join_filters(table_filter or []))
     document = {
         "subscriber": subscriber,
-        "filter": known.filter,
-        "acked_seq": known.acked_seq,
+        "filter": subscription.filter,
+        "acked_seq": subscription.acked_seq,
         "is_new": before is None,
-        "begins_after_removed": before is None and known.acked_seq > 0,
+        "begins_after_removed": before is None and subscription.acked_seq > 0,
     }
     if as_json:
         print_json(document)
         return
-    tables_text = "all tables" if known.filter is None else f"tables that match {known.filter}"
+    tables_text = "all tables" if subscription.filter is None else f"tables that match {subscription.filter}"
     how = f"is subscribed to {tables_text}" if before is None else f"now gets {tables_text}; its cursor stays"
     out().print(f"{subscriber} {how}.", markup=False)
     if document["begins_after_removed"]:
         out().print(
-            f"Retention has removed the transactions up to {known.acked_seq}. The subscriber begins at the first one "
-            "left; the tables that it fills need a snapshot of their own.",
+            f"Retention has removed the transactions up to {subscription.acked_seq}. The subscriber begins at the "
+            "first one left; the tables that it fills need a snapshot of their own.",
             markup=False,
         )
 

@@ -108,8 +108,8 @@ def _current(config: DestinationConfig) -> DestinationConfig:
 
     if not config.source.standbys or config.store.kind == "server":
         return config
-    known = open_meta(config).source()
-    return config.at_server(None if known is None else known.address)
+    identity = open_meta(config).source()
+    return config.at_server(None if identity is None else identity.address)
 
 
 def _standbys(config: DestinationConfig) -> list[Finding]:
@@ -122,12 +122,12 @@ def _standbys(config: DestinationConfig) -> list[Finding]:
     if not config.source.standbys:
         return []
     try:
-        found = check_standbys(config, _current(config).source)
+        findings = check_standbys(config, _current(config).source)
     except CdcError as trouble:
         return [
             warning("standbys", f"they cannot be compared with the server: {trouble.message}", trouble.remedy or "")
         ]
-    return [replace(one, level="warning") if one.level == "error" else one for one in found]
+    return [replace(finding, level="warning") if finding.level == "error" else finding for finding in findings]
 
 
 def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
@@ -153,10 +153,10 @@ def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
         return [from_error(subject, trouble)]
     finally:
         conn.close()
-    found = _proved(proof)
+    history = _proved(proof)
     near = margin.left < config.source.purge_alarm_ratio
     unread = error("source: unread", str(margin), REMEDY) if near else ok("source: unread", str(margin))
-    return [found, unread]
+    return [history, unread]
 
 
 def _folder_history(config: DestinationConfig, last_seq: int) -> list[Finding]:
@@ -187,12 +187,17 @@ def _proved(proof: Proof) -> Finding:
 
 
 def _as_json(finding: Finding) -> dict[str, object]:
-    found: dict[str, object] = {name: getattr(finding, name) for name in ("level", "subject", "message", "remedy")}
+    document: dict[str, object] = {name: getattr(finding, name) for name in ("level", "subject", "message", "remedy")}
     advice = finding.advice
     if advice is not None:
-        found |= {"value": advice.value, "why": advice.why, "statements": list(advice.statements), "keep": advice.keep}
-        found |= {"managed": dict(advice.managed), "then": advice.then}
-    return found
+        document |= {
+            "value": advice.value,
+            "why": advice.why,
+            "statements": list(advice.statements),
+            "keep": advice.keep,
+        }
+        document |= {"managed": dict(advice.managed), "then": advice.then}
+    return document
 
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}

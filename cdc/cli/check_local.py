@@ -51,14 +51,14 @@ def _memory(config: DestinationConfig) -> list[Finding]:
         what = (
             f"the buffer and the largest transaction may need {human_bytes(needed)}, and {human_bytes(free)} are free"
         )
-        found = [warning("store", f"{what} in {SHARED_MEMORY}", remedy)]
+        findings = [warning("store", f"{what} in {SHARED_MEMORY}", remedy)]
     else:
-        found = [ok("store", f"it is in the memory of `cdc server` ({served.run_folder})")]
+        findings = [ok("store", f"it is in the memory of `cdc server` ({served.run_folder})")]
     if config.meta.kind == "memory":
         what = "it ends with `cdc server`, and clients then begin at source.start, or where they subscribe"
-        return [*found, ok("meta", what)]
+        return [*findings, ok("meta", what)]
     folder = _folder("meta", config.meta.path, "meta.path")
-    return [*found, folder, *_removable("meta", config.meta.path, "meta.path")]
+    return [*findings, folder, *_removable("meta", config.meta.path, "meta.path")]
 
 
 def _server(config: DestinationConfig) -> list[Finding]:
@@ -76,9 +76,9 @@ def _store(config: DestinationConfig) -> list[Finding]:
     from cdc.store.formats import layout
 
     path = config.store.path
-    found = _folder("store", path, "store.path")
+    folder = _folder("store", path, "store.path")
     fleeting = _removable("store", path, "store.path")
-    if found.level == "ok":
+    if folder.level == "ok":
         try:
             layout.check(path)
         except CdcError as trouble:
@@ -86,8 +86,8 @@ def _store(config: DestinationConfig) -> list[Finding]:
         free = shutil.disk_usage(_existing(path)).free
         if free < _LOW_DISK_BYTES:
             remedy = "Make room, or set store.path to another disk."
-            return [found, *fleeting, warning("store", f"only {human_bytes(free)} are free there", remedy)]
-    return [found, *fleeting, *_keys(config)]
+            return [folder, *fleeting, warning("store", f"only {human_bytes(free)} are free there", remedy)]
+    return [folder, *fleeting, *_keys(config)]
 
 
 def _keys(config: DestinationConfig) -> list[Finding]:
@@ -112,13 +112,13 @@ def _keys(config: DestinationConfig) -> list[Finding]:
 def _meta(config: DestinationConfig) -> list[Finding]:
     from cdc.meta import open_meta
 
-    found = _folder("meta", config.meta.path, "meta.path")
-    if found.level == "ok":
+    folder = _folder("meta", config.meta.path, "meta.path")
+    if folder.level == "ok":
         try:
             open_meta(config).read()
         except CdcError as trouble:
             return [from_error("meta", trouble)]
-    return [found, *_removable("meta", config.meta.path, "meta.path")]
+    return [folder, *_removable("meta", config.meta.path, "meta.path")]
 
 
 def _archive(config: DestinationConfig) -> list[Finding]:
@@ -185,10 +185,10 @@ def _target(config: DestinationConfig) -> list[Finding]:
                 "Make sure that the server and this machine see the same folder under this name.",
             )
         ]
-    found = [_folder("target", folder, "apply.target")]
-    if found[0].level == "ok":
-        found += _foreign_folders(config, folder)
-    return found
+    findings = [_folder("target", folder, "apply.target")]
+    if findings[0].level == "ok":
+        findings += _foreign_folders(config, folder)
+    return findings
 
 
 def _bucket(lake: Lake) -> Finding:
@@ -258,17 +258,17 @@ def _existing(path: Path) -> Path:
 
 
 def _spark(config: DestinationConfig) -> list[Finding]:
-    found = [_package("pyspark")]
+    findings = [_package("pyspark")]
     if config.spark.remote is not None:
         if importlib.util.find_spec("grpc") is None:
-            found.append(error("spark", "Spark Connect needs the package grpcio", "pip install 'pyspark[connect]'"))
+            findings.append(error("spark", "Spark Connect needs the package grpcio", "pip install 'pyspark[connect]'"))
         where = config.spark.remote_address
-        found.append(ok("spark", f"merges run on {where}, which has its own Java and Delta"))
-        return found
-    found.append(_package("delta-spark"))
-    found += _untried_pair()
-    found.append(_java())
-    return found
+        findings.append(ok("spark", f"merges run on {where}, which has its own Java and Delta"))
+        return findings
+    findings.append(_package("delta-spark"))
+    findings += _untried_pair()
+    findings.append(_java())
+    return findings
 
 
 def _untried_pair() -> list[Finding]:

@@ -83,10 +83,10 @@ def names_argument(without: str, *, metavar: str = "[DEST] [TABLE]…") -> Any:
 
 def options(ctx: typer.Context) -> Globals:
     """Returns the global options of this invocation."""
-    found = ctx.find_object(Globals)
-    if found is None:  # a test called a command without the main callback
+    global_options = ctx.find_object(Globals)
+    if global_options is None:  # a test called a command without the main callback
         raise RuntimeError("the command was not called through cdc.cli.main")
-    return found
+    return global_options
 
 
 def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:

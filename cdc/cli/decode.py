@@ -112,7 +112,7 @@ def decode(
         target_bytes=_BATCH_BYTES,
     )
     batches = read(*paths, table=name, schemas=schemas, stats=stats, options=options)
-    with _progress(name, stats, wanted=output is not None or not sys.stdout.isatty()) as tick:
+    with _progress(name, stats, is_wanted=output is not None or not sys.stdout.isatty()) as tick:
         if output is not None:
             _write_parquet(output, batches, name, tick)
         elif output_format is OutputFormat.table:
@@ -158,11 +158,11 @@ def _only_table(paths: list[Path]) -> str:
     raise UsageError(f"the files hold rows of {_named(tables)}", remedy="Choose one with --table DB.TABLE.")
 
 
-def _named(found: dict[str, int]) -> str:
+def _named(row_events: dict[str, int]) -> str:
     """The tables with the most row events."""
-    shown = [f"{table} ({count} row events)" for table, count in list(found.items())[:_TABLES_NAMED]]
-    if len(found) > _TABLES_NAMED:
-        shown.append(f"{len(found) - _TABLES_NAMED} more")
+    shown = [f"{table} ({count} row events)" for table, count in list(row_events.items())[:_TABLES_NAMED]]
+    if len(row_events) > _TABLES_NAMED:
+        shown.append(f"{len(row_events) - _TABLES_NAMED} more")
     return ", ".join(shown)
 
 
@@ -173,15 +173,15 @@ def _schemas(path: Path, table: str) -> Schemas:
         raise UsageError(f"--schema {path} is not a file", remedy="Give a file of a store's folder schemas.")
     schemas = Schemas.load(path)
     if table not in schemas.tables:
-        known = ", ".join(sorted(schemas.tables)[:_TABLES_NAMED]) or "no table"
-        raise UsageError(f"{path} does not describe {table}", remedy=f"It describes {known}.")
+        names = ", ".join(sorted(schemas.tables)[:_TABLES_NAMED]) or "no table"
+        raise UsageError(f"{path} does not describe {table}", remedy=f"It describes {names}.")
     return schemas
 
 
 @contextmanager
-def _progress(table: str, stats: DecodeStats, *, wanted: bool) -> Iterator[Callable[[], None]]:
+def _progress(table: str, stats: DecodeStats, *, is_wanted: bool) -> Iterator[Callable[[], None]]:
     """Shows the progress of a long decoding on a terminal's standard error, unless rows are printed to the terminal."""
-    if not wanted or not sys.stderr.isatty():
+    if not is_wanted or not sys.stderr.isatty():
         yield lambda: None
         return
     console = err()

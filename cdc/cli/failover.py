@@ -49,14 +49,16 @@ def failover(
             out().print(f"{state.server}: {state.state}: {state.message}", markup=False, soft_wrap=True)
         return
     with working("Accepting …"):
-        found = losses.accept_loss(config)
+        accepted = losses.accept_loss(config)
     if as_json:
-        print_json({"destination": config.name, **asdict(found)})
+        print_json({"destination": config.name, **asdict(accepted)})
         return
-    waiting = f"; these tables wait for `cdc snapshot {config.name}`: {', '.join(found.tables)}" if found.tables else ""
+    waiting = (
+        f"; these tables wait for `cdc snapshot {config.name}`: {', '.join(accepted.tables)}" if accepted.tables else ""
+    )
     out().print(
-        f"Accepted: {found.transactions} transactions are lost ({found.lost}). Capture goes on with {found.server}"
-        f"{waiting}.",
+        f"Accepted: {accepted.transactions} transactions are lost ({accepted.lost}). Capture goes on with "
+        f"{accepted.server}{waiting}.",
         markup=False,
         soft_wrap=True,
     )

@@ -70,16 +70,16 @@ def history(
         raise UsageError("there is no store yet", place=str(config.store.path), remedy="Start `cdc capture` first.")
     key = RowKey.parse(text, table, definition_of(reader, table), config.table_apply(table).keys)
     with _progress(table) as tick:
-        found = search(reader, key, tick, UNCHANGED if source_values else TablePolicies.of(config, table))
+        result = search(reader, key, tick, UNCHANGED if source_values else TablePolicies.of(config, table))
         unlogged = UnloggedChanges()
-        if found.key is not None:
-            unlogged = unlogged_changes(config, reader, table, found.key, lambda: tick(found))
-            add_unlogged(found, key, unlogged, reader.source_file)
+        if result.key is not None:
+            unlogged = unlogged_changes(config, reader, table, result.key, lambda: tick(result))
+            add_unlogged(result, key, unlogged, reader.source_file)
     if as_json:
-        print_json(found.changes)
-    elif found.changes:
-        _show(found.changes)
-    _remarks(reader, found, unlogged.doubts, table)
+        print_json(result.changes)
+    elif result.changes:
+        _show(result.changes)
+    _remarks(reader, result, unlogged.doubts, table)
 
 
 @contextmanager
@@ -93,27 +93,27 @@ def _progress(table: str) -> Iterator[Callable[[Search], None]]:
     with ExitStack() as shown:
         status: Any = None
 
-        def tick(found: Search) -> None:
+        def tick(partial: Search) -> None:
             nonlocal status
             if time.monotonic() - began < _QUIET_S:
                 return
             if status is None:
                 status = shown.enter_context(console.status(""))
             status.update(
-                f"{found.transactions:,} of {found.of:,} transactions, {found.rows:,} rows of {table}, "
-                f"{len(found.changes)} changes found"
+                f"{partial.transactions:,} of {partial.of:,} transactions, {partial.rows:,} rows of {table}, "
+                f"{len(partial.changes)} changes found"
             )
 
         yield tick
 
 
-def _remarks(reader: StoreReader, found: Search, doubts: list[str], table: str) -> None:
+def _remarks(reader: StoreReader, result: Search, doubts: list[str], table: str) -> None:
     """Says what the store cannot tell."""
-    for name, rows in found.lacking.items():
+    for name, rows in result.lacking.items():
         say(f"{rows:,} row events of {table} are from a time at which it had no column {name}; they were not searched")
     for doubt in doubts:
         say(doubt)
-    first = found.changes[0] if found.changes else None
+    first = result.changes[0] if result.changes else None
     if first is not None and first["op"] == "insert":
         return
     begins = _beginning(reader)

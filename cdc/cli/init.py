@@ -117,15 +117,17 @@ def init(
             taken = {info.server_id, *_replica_ids(conn), *server_ids(folder)}
             patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
             chosen = TablesConfig(include=tuple(patterns), lower_case_table_names=names)
-            found = list_tables(conn, chosen)
-            has_keys = bool(silent_keys(conn, chosen, found))
+            names_of_tables = list_tables(conn, chosen)
+            has_keys = bool(silent_keys(conn, chosen, names_of_tables))
             schemas = read_schemas(conn, chosen) if has_keys else Schemas(tables={})
             others = (
-                [] if found else list_tables(conn, TablesConfig(include=(r".*\..*",), lower_case_table_names=names))
+                []
+                if names_of_tables
+                else list_tables(conn, TablesConfig(include=(r".*\..*",), lower_case_table_names=names))
             )
         finally:
             conn.close()
-    name = name or _default_name(found, info)
+    name = name or _default_name(names_of_tables, info)
     file = _new_file(folder, name)
     address = replace(address, scheme=info.flavor)
     text = render(
@@ -144,8 +146,8 @@ def init(
     config = parse(text, file)  # fails before anything is written, if it could not be read again
     _write(file, text, None if login.from_environment else login.password)
     silent = check_foreign_keys(config, schemas)
-    _report(config, info, found, login, silent, scheme_changed=not url.startswith(f"{info.flavor}:"))
-    if not found:
+    _report(config, info, names_of_tables, login, silent, scheme_changed=not url.startswith(f"{info.flavor}:"))
+    if not names_of_tables:
         _say(_without_tables(config.tables.include, others))
     else:
         _next_steps(config)
@@ -209,9 +211,9 @@ class _Login:
 def _password(address: _Address) -> _Login:
     if address.password is not None:
         return _Login(address.password, from_environment=False)
-    found = os.environ.get(PASSWORD_VARIABLE)
-    if found is not None:
-        return _Login(found, from_environment=True)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if password is not None:
+        return _Login(password, from_environment=True)
     if not sys.stdin.isatty():
         raise UsageError(
             "no password is given, and there is no terminal to ask for it",
@@ -247,13 +249,13 @@ def _is_empty(file: Path) -> bool:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(file)) from None
 
 
-def _patterns(given: Sequence[str] | None) -> list[str]:
-    for pattern in given or ():
+def _patterns(expressions: Sequence[str] | None) -> list[str]:
+    for pattern in expressions or ():
         try:
             TablePattern(pattern)
         except PatternError as error:
             raise UsageError(f"--tables {error}", remedy=r"Write it like 'shop\..*'.") from None
-    return list(given or ())
+    return list(expressions or ())
 
 
 def _replica_ids(conn: Connection) -> set[int]:
@@ -372,7 +374,7 @@ def _say(text: str) -> None:
 def _report(
     config: DestinationConfig,
     info: ServerInfo,
-    found: list[tuple[str, str]],
+    table_names: list[tuple[str, str]],
     login: _Login,
     findings: Iterable[Finding],
     *,
@@ -380,8 +382,12 @@ def _report(
 ) -> None:
     shown = os.path.relpath(config.file)
     file = shown if not shown.startswith("..") else str(config.file)
-    databases = sorted({db for db, _ in found})
-    what = f"{len(found)} table{'s' * (len(found) != 1)} of {', '.join(databases)}" if found else "no table yet"
+    databases = sorted({db for db, _ in table_names})
+    what = (
+        f"{len(table_names)} table{'s' * (len(table_names) != 1)} of {', '.join(databases)}"
+        if table_names
+        else "no table yet"
+    )
     source = f"{config.source.host}:{config.source.port}"
     _say(f"Wrote {file}: {info.product} at {source}, {what}, into {config.apply.target}")
     if scheme_changed:
@@ -403,8 +409,8 @@ def _without_tables(patterns: Sequence[str], tables: Sequence[tuple[str, str]]) 
         expression = TablePattern(pattern)
         for database, table in tables:
             if expression.matches(table) or expression.matches(database):
-                wanted = re.escape(database) + r"\." + (re.escape(table) if expression.matches(table) else ".*")
-                return f"{text} Expressions match the whole of db.table: write {wanted}."
+                suggested = re.escape(database) + r"\." + (re.escape(table) if expression.matches(table) else ".*")
+                return f"{text} Expressions match the whole of db.table: write {suggested}."
     return f"{text} Expressions match the whole of db.table, such as {'.'.join(tables[0])}."
 
 

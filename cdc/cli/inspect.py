@@ -174,17 +174,17 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
     from cdc.store.formats.index import read_entries
     from cdc.store.formats.layout import index_path
 
-    known = read_entries(path)
-    report["indexed"] = len(known)
-    count = min(len(known), len(entries))
+    indexed = read_entries(path)
+    report["indexed"] = len(indexed)
+    count = min(len(indexed), len(entries))
     differs = np.zeros(count, dtype=bool)
     for key in ("seq", "offset", "length", "checksum"):
-        differs |= known[key][:count] != entries[key][:count]
-    at = int(np.argmax(differs)) if differs.any() else count if len(known) > len(entries) else None
+        differs |= indexed[key][:count] != entries[key][:count]
+    at = int(np.argmax(differs)) if differs.any() else count if len(indexed) > len(entries) else None
     if at is None:
         return None
     return DamagedError(
-        f"entry {at} of the index contradicts the segment at byte {int(known['offset'][at])}",
+        f"entry {at} of the index contradicts the segment at byte {int(indexed['offset'][at])}",
         place=str(index_path(path)),
         remedy="Stop capture, remove this index and start capture again: it rebuilds the index from the segment.",
     )
@@ -212,10 +212,10 @@ def _summary(entries: Entries) -> dict[str, Any]:
     from cdc.base.units import iso_time_us
     from cdc.binlog.entry import EntryFlag, format_gtid
 
-    found: dict[str, Any] = {"transactions": len(entries)}
+    summary: dict[str, Any] = {"transactions": len(entries)}
     if len(entries):
         first, last = entries[0], entries[-1]
-        found |= {
+        summary |= {
             "row_events": int(entries["row_events"].sum()),
             "transaction_bytes": int(entries["length"].sum()),
             "ddl_transactions": int(((entries["flags"] & int(EntryFlag.DDL)) != 0).sum()),
@@ -226,7 +226,7 @@ def _summary(entries: Entries) -> dict[str, Any]:
             "first_time": iso_time_us(int(first["commit_time_us"])),
             "last_time": iso_time_us(int(last["commit_time_us"])),
         }
-    return found
+    return summary
 
 
 def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
@@ -263,12 +263,12 @@ def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | Non
         "subscriptions": [
             {
                 "name": name,
-                "filter": known.filter,
-                "acked_seq": known.acked_seq,
-                "next_batch": known.next_batch,
-                "outstanding": [batch_document(entry) for entry in known.outstanding],
+                "filter": subscription.filter,
+                "acked_seq": subscription.acked_seq,
+                "next_batch": subscription.next_batch,
+                "outstanding": [batch_document(entry) for entry in subscription.outstanding],
             }
-            for name, known in sorted(state.subscriptions.items())
+            for name, subscription in sorted(state.subscriptions.items())
         ],
     }
     return None
@@ -332,11 +332,11 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
     except DamagedError as error:
         report["checkpoint"], damage = None, error
     report["prepared"] = describe(store)
-    report["given_up"] = [asdict(one) for one in read_damaged(store)]
+    report["given_up"] = [asdict(part) for part in read_damaged(store)]
     report["segments"] = []
     segments = layout.list_segments(store)
     for segment in segments:
-        found = examine(segment, is_last=segment == segments[-1])
+        scan = examine(segment, is_last=segment == segments[-1])
         losses = [
             {
                 "offset": loss.offset,
@@ -346,14 +346,14 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
                 "last_seq": int(loss.entries["seq"][-1]) if len(loss.entries) else None,
                 "why": loss.why,
             }
-            for loss in found.losses
+            for loss in scan.losses
         ]
-        count = int((found.good["length"] > 0).sum())
+        count = int((scan.good["length"] > 0).sum())
         report["segments"].append(
-            {"name": segment.name, "size_bytes": found.size, "transactions": count, "damaged": losses}
+            {"name": segment.name, "size_bytes": scan.size, "transactions": count, "damaged": losses}
         )
         if losses and damage is None:
-            first = found.losses[0]
+            first = scan.losses[0]
             damage = DamagedError(
                 f"{len(losses)} part(s) of this segment cannot be read, the first at byte {first.offset}: {first.why}",
                 place=str(segment),
@@ -372,7 +372,7 @@ def _accept(store: Path, name: str, report: dict[str, Any]) -> None:
     from cdc.store.recovery.salvage import salvage
 
     report["kind"] = "store"
-    report["accepted"] = [asdict(one) for one in salvage(store, name)]
+    report["accepted"] = [asdict(loss) for loss in salvage(store, name)]
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -96,12 +96,12 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Print the last lines that the captures of an instance have written since the server was started."""
-    found = _server(ctx, url, ca_file, "viewer").logs(dest, lines)
+    log_lines = _server(ctx, url, ca_file, "viewer").logs(dest, lines)
     if as_json:
-        print_json({"destination": dest, "lines": found})
+        print_json({"destination": dest, "lines": log_lines})
         return
-    for one in found:
-        typer.echo(one["text"])
+    for line in log_lines:
+        typer.echo(line["text"])
 
 
 def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str) -> ServerInstances:

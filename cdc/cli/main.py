@@ -71,8 +71,8 @@ class LogFormat(StrEnum):
     json = "json"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"towpath {cdc.__version__}")
         raise typer.Exit
 

@@ -44,7 +44,7 @@ def maintain(
         dry_run=dry_run,
         store_only=store_only,
         vacuum=vacuum,
-        progress=lambda one: err().print(str(one), markup=False),
+        progress=lambda maintained: err().print(str(maintained), markup=False),
     )
     if as_json:
         print_json(document)
@@ -68,8 +68,11 @@ def _show(document: dict[str, Any]) -> None:
     console = out()
     if count:
         console.print(f"{count} segments {done}, {human_bytes(document['removed_bytes'])}:", markup=False)
-        for one in document["removed"]:
-            console.print(f"  {one['segment']}  {human_bytes(one['bytes'])}  {_WHY[one['why']]}", markup=False)
+        for segment in document["removed"]:
+            console.print(
+                f"  {segment['segment']}  {human_bytes(segment['bytes'])}  {_WHY[segment['why']]}",
+                markup=False,
+            )
     else:
         console.print("Nothing to remove.", markup=False)
     if document["snapshots_removed"]:
@@ -88,9 +91,9 @@ def _show(document: dict[str, Any]) -> None:
         console.print(text, markup=False)
     if document["subscriptions"]:
         table = Table("subscriber", "holds back", "since", box=None, pad_edge=False)
-        for one in document["subscriptions"]:
-            held = one["held_back"]
+        for subscription in document["subscriptions"]:
+            held = subscription["held_back"]
             amount = f"{held['transactions']} transactions, {human_bytes(held['bytes'])}"
-            table.add_row(one["name"], amount if held["since"] else "nothing", held["since"] or "–")
+            table.add_row(subscription["name"], amount if held["since"] else "nothing", held["since"] or "–")
         console.print()
         tables().print(table, markup=False)

@@ -67,17 +67,22 @@ def replay(
             def show(done: CatchUp) -> None:
                 status.update(f"{done.table}: {done.batches} batches, {done.row_events:,} row events")
 
-            found = pipeline.replay(config, chosen, from_=from_, to=to, into=into, mode=mode, progress=show)
+            results = pipeline.replay(config, chosen, from_=from_, to=to, into=into, mode=mode, progress=show)
     else:
-        found = pipeline.replay(config, chosen, from_=from_, to=to, into=into, mode=mode)
+        results = pipeline.replay(config, chosen, from_=from_, to=to, into=into, mode=mode)
     if as_json:
-        print_json({"tables": [one.as_dict() for one in found]})
+        print_json({"tables": [result.as_dict() for result in results]})
         return
     from rich.table import Table
 
     table = Table("table", "rows", "bytes", "batches", "seconds", "at", box=None, pad_edge=False)
-    for one in found:
+    for result in results:
         table.add_row(
-            one.table, f"{one.rows:,}", human_bytes(one.bytes), str(one.chunks), f"{one.seconds:.1f}", one.path
+            result.table,
+            f"{result.rows:,}",
+            human_bytes(result.bytes),
+            str(result.chunks),
+            f"{result.seconds:.1f}",
+            result.path,
         )
     tables().print(table)

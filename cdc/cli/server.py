@@ -51,13 +51,13 @@ def server(
     """Serve stores on this machine to others until stopped, for tasks and executors that do not see its disk."""
     from cdc.server.process import serve
 
-    given = options(ctx)
+    global_options = options(ctx)
 
     def ready(server: EmbeddedServer) -> None:
         say(f"Serving {', '.join(server.live.names()) or 'nothing yet'} at {server.url}.")
         if server.canal_address is not None:
-            names = ", ".join(one.name for one in server.live if one.config.server.canal.enabled)
+            names = ", ".join(served.name for served in server.live if served.config.server.canal.enabled)
             say(f"Serving {names or 'nothing yet'} to Canal's clients at {server.canal_address}.")
 
-    common = ["--log-format", given.log_format, *(["-v"] if given.verbose else [])]
-    serve(given.conf_dir, dest or (), http, ready, canal_port=port, options=common)
+    common = ["--log-format", global_options.log_format, *(["-v"] if global_options.verbose else [])]
+    serve(global_options.conf_dir, dest or (), http, ready, canal_port=port, options=common)

@@ -43,11 +43,11 @@ def snapshot(
 
     config, chosen = destination_and_tables(ctx, names or [])
     with _shown() as progress:
-        found = pipeline.snapshot(config, chosen or None, progress=progress, whole=whole)
+        results = pipeline.snapshot(config, chosen or None, progress=progress, whole=whole)
     if as_json:
-        print_json({"tables": [one.as_dict() for one in found]})
+        print_json({"tables": [result.as_dict() for result in results]})
         return
-    if not found:
+    if not results:
         out().print("No table waits for a snapshot.")
         return
     from rich.table import Table
@@ -55,15 +55,15 @@ def snapshot(
     table = Table(
         "table", "columns", "rows", "bytes", "chunks", "changes meanwhile", "seconds", box=None, pad_edge=False
     )
-    for one in found:
+    for result in results:
         table.add_row(
-            one.table,
-            "all" if one.columns is None else ", ".join(one.columns),
-            f"{one.rows:,}",
-            human_bytes(one.bytes),
-            str(one.chunks),
-            f"{one.changes:,}",
-            f"{one.seconds:.1f}",
+            result.table,
+            "all" if result.columns is None else ", ".join(result.columns),
+            f"{result.rows:,}",
+            human_bytes(result.bytes),
+            str(result.chunks),
+            f"{result.changes:,}",
+            f"{result.seconds:.1f}",
         )
     tables().print(table)
 

@@ -76,12 +76,12 @@ def _show(name: str, document: dict[str, Any]) -> None:
         console.print(one_line(text), markup=False, soft_wrap=True)
     if document["subscriptions"]:
         table = Table("subscriber", "lag", "behind", Column("outstanding", overflow="fold"), box=None, pad_edge=False)
-        for known in document["subscriptions"]:
-            behind = known["behind"]
-            held = [f"{o['batch']} ({o['owner']}, until {o['expires']})" for o in known["outstanding"]]
+        for subscription in document["subscriptions"]:
+            behind = subscription["behind"]
+            held = [f"{o['batch']} ({o['owner']}, until {o['expires']})" for o in subscription["outstanding"]]
             table.add_row(
-                known["name"],
-                human_seconds(known["lag_s"]) if behind["transactions"] else "none",
+                subscription["name"],
+                human_seconds(subscription["lag_s"]) if behind["transactions"] else "none",
                 f"{behind['transactions']} transactions, {human_bytes(behind['bytes'])}",
                 "; ".join(held) or "none",
             )
@@ -106,18 +106,18 @@ def _show(name: str, document: dict[str, Any]) -> None:
             table.add_row(one_line(row["table"]), row["mode"], seq, version, one_line(_remark(row, group)))
         console.print()
         console.print(table, markup=False)
-    for one in document["snapshots"]:
-        console.print(f"snapshot of {one_line(one['table'])}: {_progress(one)}", markup=False, soft_wrap=True)
+    for reading in document["snapshots"]:
+        console.print(f"snapshot of {one_line(reading['table'])}: {_progress(reading)}", markup=False, soft_wrap=True)
 
 
-def _progress(one: dict[str, Any]) -> str:
+def _progress(reading: dict[str, Any]) -> str:
     """Returns a text like ``1,200,000 of about 5,000,000 rows, 80.0 MiB, 250,000 rows/s, 15 s left``."""
-    if one["complete"]:
-        return f"read: {one.get('rows', 0):,} rows, {human_bytes(one.get('bytes', 0))}; to be loaded"
-    rows = f"{one.get('rows', 0):,} of about {max(one.get('estimated_rows', 0), one.get('rows', 0)):,} rows"
-    left = one.get("left_s")
-    rate = f"{one.get('rows_per_s', 0):,.0f} rows/s" + ("" if left is None else f", {human_seconds(left)} left")
-    return f"{rows}, {human_bytes(one.get('bytes', 0))}, {rate}"
+    if reading["complete"]:
+        return f"read: {reading.get('rows', 0):,} rows, {human_bytes(reading.get('bytes', 0))}; to be loaded"
+    rows = f"{reading.get('rows', 0):,} of about {max(reading.get('estimated_rows', 0), reading.get('rows', 0)):,} rows"
+    left = reading.get("left_s")
+    rate = f"{reading.get('rows_per_s', 0):,.0f} rows/s" + ("" if left is None else f", {human_seconds(left)} left")
+    return f"{rows}, {human_bytes(reading.get('bytes', 0))}, {rate}"
 
 
 def _role_text(standby: dict[str, Any]) -> str:

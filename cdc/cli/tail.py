@@ -86,7 +86,7 @@ def tail(
         )
 
     from cdc.client import open_meta
-    from cdc.watch.tail.changes import Wanted
+    from cdc.watch.tail.changes import ChangeChoice
     from cdc.watch.tail.follow import StoreFollower
     from cdc.watch.tail.run import Tail
 
@@ -97,16 +97,16 @@ def tail(
         raise UsageError("there is no store yet", place=reader.place, remedy="Start `cdc capture` first.")
     last_seq = reader.last_seq() or 0
     follower.seq = _start(reader, from_, last_seq)
-    wanted = Wanted(
+    choice = ChangeChoice(
         None if table is None else frozenset(table),
         _keys(config, reader, table or [], key or []),
-        None if op is None else frozenset(one.value for one in op),
+        None if op is None else frozenset(operation.value for operation in op),
     )
     _tell_unknown(reader, table or [])
     running = Tail(
         config,
         follower,
-        wanted,
+        choice,
         as_json=as_json,
         colours=_has_colours(),
         source_values=source_values,
@@ -147,9 +147,9 @@ def _require_tables(config: DestinationConfig, names: list[str]) -> None:
 
 def _tell_unknown(reader: Store, names: list[str]) -> None:
     schemas = reader.newest_schemas()
-    known = {*reader.table_names(), *([] if schemas is None else schemas[1].tables)}
+    names_known = {*reader.table_names(), *([] if schemas is None else schemas[1].tables)}
     for name in names:
-        if name not in known:
+        if name not in names_known:
             say(f"there is no table {name} yet; its changes are shown once it is there")
 
 

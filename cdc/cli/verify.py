@@ -118,24 +118,24 @@ def show(report: Report) -> None:
         box=None,
         pad_edge=False,
     )
-    for one in report.tables:
+    for table_report in report.tables:
         table.add_row(
-            one.table,
-            "–" if one.rows is None else str(one.rows),
-            str(one.checksums.chunks),
-            str(one.ledger.entries),
-            "proved" if one.ledger.ok else "FAULTS" if one.ledger.faults else "not known",
-            one.verdict,
+            table_report.table,
+            "–" if table_report.rows is None else str(table_report.rows),
+            str(table_report.checksums.chunks),
+            str(table_report.ledger.entries),
+            "proved" if table_report.ledger.ok else "FAULTS" if table_report.ledger.faults else "not known",
+            table_report.verdict,
         )
     console.print(table, markup=False)
     console.print()
-    by = {"gtid": "by GTIDs", "position": "by positions", "none": ""}[report.history.kind]
+    evidence = {"gtid": "by GTIDs", "position": "by positions", "none": ""}[report.history.kind]
     text = {"proved": "complete", "differs": "NOT COMPLETE", "unknown": "not known"}[report.history.state]
-    console.print(f"history: {text} {by}".rstrip(), markup=False)
+    console.print(f"history: {text} {evidence}".rstrip(), markup=False)
     for line in [*report.history.faults, *report.history.unknown, *report.history.remarks]:
         console.print(f"  {line}", markup=False, soft_wrap=True)
-    for one in report.tables:
-        _show_table(console, one)
+    for table_report in report.tables:
+        _show_table(console, table_report)
     if report.second_opinion is not None:
         from cdc.lake.second_opinion.report import report_lines
 
@@ -152,18 +152,18 @@ def show(report: Report) -> None:
     console.print(f"{verdict} ({human_seconds(report.seconds)})", markup=False)
 
 
-def _show_table(console: Console, one: TableReport) -> None:
-    checksums = one.checksums
-    lines = [*one.ledger.faults, *checksums.faults, *one.unknown]
+def _show_table(console: Console, table_report: TableReport) -> None:
+    checksums = table_report.checksums
+    lines = [*table_report.ledger.faults, *checksums.faults, *table_report.unknown]
     lines += [
         f"column {name} is not compared: {reason}" if name != "*" else f"the rows are not compared: {reason}"
         for name, reason in [*checksums.left_out.items(), *checksums.excepted.items()]
     ]
-    lines += [f"accepted as lost: the transactions after {a} up to {b}" for a, b in one.ledger.accepted]
+    lines += [f"accepted as lost: the transactions after {a} up to {b}" for a, b in table_report.ledger.accepted]
     if not lines and not checksums.differences:
         return
     console.print()
-    console.print(f"{one.table}:", markup=False)
+    console.print(f"{table_report.table}:", markup=False)
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
     for difference in checksums.differences:
@@ -172,15 +172,18 @@ def _show_table(console: Console, one: TableReport) -> None:
         console.print("  … and others; --limit finds more of them", markup=False)
 
 
-def _difference_text(one: Difference) -> str:
-    key = ", ".join(f"{name}={value}" for name, value in one.key.items()) or "row"
-    note = f" ({one.note})" if one.note else ""
-    if one.source is None:
-        return f"{key}: only in the Delta table: {_row_text(one.delta)}{note}"
-    if one.delta is None:
-        return f"{key}: only at the source: {_row_text(one.source)}{note}"
-    parts = [f"{name}: source {_value(one.source[name])}, delta {_value(one.delta.get(name))}" for name in one.columns]
-    return f"{key}: {'; '.join(parts) or _row_text(one.source)}{note}"
+def _difference_text(difference: Difference) -> str:
+    key = ", ".join(f"{name}={value}" for name, value in difference.key.items()) or "row"
+    note = f" ({difference.note})" if difference.note else ""
+    if difference.source is None:
+        return f"{key}: only in the Delta table: {_row_text(difference.delta)}{note}"
+    if difference.delta is None:
+        return f"{key}: only at the source: {_row_text(difference.source)}{note}"
+    parts = [
+        f"{name}: source {_value(difference.source[name])}, delta {_value(difference.delta.get(name))}"
+        for name in difference.columns
+    ]
+    return f"{key}: {'; '.join(parts) or _row_text(difference.source)}{note}"
 
 
 def _row_text(row: dict[str, str | None] | None) -> str:

@@ -95,16 +95,16 @@ class RemoteBatchService:
         deadline = time.monotonic() + (default_s if wait_s is None else wait_s)
         while True:
             left_s = max(0.0, deadline - time.monotonic())
-            wanted = {
+            remaining = {
                 **arguments,
                 "until": None if until is None else until.isoformat(),
                 "wait_s": min(left_s, LONGEST_WAIT_S),
             }
             began = time.monotonic()
             try:
-                found = self._call("get", subscriber, wanted)
-                if found is not None:
-                    return self._lease(found)
+                document = self._call("get", subscriber, remaining)
+                if document is not None:
+                    return self._lease(document)
                 if until is not None or time.monotonic() >= deadline:
                     return None
             except StoreIncompleteError:
@@ -134,8 +134,8 @@ class RemoteBatchService:
         return self._renew(batch, token, subscriber=subscriber, lease_s=lease_s)
 
     def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
-        known = self._state(subscriber).subscriptions.get(subscriber)
-        return [] if known is None else known.outstanding
+        subscription = self._state(subscriber).subscriptions.get(subscriber)
+        return [] if subscription is None else subscription.outstanding
 
     # --- subscribers
 
@@ -152,7 +152,7 @@ class RemoteBatchService:
         while True:
             after = manifests[-1].batch if manifests else after_batch
             more = self._call("manifests", subscriber, {"after_batch": after})
-            manifests += [manifest_of(self.connection, one) for one in more]
+            manifests += [manifest_of(self.connection, document) for document in more]
             if not more:
                 return manifests
 
@@ -166,9 +166,11 @@ class RemoteBatchService:
         one."""
         return State.model_validate(self._call("state", subscriber))
 
-    def _lease(self, found: Any) -> Lease:
-        manifest = manifest_of(self.connection, found["manifest"])
-        return Lease(manifest, Path(found["manifest_path"]), found["token"], datetime.fromisoformat(found["expires"]))
+    def _lease(self, document: Any) -> Lease:
+        manifest = manifest_of(self.connection, document["manifest"])
+        return Lease(
+            manifest, Path(document["manifest_path"]), document["token"], datetime.fromisoformat(document["expires"])
+        )
 
 
 class RemoteTableBatches:
@@ -184,8 +186,8 @@ class RemoteTableBatches:
         self, table: str, after_seq: int, until_seq: int | None = None, *, whole: bool = False
     ) -> Iterator[Manifest | None]:
         arguments = {"table": table, "after_seq": after_seq, "until_seq": until_seq, "whole": whole}
-        found = self._connection.call("table_batch", arguments)
-        yield None if found is None else manifest_of(self._connection, found)
+        document = self._connection.call("table_batch", arguments)
+        yield None if document is None else manifest_of(self._connection, document)
 
 
 def manifest_of(connection: Connection, document: dict[str, Any]) -> Manifest:

@@ -30,28 +30,28 @@ class ServerInstances:
 
     def documents(self) -> list[dict[str, Any]]:
         """Returns the documents of all instances. Raises PeerUnavailableError, ConfigError, and the server's error."""
-        found: list[dict[str, Any]] = self._ask("GET", "")["instances"]
-        return found
+        documents: list[dict[str, Any]] = self._ask("GET", "")["instances"]
+        return documents
 
     def get(self, name: str) -> dict[str, Any]:
         """Returns the document of one, with its subscriptions."""
-        found: dict[str, Any] = self._ask("GET", f"/{quote(name, safe='')}")["instance"]
-        return found
+        document: dict[str, Any] = self._ask("GET", f"/{quote(name, safe='')}")["instance"]
+        return document
 
     def act(self, name: str, action: str) -> dict[str, Any]:
         """Starts, stops or restarts one (``start``, ``stop``, ``restart``), and returns its document."""
-        found: dict[str, Any] = self._ask("POST", f"/{quote(name, safe='')}/{action}")["instance"]
-        return found
+        document: dict[str, Any] = self._ask("POST", f"/{quote(name, safe='')}/{action}")["instance"]
+        return document
 
     def reload(self) -> list[dict[str, Any]]:
         """Lets the server read its configurations and tokens again, and returns the documents of all."""
-        found: list[dict[str, Any]] = self._ask("POST", "/reload")["instances"]
-        return found
+        documents: list[dict[str, Any]] = self._ask("POST", "/reload")["instances"]
+        return documents
 
     def logs(self, name: str, lines: int) -> list[dict[str, str]]:
         """Returns the last lines of the log of an instance's captures: ``time`` and ``text`` of each."""
-        found: list[dict[str, str]] = self._ask("GET", f"/{quote(name, safe='')}/logs?lines={lines}")["lines"]
-        return found
+        lines_of_log: list[dict[str, str]] = self._ask("GET", f"/{quote(name, safe='')}/logs?lines={lines}")["lines"]
+        return lines_of_log
 
     def _ask(self, method: str, path: str) -> dict[str, Any]:
         import_httpx()

@@ -171,19 +171,19 @@ class RemoteLocks:
     def _renew(self, held: list[_Held]) -> None:
         began = time.monotonic()
         try:
-            gone = set(self._connection.call("renew_locks", {"ids": [one.id for one in held]}, once=True))
+            gone = set(self._connection.call("renew_locks", {"ids": [lock.id for lock in held]}, once=True))
         except CdcError as error:
             _log.warning("locks not renewed; trying again", place=self._connection.place, reason=str(error))
             return
-        for one in held:
-            if one.id not in gone:
-                one.until = began + LOCK_TTL_S
-            elif one.lost is None and one.id in self._held:
+        for lock in held:
+            if lock.id not in gone:
+                lock.until = began + LOCK_TTL_S
+            elif lock.lost is None and lock.id in self._held:
                 try:
-                    self._take(one)
-                    _log.info("lock taken again: the server had released it", lock=one.name)
+                    self._take(lock)
+                    _log.info("lock taken again: the server had released it", lock=lock.name)
                 except CdcError as error:
-                    one.lost = str(error)
+                    lock.lost = str(error)
 
 
 _all: dict[Connection, RemoteLocks] = {}

@@ -173,13 +173,13 @@ class Candidacy:
         address = parse_running(data, self._running)
         record, _ = self._read_record()
         if address is None:
-            found = None
+            leader = None
         elif record is not None and record.server.address == address:
-            found = record.server
+            leader = record.server
         else:
-            found = Server(address)
-        if found != self._elsewhere:
-            self._elsewhere = found
+            leader = Server(address)
+        if leader != self._elsewhere:
+            self._elsewhere = leader
             self._on_change()
 
     def _read_record(self) -> tuple[LeaderRecord | None, int | None]:

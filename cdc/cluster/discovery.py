@@ -80,7 +80,7 @@ class Discovery:
         from kazoo.exceptions import NoNodeError
 
         parent = self._tree.members(self._destination)
-        found = []
+        servers = []
         with self._connection.errors("list the servers"):
             client = self._connection.client()
             try:
@@ -90,10 +90,10 @@ class Discovery:
             waiting = [(name, client.get_async(f"{parent}/{name}")) for name in sorted(names)]
             for name, asked in waiting:
                 try:
-                    found.append(parse_member(name, self._get(asked)[0]))
+                    servers.append(parse_member(name, self._get(asked)[0]))
                 except NoNodeError:
                     continue
-        return found
+        return servers
 
     def wait(self, timeout_s: float, *, other_than: Server | None = None) -> Server:
         """Returns the leader once there is one, and it is not ``other_than``, which has just failed. After
@@ -103,14 +103,14 @@ class Discovery:
         while True:
             self._changed.clear()
             failed: CdcError | None = None
-            found = None
+            leader = None
             try:
-                found = self.leader()
+                leader = self.leader()
             except MetaUnavailableError as error:
                 failed = error
             left_s = deadline - time.monotonic()
-            if found is not None and (found != other_than or left_s <= 0):
-                return found
+            if leader is not None and (leader != other_than or left_s <= 0):
+                return leader
             if left_s <= 0:
                 raise failed or PeerUnavailableError(
                     f"no server leads the destination, and none did for {timeout_s:g} s",

@@ -72,18 +72,18 @@ class Member:
     @property
     def session(self) -> int:
         """The id of the current session; 0 if there is none."""
-        known = self.client.client_id
-        return int(known[0]) if known else 0
+        client_id = self.client.client_id
+        return int(client_id[0]) if client_id else 0
 
     def is_sure(self, session: int) -> bool:
         """Whether a session cannot have ended yet, by this machine's clock alone."""
-        known, until, _ = self._sure
-        return session == known != 0 and self.clock() < until
+        sure_session, until, _ = self._sure
+        return session == sure_session != 0 and self.clock() < until
 
     def may_have_ended(self, session: int) -> bool:
         """Whether ZooKeeper may have ended a session, and another server may lead."""
-        known, _, ends = self._sure
-        return session != known or self.clock() >= ends
+        sure_session, _, ends = self._sure
+        return session != sure_session or self.clock() >= ends
 
     def campaign(self, destination: str, on_change: Callable[[], object]) -> Candidacy:
         """Begins to compete for a destination. ``on_change`` is called in a thread whenever its leadership, or that of
@@ -99,8 +99,8 @@ class Member:
     def withdraw(self, candidacy: Candidacy) -> None:
         """Ends a candidacy, and its leadership if it has one. Called when nothing uses it any more."""
         with self._mutex:
-            known = self._candidacies.pop(candidacy.destination, None)
-        if known is not None and not self._ended.is_set():
+            withdrawn = self._candidacies.pop(candidacy.destination, None)
+        if withdrawn is not None and not self._ended.is_set():
             candidacy.leave()
 
     def wake(self, *_: object) -> None:
@@ -160,16 +160,16 @@ class Member:
             self._wake.clear()
             with self._mutex:
                 candidacies = list(self._candidacies.values())
-            for one in candidacies:
-                one.notice_loss()
+            for candidacy in candidacies:
+                candidacy.notice_loss()
             is_due = woken or time.monotonic() - looked_at >= _LOOK_S
             if self._ended.is_set() or not is_due or not self.client.connected or not self.is_sure(self.session):
                 continue
             looked_at = time.monotonic()
             try:
                 self.show(self.tree.server(self.server.address))
-                for one in candidacies:
-                    one.step()
+                for candidacy in candidacies:
+                    candidacy.step()
             except (KazooException, KazooTimeoutError) as error:
                 _log.debug("nodes could not be looked at", reason=type(error).__name__)
             except Exception:  # noqa: BLE001 - the thread has to go on: without it nobody takes over

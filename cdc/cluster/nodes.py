@@ -166,12 +166,12 @@ def address_of(text: str) -> Address:
 
 def _object(data: bytes, place: str, remedy: str) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise DamagedError("is not a JSON object", place=place, remedy=remedy)
-    return found
+    return document
 
 
 def _json(document: dict[str, Any]) -> bytes:

@@ -63,9 +63,9 @@ class WebhookConfig(Section):
         return url
 
     def _contradictions(self) -> Iterator[str]:
-        given = sorted(self.model_fields_set - {"url"})
-        if self.url is None and given:
-            yield f"{given[0]} has no effect without url; remove it, or add url: URL"
+        keys = sorted(self.model_fields_set - {"url"})
+        if self.url is None and keys:
+            yield f"{keys[0]} has no effect without url; remove it, or add url: URL"
         if self.ca_file is not None and not (self.url or "").startswith("https:"):
             yield "ca_file has no effect with an url of http; remove it, or use https"
 
@@ -118,10 +118,10 @@ class MailConfig(Section):
         return value
 
     def _contradictions(self) -> Iterator[str]:
-        given = sorted(self.model_fields_set - {"host"})
+        keys = sorted(self.model_fields_set - {"host"})
         if self.host is None:
-            if given:
-                yield f"{given[0]} has no effect without host; remove it, or add host: NAME"
+            if keys:
+                yield f"{keys[0]} has no effect without host; remove it, or add host: NAME"
             return
         if self.sender is None or not self.to:
             yield "host needs sender and to; add sender: ADDRESS and to: [ADDRESS]"
@@ -170,8 +170,8 @@ class AlarmsConfig(Section):
     @property
     def handlers(self) -> tuple[str, ...]:
         """The names of those that are configured."""
-        given = {"webhook": self.webhook.url, "mail": self.mail.host, "command": self.command}
-        return tuple(name for name, value in given.items() if value)
+        values = {"webhook": self.webhook.url, "mail": self.mail.host, "command": self.command}
+        return tuple(name for name, value in values.items() if value)
 
     def _contradictions(self) -> Iterator[str]:
         if self.model_fields_set and not self.handlers:

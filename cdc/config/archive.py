@@ -40,6 +40,6 @@ class ArchiveConfig(Section):
         return url.rstrip("/")
 
     def _contradictions(self) -> Iterator[str]:
-        given = sorted(self.model_fields_set - {"url"})
-        if self.url is None and given:
-            yield f"{given[0]} has no effect without url; add url, or remove it"
+        keys = sorted(self.model_fields_set - {"url"})
+        if self.url is None and keys:
+            yield f"{keys[0]} has no effect without url; add url, or remove it"

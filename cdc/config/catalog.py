@@ -61,9 +61,9 @@ class CatalogConfig(Section):
         return names
 
     def _contradictions(self) -> Iterator[str]:
-        given = self.model_fields_set - {"name"}
-        if self.name is None and given:
-            yield f"{', '.join(sorted(given))} has no effect without name; write name: {SESSION_CATALOG}"
+        keys = self.model_fields_set - {"name"}
+        if self.name is None and keys:
+            yield f"{', '.join(sorted(keys))} has no effect without name; write name: {SESSION_CATALOG}"
         if self.managed and self.name != SESSION_CATALOG:
             yield (
                 f"managed is possible in {SESSION_CATALOG} only: other catalogs choose the folders of their tables "
@@ -78,8 +78,8 @@ class CatalogConfig(Section):
 
 
 def _filled(pattern: str, db: str, table: str) -> str:
-    given = {"db": _plain(db), "table": _plain(table)}
-    return _PLACEHOLDER.sub(lambda match: given[match[1]], pattern).lower()
+    words = {"db": _plain(db), "table": _plain(table)}
+    return _PLACEHOLDER.sub(lambda match: words[match[1]], pattern).lower()
 
 
 def _plain(name: str) -> str:

@@ -89,12 +89,12 @@ class DestinationConfig(Section):
         override = self.tables.overrides.get(table)
         if override is None:
             return self.apply
-        given = {k: getattr(override, k) for k in type(override).model_fields if getattr(override, k) is not None}
-        given.pop("members", None)  # they correct the source's definitions, and have no counterpart in ``apply``
+        values = {k: getattr(override, k) for k in type(override).model_fields if getattr(override, k) is not None}
+        values.pop("members", None)  # they correct the source's definitions, and have no counterpart in ``apply``
         for key in ("columns", "properties", "types"):  # one by one, not as a whole
-            if key in given:
-                given[key] = {**getattr(self.apply, key), **given[key]}
-        return self.apply.model_copy(update=given)
+            if key in values:
+                values[key] = {**getattr(self.apply, key), **values[key]}
+        return self.apply.model_copy(update=values)
 
 
 def check_sections(config: DestinationConfig, file: Path) -> None:
@@ -121,7 +121,7 @@ def _meta(config: DestinationConfig) -> Iterator[Contradiction]:
     """The meta is beside the store."""
     if config.store.kind != "memory" and "apply" not in config.model_fields_set:
         yield Contradiction("apply: is missing; add it")
-    given = "meta" in config.model_fields_set
+    has_meta = "meta" in config.model_fields_set
     if config.store.kind == "server":
         for key in ("meta", "server", "alarms"):
             if key in config.model_fields_set:
@@ -129,7 +129,7 @@ def _meta(config: DestinationConfig) -> Iterator[Contradiction]:
                     f"{key} and store.kind: server contradict each other: the server at {config.store.url} has its own",
                     f"Remove the section {key}; it belongs into the configuration that `cdc server` reads.",
                 )
-    elif not given:
+    elif not has_meta:
         yield Contradiction("meta: is missing; add it")
     elif config.meta.kind != "memory" and config.meta.__dict__["path"] is None:
         yield Contradiction("meta.path: is missing; add it")
@@ -202,9 +202,9 @@ def _shared(config: DestinationConfig) -> Iterator[Contradiction]:
         )
     settings = [("apply", apply, apply.model_fields_set)]
     for table, override in config.tables.overrides.items():
-        given = {key for key in type(override).model_fields if getattr(override, key) is not None}
-        settings.append((f"tables.overrides.{table}", config.table_apply(table), given))
-    for key, table_apply, given in settings:
+        keys = {key for key in type(override).model_fields if getattr(override, key) is not None}
+        settings.append((f"tables.overrides.{table}", config.table_apply(table), keys))
+    for key, table_apply, keys in settings:
         if table_apply.schema_changes != "additive":
             yield Contradiction(
                 f"apply.shared and {key}.schema_changes: {table_apply.schema_changes} contradict each other: "
@@ -216,7 +216,7 @@ def _shared(config: DestinationConfig) -> Iterator[Contradiction]:
                 f"apply.shared and {key}.constraints contradict each other: the sources may have other constraints",
                 f"Remove {key}.constraints.",
             )
-        if table_apply.comments and "comments" in given:
+        if table_apply.comments and "comments" in keys:
             yield Contradiction(
                 f"apply.shared and {key}.comments contradict each other: the sources may have other comments, so a "
                 "shared table gets none",

@@ -26,9 +26,9 @@ from cdc.disk.encryption import keys
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def conf_dir(given: Path | None = None) -> Path:
-    """Returns the folder of configuration files: ``given`` (``--conf-dir``), else ``$CDC_CONF``, else ``./conf``."""
-    return given if given is not None else Path(os.environ.get("CDC_CONF") or "conf")
+def conf_dir(folder: Path | None = None) -> Path:
+    """Returns the folder of configuration files: ``folder`` (``--conf-dir``), else ``$CDC_CONF``, else ``./conf``."""
+    return folder if folder is not None else Path(os.environ.get("CDC_CONF") or "conf")
 
 
 def destinations(folder: Path) -> list[str]:

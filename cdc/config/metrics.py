@@ -50,8 +50,8 @@ class MetricsConfig(Section):
         return push
 
     def _contradictions(self) -> Iterator[str]:
-        given = [name for name in type(self).model_fields if name.startswith("push_") and name in self.model_fields_set]
-        if self.push is None and given:
-            yield f"{given[0]} has no effect without push; remove it, or add push: URL"
+        keys = [name for name in type(self).model_fields if name.startswith("push_") and name in self.model_fields_set]
+        if self.push is None and keys:
+            yield f"{keys[0]} has no effect without push; remove it, or add push: URL"
         if self.push_password.is_given != (self.push_user is not None):
             yield "push_user and its password belong together; give both, or neither"

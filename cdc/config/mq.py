@@ -93,8 +93,8 @@ class MqSecurityConfig(Section):
             "user": self.user is not None,
             "password_env": self.password.is_given,
         }
-        for name, given in parts.items():
-            if login != given:
+        for name, is_complete in parts.items():
+            if login != is_complete:
                 yield (
                     f"protocol {self.protocol} needs {name}"
                     if login
@@ -189,9 +189,9 @@ class MqConfig(Section):
 
     def _contradictions(self) -> Iterator[str]:
         if not self.servers:
-            given = sorted(self.model_fields_set - {"servers"})
-            if given:
-                yield f"{given[0]} has no effect without servers; add servers: [HOST:PORT]"
+            keys = sorted(self.model_fields_set - {"servers"})
+            if keys:
+                yield f"{keys[0]} has no effect without servers; add servers: [HOST:PORT]"
             return
         if self.topic is None:
             yield "topic is missing: it is for what dynamic_topics does not match"

@@ -143,8 +143,8 @@ class Secret:
     def check(self, section: BaseModel) -> None:
         """Checks that a section names one place at most. Raises ValueError."""
         keys = [*self.keys(type(section)), *self._instead]
-        given = [key for key in keys if getattr(section, key) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
-        if self._required and not given:
+        set_keys = [key for key in keys if getattr(section, key) is not None]
+        if len(set_keys) > 1:
+            raise ValueError(f"{' and '.join(set_keys)} contradict each other; keep one of them")
+        if self._required and not set_keys:
             raise ValueError(f"needs one of {', '.join(keys)}")

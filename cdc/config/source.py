@@ -254,8 +254,8 @@ class SourceConfig(Section):
 
     def _tls_contradictions(self) -> Iterator[str]:
         if (self.ssl_cert is None) != (self.ssl_key is None):
-            given, missing = ("ssl_key", "ssl_cert") if self.ssl_cert is None else ("ssl_cert", "ssl_key")
-            yield f"{given} needs {missing} beside it"
+            present, missing = ("ssl_key", "ssl_cert") if self.ssl_cert is None else ("ssl_cert", "ssl_key")
+            yield f"{present} needs {missing} beside it"
         if self.ssl_ca is not None and self.tls in ("disabled", "preferred", "required"):
             yield f"ssl_ca has no effect with ssl_mode: {self.tls}; remove it, or use verify_ca or verify_identity"
         if self.ssl_cert is not None and self.tls in ("disabled", "preferred"):
@@ -271,9 +271,9 @@ class SourceConfig(Section):
                 f"socket has a server of this machine, so the host in url has no effect; write {self.flavor}://"
                 "USER@localhost"
             )
-        given = [key for key in ("ssl_mode", "ssl_ca", "ssl_cert") if getattr(self, key) is not None]
-        if given and self.ssl_mode != "disabled":
-            yield f"{given[0]} has no effect beside socket, which leaves no machine; remove it"
+        keys = [key for key in ("ssl_mode", "ssl_ca", "ssl_cert") if getattr(self, key) is not None]
+        if keys and self.ssl_mode != "disabled":
+            yield f"{keys[0]} has no effect beside socket, which leaves no machine; remove it"
 
     def _start_contradictions(self) -> Iterator[str]:
         if isinstance(self.start, StartGtid) and self.folder is not None:

@@ -334,9 +334,9 @@ class StoreConfig(SectionWithFolder):
 
     def _contradictions(self) -> Iterator[str]:
         yield from self._keys_of_the_kind()
-        given = [key for key in _ASYNC_KEYS if key in self.model_fields_set]
-        if self.flush == "sync" and given:
-            yield f"{given[0]} has no effect with flush: sync; remove it, or write flush: async"
+        keys = [key for key in _ASYNC_KEYS if key in self.model_fields_set]
+        if self.flush == "sync" and keys:
+            yield f"{keys[0]} has no effect with flush: sync; remove it, or write flush: async"
         if self.flush_thorough_interval_s < self.flush_interval_s:
             yield (
                 f"flush_thorough_interval_s {self.flush_thorough_interval_s:g} is below flush_interval_s"
@@ -351,22 +351,22 @@ class StoreConfig(SectionWithFolder):
             )
 
     def _keys_of_the_kind(self) -> Iterator[str]:
-        given = self.model_fields_set
+        keys = self.model_fields_set
         if self.kind == "memory":
             for key in type(self).model_fields:
-                if key in given and key != "kind" and key not in _MEMORY_KEYS:
+                if key in keys and key != "kind" and key not in _MEMORY_KEYS:
                     yield f"{key} has no effect with kind: memory, which keeps nothing; remove it"
-            if self.batch_mode == "itemsize" and "buffer_unit_bytes" in given:
+            if self.batch_mode == "itemsize" and "buffer_unit_bytes" in keys:
                 yield "buffer_unit_bytes has no effect with batch_mode: itemsize; remove it"
             return
         for key in _MEMORY_KEYS:
-            if key in given:
+            if key in keys:
                 yield f"{key} belongs to kind: memory; remove it, or change kind"
         if self.kind == "file":
             if self.__dict__["path"] is None:
                 yield "path is missing; add it, or read a server's store with kind: server"
             for key in _SERVER_KEYS:
-                if key in given:
+                if key in keys:
                     yield f"{key} belongs to kind: server; remove it, or change kind"
             return
         if self.url is None:
@@ -374,7 +374,7 @@ class StoreConfig(SectionWithFolder):
         if not self.token.is_given:
             yield "kind server needs token_env or token_file"
         for key in type(self).model_fields:
-            if key in given and key not in _KEYS_OF_BOTH:
+            if key in keys and key not in _KEYS_OF_BOTH:
                 yield f"{key} is set where the server runs; remove it here"
 
     @field_validator("stage")

@@ -87,14 +87,16 @@ class EmbeddedConnector(Connector):
         meta raises."""
         if timeout_s is not None and timeout_s <= 0:
             raise UsageError(f"timeout_s is {timeout_s}", remedy="Give seconds, or None in order not to wait.")
-        cursor, wanted = self._open, size * _UNIT_BYTES
+        cursor, wanted_bytes = self._open, size * _UNIT_BYTES
         deadline = time.monotonic() + (timeout_s or 0)
-        while timeout_s is not None and cursor.pending_bytes(wanted) < wanted and time.monotonic() < deadline:
+        while (
+            timeout_s is not None and cursor.pending_bytes(wanted_bytes) < wanted_bytes and time.monotonic() < deadline
+        ):
             time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
-        found = cursor.take(min(wanted, self._config.server.canal.max_answer_bytes))
-        if found is None:
+        taken = cursor.take(min(wanted_bytes, self._config.server.canal.max_answer_bytes))
+        if taken is None:
             return EMPTY
-        batch, parts = found
+        batch, parts = taken
         messages = [message for part in parts for message in parse_messages(bytes(part.data))[1]]
         cursor.give_back(parts)
         self._held.append(batch)

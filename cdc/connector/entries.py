@@ -49,17 +49,17 @@ class Row:
     @property
     def old(self) -> dict[str, str | None]:
         """The values before the change, by column."""
-        return {one.name: one.value for one in self.before}
+        return {column.name: column.value for column in self.before}
 
     @property
     def new(self) -> dict[str, str | None]:
         """The values after the change, by column."""
-        return {one.name: one.value for one in self.after}
+        return {column.name: column.value for column in self.after}
 
     @property
     def key(self) -> dict[str, str | None]:
         """The values of the primary key: the new ones; those of a delete are the old ones."""
-        return {one.name: one.value for one in self.after or self.before if one.is_key}
+        return {column.name: column.value for column in self.after or self.before if column.is_key}
 
 
 @dataclass(frozen=True)

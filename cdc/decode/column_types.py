@@ -197,12 +197,14 @@ def _old_time(column: Column, policies: ValuePolicies) -> ColumnDecoding:
         width = 8 if kind == "datetime" and digits == 0 else HIRES_BYTES[kind][digits]
         return ColumnDecoding(k.BYTES, pa.binary(), width, conversion=old_date_text(kind, digits), final=pa.string())
     if column.type == ColumnType.TIMESTAMP:
-        one = old_timestamp(strict) if digits == 0 else hires_timestamp(digits, strict)
-        return ColumnDecoding(k.BYTES, pa.binary(), HIRES_BYTES["timestamp"][digits], conversion=one, final=_INSTANT)
+        conversion = old_timestamp(strict) if digits == 0 else hires_timestamp(digits, strict)
+        return ColumnDecoding(
+            k.BYTES, pa.binary(), HIRES_BYTES["timestamp"][digits], conversion=conversion, final=_INSTANT
+        )
     if column.type == ColumnType.DATETIME:
-        one = old_datetime(strict) if digits == 0 else hires_datetime(digits, strict)
+        conversion = old_datetime(strict) if digits == 0 else hires_datetime(digits, strict)
         width = HIRES_BYTES["datetime"][digits] if digits else 8
-        return ColumnDecoding(k.BYTES, pa.binary(), width, conversion=one, final=pa.timestamp("us"))
+        return ColumnDecoding(k.BYTES, pa.binary(), width, conversion=conversion, final=pa.timestamp("us"))
     number = old_time if digits == 0 else hires_time(digits)
     width = HIRES_BYTES["time"][digits]
     if policies.time == "microseconds":

@@ -121,41 +121,43 @@ def resolve(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple[Colu
 
 def _with_metadata(table_map: TableMap, schema: TableSchema | None) -> tuple[Column, ...]:
     declared = {} if schema is None else {column.name: column for column in schema.columns}
-    found = []
+    columns = []
     for meta in table_map.columns:
-        known = declared.get(meta.name)
+        schema_column = declared.get(meta.name)
         charset = None
         if meta.type in TEXTS or meta.type in MEMBERED:
             charset = BINARY if meta.collation == BINARY_COLLATION else _charset(meta.collation)
         if meta.type in MEMBERED and meta.collation is None:
-            charset = _charset_of_members(table_map.full_name, meta, known)
+            charset = _charset_of_members(table_map.full_name, meta, schema_column)
         column = replace(_plain(meta), charset=charset)
         if meta.is_sign_unsure:
-            column = replace(column, unsigned=_is_unsigned(table_map.full_name, meta, known))
+            column = replace(column, unsigned=_is_unsigned(table_map.full_name, meta, schema_column))
         if meta.type in MEMBERED:
             column = replace(column, members=_members(table_map.full_name, meta, charset))
         # The schema may be of another time than the row. If the two contradict each other, the table map is right.
-        if known is not None and contradiction(meta, known) is None and _is_same(column, known):
-            column = replace(column, declared=known.data_type, column_type=known.column_type.lower())
-        found.append(column)
-    return tuple(found)
+        if schema_column is not None and contradiction(meta, schema_column) is None and _is_same(column, schema_column):
+            column = replace(column, declared=schema_column.data_type, column_type=schema_column.column_type.lower())
+        columns.append(column)
+    return tuple(columns)
 
 
-def _is_same(column: Column, known: ColumnSchema) -> bool:
+def _is_same(column: Column, schema_column: ColumnSchema) -> bool:
     """Whether a definition says what a table map with metadata says of NULL, sign, members and character set."""
-    full = known.column_type.lower()
+    full = schema_column.column_type.lower()
     is_unsigned = "unsigned" in full or "zerofill" in full
-    if column.nullable != known.nullable or (known.data_type in _NUMERIC and column.unsigned != is_unsigned):
+    if column.nullable != schema_column.nullable or (
+        schema_column.data_type in _NUMERIC and column.unsigned != is_unsigned
+    ):
         return False
-    if column.type in MEMBERED and column.members != quoted_members(known.column_type):
+    if column.type in MEMBERED and column.members != quoted_members(schema_column.column_type):
         return False
-    return _same_charset(column, known)
+    return _same_charset(column, schema_column)
 
 
-def _same_charset(column: Column, known: ColumnSchema) -> bool:
-    if not (column.type in TEXTS or column.type in MEMBERED) or known.data_type in _SHOWN_AS_BINARY:
+def _same_charset(column: Column, schema_column: ColumnSchema) -> bool:
+    if not (column.type in TEXTS or column.type in MEMBERED) or schema_column.data_type in _SHOWN_AS_BINARY:
         return True
-    return column.charset == _canonical(known.charset)
+    return column.charset == _canonical(schema_column.charset)
 
 
 def _charset(collation: int | None) -> str | None:
@@ -181,21 +183,21 @@ def _plain(meta: ColumnMeta) -> Column:
     )
 
 
-def _charset_of_members(table: str, meta: ColumnMeta, known: ColumnSchema | None) -> str:
+def _charset_of_members(table: str, meta: ColumnMeta, schema_column: ColumnSchema | None) -> str:
     """The character set of an ENUM or SET whose table map does not tell it, as those of MySQL 8.0.12. Raises
     SourceRefusedError."""
-    if known is not None and contradiction(meta, known) is None:
-        return _canonical(known.charset)
+    if schema_column is not None and contradiction(meta, schema_column) is None:
+        return _canonical(schema_column.charset)
     if all(0 < byte < 128 for member in meta.members for byte in member):
         return "utf8mb4"
     raise _untold(table, f"the character set of the column {meta.name}")
 
 
-def _is_unsigned(table: str, meta: ColumnMeta, known: ColumnSchema | None) -> bool:
+def _is_unsigned(table: str, meta: ColumnMeta, schema_column: ColumnSchema | None) -> bool:
     """The sign of a column that a table map of an early MySQL 8.0 does not tell. Raises SourceRefusedError."""
-    if known is None or contradiction(meta, known) is not None:
+    if schema_column is None or contradiction(meta, schema_column) is not None:
         raise _untold(table, f"whether the column {meta.name} is unsigned")
-    full = known.column_type.lower()
+    full = schema_column.column_type.lower()
     return "unsigned" in full or "zerofill" in full
 
 
@@ -241,24 +243,25 @@ def _from_schema(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple
             f"the rows have {len(table_map.columns)} columns, the stored schema has {len(schema.columns)}", place
         )
     columns = []
-    for number, (meta, known) in enumerate(zip(table_map.columns, schema.columns, strict=True), 1):
-        why = contradiction(meta, known)
+    for number, (meta, schema_column) in enumerate(zip(table_map.columns, schema.columns, strict=True), 1):
+        why = contradiction(meta, schema_column)
         if why is not None:
             raise _contradicted(
-                f"column {number} is {why}, the stored schema says {known.name} {known.column_type}", place
+                f"column {number} is {why}, the stored schema says {schema_column.name} {schema_column.column_type}",
+                place,
             )
-        full = known.column_type.lower()
+        full = schema_column.column_type.lower()
         charset = None
         if meta.type in TEXTS or meta.type in MEMBERED:
-            charset = _canonical(known.charset)
+            charset = _canonical(schema_column.charset)
         columns.append(
             replace(
                 _plain(meta),
-                name=known.name,
+                name=schema_column.name,
                 unsigned="unsigned" in full or "zerofill" in full,
                 charset=charset,
-                members=quoted_members(known.column_type) if meta.type in MEMBERED else (),
-                declared=known.data_type,
+                members=quoted_members(schema_column.column_type) if meta.type in MEMBERED else (),
+                declared=schema_column.data_type,
                 column_type=full,
             )
         )
@@ -277,10 +280,10 @@ def _contradicted(why: str, place: str) -> SourceRefusedError:
 _NUMBERS = re.compile(r"\((\d+)(?:,(\d+))?\)")
 
 
-def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
+def contradiction(meta: ColumnMeta, schema_column: ColumnSchema) -> str | None:
     """The type of a table map's column in words if it cannot be the column that ``information_schema`` describes; None
     if it can."""
-    kind, full = known.data_type, known.column_type.lower()
+    kind, full = schema_column.data_type, schema_column.column_type.lower()
     shown = meta.type_name
     if kind in _GEOMETRIES:
         return None if meta.type == ColumnType.GEOMETRY else shown
@@ -290,7 +293,7 @@ def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
         return None if meta.length == _BLOB_PREFIX.get(kind[:-4]) else f"{shown} with {meta.length} bytes of length"
     if meta.type not in _BINLOG_TYPES.get(kind, frozenset()):
         return shown
-    if meta.nullable != known.nullable:
+    if meta.nullable != schema_column.nullable:
         return f"{shown} {'NULL' if meta.nullable else 'NOT NULL'}"
     match = _NUMBERS.search(full)
     numbers: Sequence[int] = [int(n) for n in match.groups() if n is not None] if match is not None else ()
@@ -304,10 +307,10 @@ def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
         size = _SHOWN_AS_BINARY[kind]
         return None if size is None or meta.length == size else f"{shown}({meta.length})"
     if kind in ("char", "varchar", "binary", "varbinary") and numbers and meta.type not in COMPRESSED:
-        longest = numbers[0] * LONGEST_CHARACTER.get(known.charset or BINARY, 1)
+        longest = numbers[0] * LONGEST_CHARACTER.get(schema_column.charset or BINARY, 1)
         return None if meta.length == longest else f"{shown} of {meta.length} bytes"
     if kind in ("enum", "set"):
-        return _members_size(kind, meta, len(quoted_members(known.column_type)))
+        return _members_size(kind, meta, len(quoted_members(schema_column.column_type)))
     return None
 
 

@@ -80,11 +80,11 @@ def row_fault(
     """The error for a fault inside a row event. ``pos`` is None if the byte is not known; ``why`` is the reason that a
     conversion gave."""
     if code == k.PART_IMAGE:
-        known = 0 <= column < len(layout.columns)
-        name = layout.columns[column].name if known else "NAME"
+        is_described = 0 <= column < len(layout.columns)
+        name = layout.columns[column].name if is_described else "NAME"
         lacking = f"the rows of table {layout.table} lack the column {name}, which is wanted or belongs to the key"
         return SourceRefusedError(
-            lacking if known else f"the rows of table {layout.table} lack columns",
+            lacking if is_described else f"the rows of table {layout.table} lack columns",
             place=f"{path}, position {event_pos}",
             remedy=f"If it is a generated column, leave it out (tables.overrides.{layout.table}: {{columns: {{{name}: "
             "drop}}), because MariaDB 11.8.9 leaves generated columns out of updates and deletes. Otherwise set "

@@ -206,18 +206,18 @@ def _bounds(array: pa.Array) -> tuple[Any, Any] | None:
     )
     if not ordered or array.null_count or not len(array):
         return None
-    found = pc.min_max(array)
-    return found["min"], found["max"]
+    least_and_greatest = pc.min_max(array)
+    return least_and_greatest["min"], least_and_greatest["max"]
 
 
 def _all_bounds(parts: Sequence[tuple[tuple[Any, Any] | None, ...]]) -> tuple[tuple[Any, Any] | None, ...]:
     bounds: list[tuple[Any, Any] | None] = []
     for column in zip(*parts, strict=True):
-        known = [one for one in column if one is not None]
-        if len(known) < len(column):
+        bounds_of_parts = [part_bounds for part_bounds in column if part_bounds is not None]
+        if len(bounds_of_parts) < len(column):
             bounds.append(None)
             continue
-        low = pc.min(pa.array([one[0].as_py() for one in known], known[0][0].type))
-        high = pc.max(pa.array([one[1].as_py() for one in known], known[0][0].type))
+        low = pc.min(pa.array([part_bounds[0].as_py() for part_bounds in bounds_of_parts], bounds_of_parts[0][0].type))
+        high = pc.max(pa.array([part_bounds[1].as_py() for part_bounds in bounds_of_parts], bounds_of_parts[0][0].type))
         bounds.append((low, high))
     return tuple(bounds)

@@ -107,7 +107,9 @@ class TableLayout:
     @property
     def shape(self) -> tuple[tuple[str, pa.DataType | None], ...]:
         """Names and types of the source columns; None for a column that cannot be decoded."""
-        return tuple((column.name, one.arrow) for column, one in zip(self.columns, self._decodings, strict=False))
+        return tuple(
+            (column.name, decoding.arrow) for column, decoding in zip(self.columns, self._decodings, strict=False)
+        )
 
     @cached_property
     def json_columns(self) -> npt.NDArray[np.int64]:
@@ -144,28 +146,28 @@ class TableLayout:
 
     def kernel_spec(self, columns: Sequence[str] | None = None) -> KernelSpec:
         """The projection to these columns (None: all) for the kernels."""
-        wanted = self.wanted(columns)
+        ordinals = self.wanted(columns)
         fields = self.source_fields(columns)
         spec = np.zeros((len(self.row_columns), k.SPEC_SIZE), dtype=np.int64)
         members = bytearray()
         member_at: list[int] = []
         min_row = (len(self.row_columns) + 7) // 8
-        for i, (column, one) in enumerate(zip(self.row_columns, self._decodings, strict=True)):
-            kind, b = one.kind if i in wanted else k.SKIP, one.b
+        for i, (column, decoding) in enumerate(zip(self.row_columns, self._decodings, strict=True)):
+            kind, b = decoding.kind if i in ordinals else k.SKIP, decoding.b
             if kind == k.ENUM:
                 b = len(member_at)
-                for member in one.members:
+                for member in decoding.members:
                     member_at.append(len(members))
                     members += member
                 member_at.append(len(members))
-            out = value_width(one.raw) if i in wanted and one.raw is not None else 0
-            spec[i] = (kind, one.width, one.prefix, one.a, b, column.name in self.primary_key, out)
-            min_row += 0 if column.nullable else one.width or one.prefix
+            out = value_width(decoding.raw) if i in ordinals and decoding.raw is not None else 0
+            spec[i] = (kind, decoding.width, decoding.prefix, decoding.a, b, column.name in self.primary_key, out)
+            min_row += 0 if column.nullable else decoding.width or decoding.prefix
         return KernelSpec(
-            columns=wanted,
+            columns=ordinals,
             fields=fields,
-            raw=tuple(self._decodings[i].raw or pa.null() for i in wanted),
-            conversions=tuple(self._decodings[i].conversion for i in wanted),
+            raw=tuple(self._decodings[i].raw or pa.null() for i in ordinals),
+            conversions=tuple(self._decodings[i].conversion for i in ordinals),
             arrays=ColumnArrays(
                 spec=spec,
                 member_at=np.array([*member_at, 0], dtype=np.int64),
@@ -232,7 +234,7 @@ def layout_at(
 
 def range_layouts(
     transactions: Transactions,
-    wanted: Mapping[str, TableSchema | None],
+    schemas_by_table: Mapping[str, TableSchema | None],
     policies: ValuePolicies = DEFAULT_POLICIES,
 ) -> Iterator[tuple[int, TableLayout, int]]:
     """Yields the position and the layout of every distinct table map of the wanted tables, which are given with their
@@ -248,7 +250,7 @@ def range_layouts(
         room *= 8
     if status != k.OK:
         raise scan_fault(status, transactions.path, pos, 0, None)
-    patterns = {name_pattern(table).tobytes(): schema for table, schema in wanted.items()}
+    patterns = {name_pattern(table).tobytes(): schema for table, schema in schemas_by_table.items()}
     for start, length, largest in maps.rows[:count].tolist():
         names_at = start + BODY_AT
         table_at = names_at + int(transactions.buf[names_at]) + 2
@@ -291,7 +293,7 @@ def survey(
     of these bits in the table mask of their index entry are read. Raises DamagedError; SourceRefusedError if names are
     neither in the table maps nor in the schemas; UnsupportedError if a table's columns or key change inside the ranges.
     """
-    wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
+    schemas_by_table = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
     layouts: dict[str, TableLayout] = {}
     sizes: dict[str, int] = {}
     for byte_range in ranges:
@@ -299,7 +301,7 @@ def survey(
             byte_range if isinstance(byte_range, tuple) else (byte_range.path, byte_range.offset, byte_range.length)
         )
         transactions = open_range(path, offset, length, table_mask).between(0, None)
-        for position, layout, largest in range_layouts(transactions, wanted):
+        for position, layout, largest in range_layouts(transactions, schemas_by_table):
             sizes[layout.table] = max(largest, sizes.get(layout.table, 0))
             first = layouts.setdefault(layout.table, replace(layout, policies=policies(layout.table)))
             if not _alike(first, layout):
@@ -333,11 +335,11 @@ def list_tables(*paths: Path | str) -> dict[str, int]:
     What lies behind damage in a file is not counted. Raises UsageError for a path that does not exist, DamagedError,
     StorageError.
     """
-    found: dict[str, int] = {}
+    row_events: dict[str, int] = {}
     for transactions, _, _ in open_paths(paths):
         for table, count in _count(transactions.between(0, None)).items():
-            found[table] = found.get(table, 0) + count
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+            row_events[table] = row_events.get(table, 0) + count
+    return dict(sorted(row_events.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _count(transactions: Transactions) -> dict[str, int]:

@@ -32,10 +32,10 @@ _DIGITS = re.compile(r"(?:datetime|timestamp)\((\d)\)")
 def value_policies(apply: ApplyConfig) -> ValuePolicies:
     """Returns ``zero_dates``, ``types``, and the columns that become text or bytes, in the decoder's form."""
     types = {kind.replace("(1)", "1"): to for kind, to in apply.types.items() if kind != "json"}
-    found: dict[str, Any] = {"zero_dates": apply.zero_dates, **types}
+    values: dict[str, Any] = {"zero_dates": apply.zero_dates, **types}
     for kind in ("text", "bytes"):
-        found[f"as_{kind}"] = tuple(sorted(name for name, policy in apply.columns.items() if policy.kind == kind))
-    return ValuePolicies(**found)
+        values[f"as_{kind}"] = tuple(sorted(name for name, policy in apply.columns.items() if policy.kind == kind))
+    return ValuePolicies(**values)
 
 
 def fraction_digits(column_type: str) -> int:
@@ -52,7 +52,7 @@ def policies_of_layout(layout: TableLayout, apply: ApplyConfig, key: bytes | Non
         if kind is not None:
             source = SourceColumn(name, kind, column.scale or fraction_digits(column.column_type))
             columns.append(police(layout.table, source, apply.columns.get(name.lower(), KEEP)))
-    return ColumnPolicies(tuple(one for one in columns if one is not None), key)
+    return ColumnPolicies(tuple(policed for policed in columns if policed is not None), key)
 
 
 def policy_label(policy: ColumnPolicy, key: bytes | None) -> str:
@@ -121,12 +121,12 @@ class ColumnPolicies:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _fields_of(self, arrays: list[pa.Array]) -> list[pa.Field]:
-        return [pa.field(one.field.name, array.type) for one, array in zip(self.columns, arrays, strict=True)]
+        return [pa.field(policed.field.name, array.type) for policed, array in zip(self.columns, arrays, strict=True)]
 
-    def _array(self, column: PolicedColumn, of: Callable[[str], pa.Array], rows: int) -> pa.Array:
+    def _array(self, column: PolicedColumn, array_of: Callable[[str], pa.Array], rows: int) -> pa.Array:
         if not column.is_decoded:
             return pa.nulls(rows, column.field.type)
-        array: pa.Array = of(column.source.name)
+        array: pa.Array = array_of(column.source.name)
         if column.policy.kind == "hash":
             if self.key is None:
                 raise ConfigError(
@@ -174,10 +174,10 @@ def hashed(array: pa.Array, key: bytes, digits: int = 0) -> pa.StringArray:
     inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))
     digests = []
     for value in values.cast(pa.binary()).to_pylist():
-        one, two = inner.copy(), outer.copy()
-        one.update(value)
-        two.update(one.digest())
-        digests.append(two.digest())
+        inner_hash, outer_hash = inner.copy(), outer.copy()
+        inner_hash.update(value)
+        outer_hash.update(inner_hash.digest())
+        digests.append(outer_hash.digest())
     text = b"".join(digests).hex().encode()
     offsets = np.arange(len(digests) + 1, dtype=np.int32) * 64
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]

@@ -156,14 +156,14 @@ def read(
     ``target_bytes`` and the largest row event, not by the files. Damage in a file is raised after the rows before it.
     Raises the errors of :func:`decode_range`, and UsageError for a path that does not exist.
     """
-    for transactions, one, damage in open_paths(paths):
+    for transactions, path, damage in open_paths(paths):
         if schemas is not None:
             _require_unaltered(transactions.between(options.after_seq, options.upto_seq), table)
         yield from decode_transactions(
             transactions,
             table=table,
             options=options,
-            history=history_of(one, table) if schemas is None else TableHistory.always(schemas.tables.get(table)),
+            history=history_of(path, table) if schemas is None else TableHistory.always(schemas.tables.get(table)),
             stats=stats,
         )
         if damage is not None:
@@ -201,12 +201,12 @@ def decode_transactions(
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Decodes one table's rows in opened transactions; see :func:`decode_range`."""
-    wanted = transactions.between(options.after_seq, options.upto_seq).of_tables(options.table_mask)
+    chosen = transactions.between(options.after_seq, options.upto_seq).of_tables(options.table_mask)
     stats = DecodeStats() if stats is None else stats
     decoder: Decoder | None = None
-    for run in table_events(wanted, table, options.target_bytes, history, options.policies, part):
+    for run in table_events(chosen, table, options.target_bytes, history, options.policies, part):
         if decoder is None or decoder.layout is not run.layout:
-            decoder = Decoder(wanted, run.layout, options, stats)
+            decoder = Decoder(chosen, run.layout, options, stats)
         done = 0
         while done < len(run):
             batch, count = decoder.decode(run.slice(done, len(run)))
@@ -290,7 +290,7 @@ class Decoder:
                 number=np.empty(room, np.int64),
             )
             first = events.slice(0, count).for_kernels(self.transactions.tail)
-            done, found = locate_rows(first, self.spec.arrays, self.both, self.spec.has_key, rows, measured)
+            done, row_count = locate_rows(first, self.spec.arrays, self.both, self.spec.has_key, rows, measured)
             if measured.err[k.ERR_CODE] == k.PART_IMAGE:
                 return None
             if measured.err[k.ERR_CODE] != k.OK:
@@ -306,7 +306,7 @@ class Decoder:
                 count = done // 2
             else:
                 break
-        return _Located(done, rows.first(found), measured.totals)
+        return _Located(done, rows.first(row_count), measured.totals)
 
     def _metadata(self, events: RowEvents, rows: RowArrays) -> list[pa.Array]:
         """``_op``, ``_seq``, ``_row``, ``_commit_time``, ``_gtid``."""
@@ -329,8 +329,8 @@ class Decoder:
         """The source columns of the rows at ``row_at``: runs the second pass and the conversions."""
         try:
             raw, null_dates = _fill(events, row_at, self.spec, totals)
-        except _FillFault as found:
-            raise self._row_fault(found.code, events, found.pos, found.column) from None
+        except _FillFault as fault:
+            raise self._row_fault(fault.code, events, fault.pos, fault.column) from None
         arrays = []
         for i, (ordinal, array) in enumerate(zip(self.spec.columns, raw, strict=True)):
             conversion, name = self.spec.conversions[i], self.spec.fields[i].name
@@ -347,9 +347,9 @@ class Decoder:
     ) -> pa.Array:
         try:
             array = conversion(raw)
-        except BadValueError as found:
-            code = k.ZERO_DATE if found.zero_date else LOST_BYTES if found.lost_bytes else k.BAD_VALUE
-            raise self._row_fault(code, events, int(row_at[found.row]), ordinal, found.why) from None
+        except BadValueError as bad_value:
+            code = k.ZERO_DATE if bad_value.zero_date else LOST_BYTES if bad_value.lost_bytes else k.BAD_VALUE
+            raise self._row_fault(code, events, int(row_at[bad_value.row]), ordinal, bad_value.why) from None
         self.stats.add_dates(self.layout.columns[ordinal].name, array.null_count - raw.null_count)
         return array
 

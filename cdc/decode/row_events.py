@@ -100,9 +100,9 @@ def with_all_columns(run: RowEvents, spec: KernelSpec, transactions: Transaction
 def _replaced(run: RowEvents, transactions: Transactions, rewrite: Callable[[EventArrays], Rewritten]) -> RowEvents:
     try:
         buf, offset, length = rewrite(run.for_kernels(transactions.tail))
-    except PartialFault as found:
-        origin = int(run.origin[run.event_of(found.pos)])
-        raise row_fault(found.code, transactions.path, found.pos, origin, run.layout, found.column) from None
+    except PartialFault as fault:
+        origin = int(run.origin[run.event_of(fault.pos)])
+        raise row_fault(fault.code, transactions.path, fault.pos, origin, run.layout, fault.column) from None
     return replace(run, buf=buf, offset=offset, length=length)
 
 

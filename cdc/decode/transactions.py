@@ -159,8 +159,8 @@ class TableHistory:
         """The numbers of the descriptions in force at these seqs."""
         if len(self.since) < 2:
             return np.zeros(len(seqs), dtype=np.int64)
-        found = np.searchsorted(np.array(self.since, dtype=np.uint64), seqs, side="right") - 1
-        return np.maximum(found, 0).astype(np.int64)
+        numbers = np.searchsorted(np.array(self.since, dtype=np.uint64), seqs, side="right") - 1
+        return np.maximum(numbers, 0).astype(np.int64)
 
 
 NO_HISTORY = TableHistory()
@@ -171,7 +171,9 @@ def history_of(path: Path, table: str) -> TableHistory:
     folder = schemas_folder(path.parent.parent)
     if path.parent != segments_folder(path.parent.parent) or not folder.is_dir():
         return NO_HISTORY
-    files = sorted((int(one.stem), one) for one in folder.glob("*.json") if one.stem.isdigit())
+    files = sorted(
+        (int(schema_file.stem), schema_file) for schema_file in folder.glob("*.json") if schema_file.stem.isdigit()
+    )
     if not files:
         return NO_HISTORY
     return TableHistory(tuple(seq for seq, _ in files), lambda number: Schemas.load(files[number][1]).tables.get(table))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def cache_dir() -> Path:
     """Returns ``$TOWPATH_CACHE``, else ``$XDG_CACHE_HOME/towpath``, else ``~/.cache/towpath``."""
-    given = os.environ.get("TOWPATH_CACHE")
-    if given:
-        return Path(given)
+    folder = os.environ.get("TOWPATH_CACHE")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towpath"

@@ -25,8 +25,8 @@ def file_mode(folder: Path) -> int:
 
 def _widen(fd: int, mode: int) -> None:
     """Gives a new file the group's rights that the process's umask has withheld."""
-    found = os.fstat(fd)
-    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != mode:
+    status = os.fstat(fd)
+    if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != mode:
         os.fchmod(fd, mode)
 
 

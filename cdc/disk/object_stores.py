@@ -33,8 +33,8 @@ def filesystem(uri: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
 
         with _lock:
-            found = [lake for lake in _lakes if uri == lake or uri.startswith(f"{lake}/")]
-            options = _lakes[max(found, key=len)] if found else dict
+            lakes = [lake for lake in _lakes if uri == lake or uri.startswith(f"{lake}/")]
+            options = _lakes[max(lakes, key=len)] if lakes else dict
         files, path = url_to_fs(uri, **options())
     except (ImportError, ValueError) as error:
         raise ConfigError(

@@ -32,10 +32,10 @@ def secure_folder(folder: Path, permissions: Permissions, group_may: int) -> Non
     make_folder(folder)
     with storage_errors(folder):
         now = folder.stat()
-        wanted = 0o700 if permissions == "private" else 0o700 | group_may | stat.S_ISGID
+        mode = 0o700 if permissions == "private" else 0o700 | group_may | stat.S_ISGID
         if permissions == "private":
-            wanted |= now.st_mode & stat.S_ISGID
-        if stat.S_IMODE(now.st_mode) == wanted:
+            mode |= now.st_mode & stat.S_ISGID
+        if stat.S_IMODE(now.st_mode) == mode:
             return
         if now.st_uid != os.geteuid():
             if folder in _told:
@@ -45,22 +45,22 @@ def secure_folder(folder: Path, permissions: Permissions, group_may: int) -> Non
                 "the mode of this folder differs from the configuration, and only its owner can change it",
                 folder=str(folder),
                 mode=f"{stat.S_IMODE(now.st_mode):04o}",
-                wanted=f"{wanted:04o}",
+                wanted=f"{mode:04o}",
             )
             return
         names = os.listdir(folder)
-        _change_below(folder, wanted)
-        folder.chmod(wanted)  # last, so that an interrupted change is repeated
+        _change_below(folder, mode)
+        folder.chmod(mode)  # last, so that an interrupted change is repeated
         if names:
-            _log.info("folder secured", folder=str(folder), mode=f"{wanted:04o}", permissions=permissions)
+            _log.info("folder secured", folder=str(folder), mode=f"{mode:04o}", permissions=permissions)
 
 
-def _change_below(folder: Path, wanted: int) -> None:
+def _change_below(folder: Path, mode: int) -> None:
     for path, folders, names in os.walk(folder):
         for name in folders:
-            _chmod(Path(path, name), wanted)
+            _chmod(Path(path, name), mode)
         for name in names:
-            _chmod(Path(path, name), wanted & 0o660)
+            _chmod(Path(path, name), mode & 0o660)
 
 
 def _chmod(path: Path, mode: int) -> None:

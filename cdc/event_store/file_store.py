@@ -198,8 +198,8 @@ class RelayLogStore(EventStore):
     def ack(self, position: LogPosition) -> None:
         with self._lock:
             self._check_open()
-            found = self._outstanding_at(position)
-            if found is None:
+            transaction = self._outstanding_at(position)
+            if transaction is None:
                 raise BatchError(
                     f"no outstanding transaction ends there ({self._outstanding()})",
                     place=str(position),
@@ -211,7 +211,7 @@ class RelayLogStore(EventStore):
                 size += int(part.entries["length"].sum())
             self._move_to(position.seq)
             with self._metering:
-                self._meter.acked(found, Mark(), _amount(count, size))
+                self._meter.acked(transaction, Mark(), _amount(count, size))
 
     def rollback(self, batch: Events | None = None) -> None:
         with self._lock:
@@ -233,8 +233,8 @@ class RelayLogStore(EventStore):
         """Returns the outstanding transaction that ends at exactly this position."""
         if not self._acked < position.seq <= self._got:
             return None
-        found = self._last(position.seq)
-        return found if found is not None and found.position.identity == position.identity else None
+        transaction = self._last(position.seq)
+        return transaction if transaction is not None and transaction.position.identity == position.identity else None
 
     def _outstanding(self) -> str:
         first = self._first(self._acked, self._got)
@@ -248,25 +248,25 @@ class RelayLogStore(EventStore):
     def first_position(self) -> LogPosition | None:
         with self._lock:
             self._check_open()
-            found = self._first(self._acked, self.log.flushed.seq) or self._last(self._acked)
-            return None if found is None or found.seq <= self._hidden else found.position
+            first = self._first(self._acked, self.log.flushed.seq) or self._last(self._acked)
+            return None if first is None or first.seq <= self._hidden else first.position
 
     def latest_position(self) -> LogPosition | None:
         with self._lock:
             self._check_open()
-            found = self._last(self.log.flushed.seq)
-            return None if found is None or found.seq <= self._hidden else found.position
+            last = self._last(self.log.flushed.seq)
+            return None if last is None or last.seq <= self._hidden else last.position
 
     def clean_until(self, position: LogPosition) -> None:
         """Removes the segments that hold nothing after the position, for all readers of the log. The cursor hides the
         rest from this one."""
         with self._lock:
             self._check_open()
-            found = self._last(min(position.seq, self.log.flushed.seq))
-            if found is not None and found.seq > self._acked:
-                self._move_to(found.seq)
-            if found is not None:
-                remove_until(self.log.path, found.seq)
+            last = self._last(min(position.seq, self.log.flushed.seq))
+            if last is not None and last.seq > self._acked:
+                self._move_to(last.seq)
+            if last is not None:
+                remove_until(self.log.path, last.seq)
         self._wake()
 
     def clean_all(self) -> None:

@@ -51,7 +51,7 @@ class TransactionIterator:
             start = index.after(seq)
             stop = int(np.searchsorted(index.entries["seq"], np.uint64(until_seq), side="right"))
             while start < stop:
-                entries = self._wanted(index.verified(start, min(start + size, stop)))
+                entries = self._chosen(index.verified(start, min(start + size, stop)))
                 start, size = start + size, min(2 * size, _SLICE)
                 if len(entries):
                     yield TransactionSlice(index.segment, entries)
@@ -68,13 +68,13 @@ class TransactionIterator:
             size = 1
             while stop:
                 start = max(0, stop - size)
-                entries = self._wanted(index.verified(start, stop))
+                entries = self._chosen(index.verified(start, stop))
                 if len(entries):
                     return TransactionSlice(index.segment, entries[-1:])
                 stop, size = start, min(4 * size, _SLICE)
         return None
 
-    def _wanted(self, entries: Entries) -> Entries:
+    def _chosen(self, entries: Entries) -> Entries:
         if self._filter is None:
             return entries[entries["length"] > 0]
         mask = int(np.bitwise_or.reduce(entries["table_mask"]))
@@ -86,7 +86,7 @@ class TransactionIterator:
         """Reads transactions; without ``data`` only their entries, tables and source file. Raises StorageError, and
         DamagedError if the segment is shorter than its index."""
         source = source_of(part.segment)
-        found = []
+        transactions = []
         for run in _runs(part.entries):
             offset = int(run["offset"][0])
             end = int(run["offset"][-1]) + int(run["length"][-1])
@@ -95,8 +95,8 @@ class TransactionIterator:
                 entry = run[n : n + 1]
                 at = int(entry["offset"][0]) - offset
                 tables = self._names(int(entry["table_mask"][0]))
-                found.append(Transaction(entry, raw[at : at + int(entry["length"][0])], source, tables))
-        return found
+                transactions.append(Transaction(entry, raw[at : at + int(entry["length"][0])], source, tables))
+        return transactions
 
     @lru_cache(maxsize=1024)  # noqa: B019  # there are as many iterators as stores
     def _names(self, mask: int) -> tuple[str, ...]:

@@ -211,14 +211,14 @@ class MemoryStore(EventStore):
     def ack(self, position: LogPosition) -> None:
         with self._lock:
             self._check_open()
-            found = self._outstanding(position)
-            if found is None:
+            outstanding = self._outstanding(position)
+            if outstanding is None:
                 raise BatchError(
                     f"no outstanding transaction ends there ({self._describe_outstanding()})",
                     place=str(position),
                     remedy="Ack the positions that get returned, each once.",
                 )
-            number, end = found
+            number, end = outstanding
             mark = self._ring.mark(number)
             self._meter.acked(self._ring.at(number), self._ring.ack, mark)
             self._forget(mark, end)
@@ -245,8 +245,8 @@ class MemoryStore(EventStore):
         number = self._ring.find(position.seq)
         if number > self._ring.get.number:
             return None
-        found = self._ring.at(number).position
-        return (number, found) if found.identity == position.identity else None
+        end = self._ring.at(number).position
+        return (number, end) if end.identity == position.identity else None
 
     def _describe_outstanding(self) -> str:
         ring = self._ring

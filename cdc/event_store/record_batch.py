@@ -133,13 +133,13 @@ def make_record_batch(transactions: Sequence[Transaction], after_seq: int) -> Re
     if len(transactions) < _LEAST:
         return None
     each: tuple[tuple[Any, ...], ...] = tuple(zip(*map(_FIELDS, transactions), strict=True))
-    given, data, sources, tables = each
+    raw_entries, data, sources, tables = each
     source: SourceFile = sources[0]
     if sources.count(source) < len(sources) or () in tables:
         return None
     sizes = np.array(list(map(len, data)), dtype=np.int64)
     size_bytes = int(sizes.sum())
-    raw = b"".join(given)
+    raw = b"".join(raw_entries)
     if size_bytes > _MOST_BYTES or len(raw) != len(sizes) * ENTRY_SIZE:
         return None
     entries: Entries = np.frombuffer(bytearray(raw), dtype=ENTRY)

@@ -107,8 +107,8 @@ class Ring:
     def between(self, first: int, stop: int) -> list[Transaction]:
         """Returns the transactions from ``first`` to before ``stop``, at least one."""
         low, high, slots = first & self._mask, stop & self._mask, self._transactions
-        found = slots[low:high] if low < high else slots[low:] + slots[:high]
-        return [transaction for transaction in found if transaction is not None]
+        ring_slots = slots[low:high] if low < high else slots[low:] + slots[:high]
+        return [transaction for transaction in ring_slots if transaction is not None]
 
     def find(self, seq: int) -> int:
         """Returns the number of the first transaction in the ring with this seq or a higher one; the number after the

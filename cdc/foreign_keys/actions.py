@@ -173,8 +173,8 @@ class Cascades:
                 self._note_unknown(key.child, cause.seq, set())
                 continue
             self._acted.add((key, value))
-            given = None if new is None or rule != "CASCADE" else key.fold(new)
-            if given is not None and (key, given) in self._acted:
+            new_value = None if new is None or rule != "CASCADE" else key.fold(new)
+            if new_value is not None and (key, new_value) in self._acted:
                 self.repeated = key
             if value not in self._looked_up.get(key, ()):
                 self.missing.setdefault(key, set()).add(value)

@@ -78,10 +78,10 @@ def row_changes(
         if not len(events.numbers) or (only_acting and not events.may_act.any()):
             continue
         if isinstance(columns, frozenset):
-            wanted: Sequence[str] = [name for name in events.names if name.lower() in columns]
+            sources: Sequence[str] = [name for name in events.names if name.lower() in columns]
         else:
-            wanted = columns.sources
-        options = DecodeOptions(images="both", columns=wanted, policies=values)
+            sources = columns.sources
+        options = DecodeOptions(images="both", columns=sources, policies=values)
         batches = list(decode_transactions(transactions, table=table, options=options, history=history))
         if not batches:
             continue
@@ -225,9 +225,9 @@ class TableEvents:
         if self.rows is None:
             return []
         mask = np.zeros(len(self.rows), dtype=bool)
-        for places, key, wanted in values:
-            for image in self._images(places) if wanted else ():
-                mask |= _has_value(image, key, wanted)
+        for places, key, key_values in values:
+            for image in self._images(places) if key_values else ():
+                mask |= _has_value(image, key, key_values)
         chosen, identities = np.flatnonzero(mask), set(rows)
         images = self._images(identity) if identity else []
         if images and identities:
@@ -290,11 +290,11 @@ def _rows(columns: Sequence[pa.Array], at: Places) -> list[Row]:
     return list(zip(*[column.take(pa.array(at)).to_pylist() for column in columns], strict=True))
 
 
-def _positions(columns: Sequence[pa.Array], wanted: set[Row]) -> Places:
+def _positions(columns: Sequence[pa.Array], values: set[Row]) -> Places:
     """Returns where the rows have one of these values."""
-    firsts = pa.array({row[0] for row in wanted if row[0] is not None}, columns[0].type)
+    firsts = pa.array({row[0] for row in values if row[0] is not None}, columns[0].type)
     at: Places = np.flatnonzero(pc.is_in(columns[0], firsts).to_numpy(zero_copy_only=False))
-    is_wanted = np.array([row in wanted for row in _rows(columns, at)], dtype=bool)
+    is_wanted = np.array([row in values for row in _rows(columns, at)], dtype=bool)
     chosen: Places = at[is_wanted]
     return chosen
 

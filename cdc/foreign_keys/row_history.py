@@ -316,9 +316,9 @@ class _Search:
             "_commit_time": [change.commit_time for change in changes],
             "_gtid": [change.gtid for change in changes],
         }
-        arrays = [pa.array(metadata[one.name], one.type) for one in METADATA_FIELDS]
-        for place, one in enumerate(fields):
-            arrays.append(pa.array([None if c.after is None else c.after[place] for c in changes], one.type))
+        arrays = [pa.array(metadata[column.name], column.type) for column in METADATA_FIELDS]
+        for place, column in enumerate(fields):
+            arrays.append(pa.array([None if c.after is None else c.after[place] for c in changes], column.type))
         arrays.append(pa.array(before, pa.struct(fields)))
         return pa.RecordBatch.from_arrays(
             arrays, schema=pa.schema([*METADATA_FIELDS, *fields, (BEFORE, pa.struct(fields))])

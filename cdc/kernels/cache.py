@@ -40,7 +40,7 @@ _WAIT_S = 300.0
 def _versions() -> bytes:
     """Returns the version files of the compiler's packages. The packages are not imported, since that takes longer than
     the rest of a command's start. A package that is missing adds nothing: the compiler says so if it is needed."""
-    found = b""
+    content = b""
     for name in ("numba", "numpy", "llvmlite"):
         spec = find_spec(name)
         if spec is None or spec.origin is None:
@@ -48,8 +48,8 @@ def _versions() -> bytes:
         for file in ("_version.py", "version.py"):
             path = Path(spec.origin).with_name(file)
             if path.is_file():
-                found += path.read_bytes()
-    return found
+                content += path.read_bytes()
+    return content
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def _usable(folder: Path) -> bool:
 def cache_root() -> Path:
     """The folder that holds the folders of all kernel modules; it is made if it does not exist."""
     candidates = [Path(__file__).parent / "__pycache__" / "kernels"]
-    if given := os.environ.get("NUMBA_CACHE_DIR"):
-        candidates.insert(0, Path(given) / "kernels")
+    if configured := os.environ.get("NUMBA_CACHE_DIR"):
+        candidates.insert(0, Path(configured) / "kernels")
     user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     candidates.append(Path(user_cache) / "towpath" / "kernels")
     for folder in candidates:

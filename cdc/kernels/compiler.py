@@ -102,11 +102,13 @@ class _Dispatcher(CPUDispatcher):  # type: ignore[misc]
         return super().get_call_template(tuple(types.unliteral(arg) for arg in args), kws)
 
     def add_overload(self, cres: Any) -> None:
-        found = cres._replace(
+        callable_result = cres._replace(
             entry_point=cres.library
         )  # a key by which callers find it, since there is no machine code
-        self.targetctx.insert_user_function(found.entry_point, found.fndesc, [found.library])
-        self.overloads[tuple(found.signature.args)] = found
+        self.targetctx.insert_user_function(
+            callable_result.entry_point, callable_result.fndesc, [callable_result.library]
+        )
+        self.overloads[tuple(callable_result.signature.args)] = callable_result
 
 
 def _without_machine_code(flags: Any) -> Any:
@@ -168,7 +170,7 @@ def _resolved(value: Any) -> Any:
     """Returns a global of a kernel as Numba needs it: its own function for a kernel or an intrinsic."""
     if isinstance(value, Kernel):
         return dispatcher_of(value)
-    return value.made() if isinstance(value, Intrinsic) else value
+    return value.function() if isinstance(value, Intrinsic) else value
 
 
 def _entry(symbol: str, native: str, function: Any, triple: str) -> str:
@@ -205,7 +207,7 @@ def _returns(kind: Any) -> str:
     if kind == types.none:
         return ""
     if isinstance(kind, types.BaseTuple):
-        return f"({''.join(_returns(one) for one in kind)})"
+        return f"({''.join(_returns(item) for item in kind)})"
     if isinstance(kind, types.Literal):
         kind = kind.literal_type
     try:

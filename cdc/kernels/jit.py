@@ -157,13 +157,13 @@ class Intrinsic:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._made: Any = None
+        self._function: Any = None
 
-    def made(self) -> Any:
+    def function(self) -> Any:
         """Numba's intrinsic."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if self._function is None:
+            self._function = self._make()
+        return self._function
 
     def __call__(self, *args: Any) -> Any:
         raise NotImplementedError("an intrinsic runs inside compiled kernels only")
@@ -262,8 +262,8 @@ def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
         words.append(value.__array_interface__["data"][0])
     elif isinstance(value, tuple):
         kinds.append((f"{kind.__module__}.{kind.__qualname__}", len(value)))
-        for one in value:
-            _flatten(one, kinds, words)
+        for item in value:
+            _flatten(item, kinds, words)
     else:
         raise TypeError(f"a {kind.__name__} cannot be passed to a kernel")
 

@@ -66,12 +66,12 @@ def read_as_of(
     """Returns the tables of a destination as of one transaction, by ``db.table``; see :func:`cdc.read_as_of`."""
     config = as_config(destination)
     batches = open_table_batches(config, archived="keep")
-    wanted = _seq(batches, seq, time, gtid)
+    seq_wanted = _seq(batches, seq, time, gtid)
     subscription = batches.meta.read().subscriptions.get("apply") or Subscription()
     frames: dict[str, DataFrame] = {}
     for table in _tables(config, subscription, tables):
         try:
-            frames[table] = _Table(spark, config, table, batches, subscription).as_of(wanted)
+            frames[table] = _Table(spark, config, table, batches, subscription).as_of(seq_wanted)
         except _NotYetError as error:
             if tables is not None:
                 raise
@@ -90,14 +90,14 @@ def create_views_as_of(
     tables: Iterable[str] | None = None,
 ) -> dict[str, str]:
     """Creates a temporary view of each table; see :func:`cdc.create_views_as_of`."""
-    found = read_as_of(spark, destination, seq=seq, time=time, gtid=gtid, tables=tables)
-    names = {table: prefix + table.replace(".", "_") for table in found}
+    frames = read_as_of(spark, destination, seq=seq, time=time, gtid=gtid, tables=tables)
+    names = {table: prefix + table.replace(".", "_") for table in frames}
     clash = [table for table, name in names.items() if [*names.values()].count(name) > 1]
     if clash:
         raise UsageError(
             f"the views of {' and '.join(clash)} would have the same name", remedy="Name the tables, in two calls."
         )
-    for table, frame in found.items():
+    for table, frame in frames.items():
         frame.createOrReplaceTempView(quote(names[table]))
     return names
 
@@ -108,12 +108,12 @@ class _NotYetError(TargetError):
 
 def _seq(batches: TableChanges, seq: int | None, time: datetime | str | None, gtid: str | None) -> int:
     """Returns the seq of the point that the caller named."""
-    given = [point for point in (seq, time, gtid) if point is not None]
-    if len(given) != 1:
-        raise UsageError(f"{len(given)} points are given", remedy="Give one of seq, time and gtid.")
+    points = [point for point in (seq, time, gtid) if point is not None]
+    if len(points) != 1:
+        raise UsageError(f"{len(points)} points are given", remedy="Give one of seq, time and gtid.")
     if seq is not None:
         return seq
-    return find_point(batches.reader, time.isoformat() if isinstance(time, datetime) else str(given[0]))
+    return find_point(batches.reader, time.isoformat() if isinstance(time, datetime) else str(points[0]))
 
 
 def _tables(config: DestinationConfig, subscription: Subscription, tables: Iterable[str] | None) -> list[str]:
@@ -150,36 +150,36 @@ class _Table:
 
     def as_of(self, seq: int) -> DataFrame:
         """Raises TargetError if neither Delta's history nor the store reaches there."""
-        found = self._version(seq)
+        version = self._version(seq)
         spark = self._session.spark
         with setting_of(spark, {OLD_VERSIONS: "false"}):
-            base = spark.read.format("delta").option("versionAsOf", found.version).load(self._target.path)
-        if found.exact >= seq:
+            base = spark.read.format("delta").option("versionAsOf", version.version).load(self._target.path)
+        if version.exact >= seq:
             return base
         parked = self._subscription.parked.get(self._target.table)
         try:
-            manifest = self._changes(found.seq, seq)
+            manifest = self._changes(version.seq, seq)
         except CdcError as error:
             if error.retryable:
                 raise
             raise TargetError(
-                f"as of seq {format_seq(seq)}, the changes after version {found.version} (at {format_seq(found.seq)}) "
-                f"are needed, and cannot be read from the store: {error.message}",
+                f"as of seq {format_seq(seq)}, the changes after version {version.version} (at "
+                f"{format_seq(version.seq)}) are needed, and cannot be read from the store: {error.message}",
                 place=self._place,
                 remedy=error.remedy or "Choose a transaction that Delta's history or the store still reaches.",
             ) from error
-        cascaded = self._cascaded(found, seq)
+        cascaded = self._cascaded(version, seq)
         if manifest is None and cascaded is not None:
-            manifest = manifest_without_events(self._batches, self._target.table, found.seq, seq)
+            manifest = manifest_without_events(self._batches, self._target.table, version.seq, seq)
         if manifest is None:
             return base
         if parked is not None:
             raise TargetError(
-                f"the table is parked at {format_seq(found.seq)}, with changes after that: {parked.reason}",
+                f"the table is parked at {format_seq(version.seq)}, with changes after that: {parked.reason}",
                 place=self._place,
                 remedy="Bring it back (`cdc status` says how), or choose an earlier transaction.",
             )
-        return self._overlaid(base, found, manifest, cascaded)
+        return self._overlaid(base, version, manifest, cascaded)
 
     # --- the version of the Delta table
 
@@ -206,9 +206,9 @@ class _Table:
                 apply = self._target.apply.model_copy(update={"mode": mode})
                 self._target = replace(self._target, apply=apply)
             commits = sorted(delta.history(), key=lambda commit: int(commit["version"]))
-        found = self._choose(commits, seq)
-        self._require_files(found, seq)
-        return found
+        version = self._choose(commits, seq)
+        self._require_files(version, seq)
+        return version
 
     def _choose(self, commits: list[dict[str, Any]], seq: int) -> _Version:
         """Returns the newest version at or before a seq. ``commits``: all that Delta's log still has, oldest first."""
@@ -237,13 +237,13 @@ class _Table:
     def _ledger_entry(self, commit: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns the user metadata of a commit that carries a position of this table."""
         try:
-            found = json.loads(commit.get("userMetadata") or "null")
+            entry = json.loads(commit.get("userMetadata") or "null")
         except json.JSONDecodeError:
             return None  # a commit of another program
-        if not isinstance(found, dict) or "last_seq" not in found:
+        if not isinstance(entry, dict) or "last_seq" not in entry:
             return None
-        ours = (found.get("destination"), found.get("table")) == (self._target.destination, self._target.table)
-        return found if ours else None
+        ours = (entry.get("destination"), entry.get("table")) == (self._target.destination, self._target.table)
+        return entry if ours else None
 
     def _position(self, version: int, seq: int) -> int:
         """Returns the position of the oldest version that Delta's log still has."""
@@ -284,17 +284,19 @@ class _Table:
         except (DeltaError, OSError):
             return None
 
-    def _require_files(self, found: _Version, seq: int) -> None:
+    def _require_files(self, version: _Version, seq: int) -> None:
         """Raises TargetError if VACUUM has removed files of the version, as far as this machine sees them."""
-        state = self._state(found.version)
+        state = self._state(version.version)
         missing = state is None
         folder = local_path(self._target.path)
         if state is not None and folder is not None:
             with reader_uri(self._target.path, rows=True) as uri:
-                missing = uri is None or not all(Path(file).exists() for file in _open(uri, found.version).file_uris())
+                missing = uri is None or not all(
+                    Path(file).exists() for file in _open(uri, version.version).file_uris()
+                )
         if missing:
             raise TargetError(
-                f"version {found.version} of the Delta table, which seq {format_seq(seq)} needs, is not whole now: "
+                f"version {version.version} of the Delta table, which seq {format_seq(seq)} needs, is not whole now: "
                 "VACUUM or the cleaning of the log has removed files of it",
                 place=self._place,
                 remedy=f"Rebuild the table as of that point beside it: `cdc replay {self._target.destination} "
@@ -316,14 +318,14 @@ class _Table:
                 "executors read the store through store.stage, whose copies live no longer than a batch",
                 remedy="Choose a transaction at which a batch of the table ended.",
             )
-        found: Manifest | None = None
+        whole: Manifest | None = None
         for manifest in batches_between(self._batches, table, after_seq, upto_seq, whole=True):
             if manifest.ddl:
                 self._require_harmless(manifest)
             else:
-                ranges = manifest.ranges if found is None else (*found.ranges, *manifest.ranges)
-                found = manifest.model_copy(update={"ranges": ranges})
-        return None if found is None else found.model_copy(update={"last_seq": upto_seq})
+                ranges = manifest.ranges if whole is None else (*whole.ranges, *manifest.ranges)
+                whole = manifest.model_copy(update={"ranges": ranges})
+        return None if whole is None else whole.model_copy(update={"last_seq": upto_seq})
 
     def _require_harmless(self, manifest: Manifest) -> None:
         for statement in read_statements(manifest.ranges, ignores_case=self._config.tables.ignores_case):
@@ -337,27 +339,29 @@ class _Table:
                         remedy=f"Run `cdc apply {self._target.destination}`, or choose an earlier transaction.",
                     )
 
-    def _cascaded(self, found: _Version, seq: int) -> CascadedRows | None:
+    def _cascaded(self, base_version: _Version, seq: int) -> CascadedRows | None:
         """Returns the changes by foreign keys that the version lacks. Raises TargetError if they cannot be found."""
 
         def version() -> LakeVersion | None:
             state = self._target.state()
-            return None if state is None else LakeVersion.of(self._target, state, found.version, found.seq)
+            return (
+                None if state is None else LakeVersion.of(self._target, state, base_version.version, base_version.seq)
+            )
 
         try:
             return cascades_of_table(
-                self._config, self._target.table, self._batches, version, found.seq, seq, lambda: self._session
+                self._config, self._target.table, self._batches, version, base_version.seq, seq, lambda: self._session
             )
         except NeedsSnapshotError as error:
             raise TargetError(
-                f"as of seq {format_seq(seq)}, the changes by foreign keys after version {found.version} are needed: "
-                f"{error.message}",
+                f"as of seq {format_seq(seq)}, the changes by foreign keys after version {base_version.version} are "
+                f"needed: {error.message}",
                 place=self._place,
                 remedy="Choose a transaction at which a batch of the table ended.",
             ) from error
 
     def _overlaid(
-        self, base: DataFrame, found: _Version, manifest: Manifest, cascaded: CascadedRows | None
+        self, base: DataFrame, version: _Version, manifest: Manifest, cascaded: CascadedRows | None
     ) -> DataFrame:
         """Returns the version with the changes over it."""
         table, policies = self._target.table, value_policies(self._target.apply)
@@ -365,7 +369,7 @@ class _Table:
         mask = manifest.table_mask(table)
         masks = {} if mask is None else {"table_mask": mask}
         layout = survey(manifest.ranges, [table], schemas, lambda _: policies, **masks).layouts.get(table)
-        state = self._state(found.version)
+        state = self._state(version.version)
         assert state is not None  # its files were looked at
         if layout is not None:
             columns = columns_of_layout(layout, self._target.policies)
@@ -373,29 +377,29 @@ class _Table:
             columns = columns_of_schema(cascaded.schema, self._target.policies)
         else:
             return base
-        there = {field.name.lower() for field in schema_of(state).fields}
-        lacking = [field.name for field in columns.fields if field.name.lower() not in there]
+        lake_names = {field.name.lower() for field in schema_of(state).fields}
+        lacking = [field.name for field in columns.fields if field.name.lower() not in lake_names]
         if lacking:
             raise TargetError(
-                f"the changes up to {format_seq(manifest.last_seq)} have columns that version {found.version} of the "
+                f"the changes up to {format_seq(manifest.last_seq)} have columns that version {version.version} of the "
                 f"Delta table lacks: {', '.join(lacking)}",
                 place=self._place,
                 remedy=f"Run `cdc apply {self._target.destination}`, or choose an earlier transaction.",
             )
         schema = schemas.tables.get(table) if schemas is not None else None
-        state = replace(state, applied_seq=found.seq)
+        state = replace(state, applied_seq=version.seq)
         mode = self._target.apply.mode
         merge = TableMerge(
             self._session, self._target, manifest, layout, columns, schema, lambda: None, unlogged=cascaded
         )
         if mode == "append":
-            rows = with_variants(read_changes(merge, columns, found.seq, "both"), columns.variants)
+            rows = with_variants(read_changes(merge, columns, version.seq, "both"), columns.variants)
             return base.unionByName(append_rows(rows, schema_of(state)))
         names, primary = merge.definition
         sources = require_keys(table, self._target.apply.keys, primary, names)
         keys = Keys(columns.keys(sources), is_primary={*sources} == {*primary})
         columns = columns.exact(sources)
-        changes = read_changes(merge, columns, found.seq, "after" if keys.is_primary else "both")
+        changes = read_changes(merge, columns, version.seq, "after" if keys.is_primary else "both")
         if not keys.is_primary:
             changes = with_moved_rows(changes, keys.names)
         if mode == "scd2":
@@ -421,8 +425,10 @@ def _with_states(base: DataFrame, last: DataFrame, keys: tuple[str, ...], *, mar
     if not marks:
         return kept.unionByName(_like(last.where(f.col("_op") != DELETE), base))
     present = base.select(*[f.col(quote(key)).alias(other) for key, other in zip(keys, others, strict=True)])
-    there = last.join(present.withColumn("_towpath_there", f.lit(True)), same_key(keys, others), "left")
-    rows = there.where(f.col(SEEN) | f.col("_towpath_there").isNotNull()).withColumn("_deleted", f.col("_op") == DELETE)
+    last_and_present = last.join(present.withColumn("_towpath_there", f.lit(True)), same_key(keys, others), "left")
+    rows = last_and_present.where(f.col(SEEN) | f.col("_towpath_there").isNotNull()).withColumn(
+        "_deleted", f.col("_op") == DELETE
+    )
     return kept.unionByName(_like(rows, base))
 
 
@@ -445,10 +451,10 @@ def _with_versions(base: DataFrame, rows: DataFrame, keys: tuple[str, ...]) -> D
 
 def _like(rows: DataFrame, base: DataFrame) -> DataFrame:
     """Returns rows with the columns and types of the table; a column that they lack is null."""
-    there = {name.lower(): name for name in rows.columns}
+    names = {name.lower(): name for name in rows.columns}
     return rows.select(
         *[
-            (f.col(quote(there[field.name.lower()])) if field.name.lower() in there else f.lit(None))
+            (f.col(quote(names[field.name.lower()])) if field.name.lower() in names else f.lit(None))
             .cast(field.dataType)
             .alias(field.name)
             for field in base.schema.fields

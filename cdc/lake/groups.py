@@ -27,11 +27,11 @@ def collect(config: DestinationConfig, tables: Mapping[str, Iterable[str]]) -> d
     """
     if not config.apply.shared:
         return None
-    found, errors = _neighbours(config)
-    names = sorted({*found, *(name for members in tables.values() for name in members)})
-    members = [_member(name, found.get(name), errors.get(name)) for name in names]
-    known = [member["complete_until_us"] for member in members]
-    least = min(known) if all(known) else 0
+    configs, errors = _neighbours(config)
+    names = sorted({*configs, *(name for members in tables.values() for name in members)})
+    members = [_member(name, configs.get(name), errors.get(name)) for name in names]
+    complete_until = [member["complete_until_us"] for member in members]
+    least = min(complete_until) if all(complete_until) else 0
     return {
         "target": config.apply.target,
         "complete_until": iso_time_us(least) if least else None,
@@ -50,7 +50,7 @@ def collect(config: DestinationConfig, tables: Mapping[str, Iterable[str]]) -> d
 def _neighbours(config: DestinationConfig) -> tuple[dict[str, DestinationConfig], dict[str, str]]:
     """Returns the members that are configured in the destination's folder, and the errors of files that cannot be
     loaded."""
-    found, errors = {config.name: config}, {}
+    configs, errors = {config.name: config}, {}
     folder = config.file.parent
     for name in destinations(folder):
         if name == config.name:
@@ -61,20 +61,20 @@ def _neighbours(config: DestinationConfig) -> tuple[dict[str, DestinationConfig]
             errors[name] = str(error)
             continue
         if other.apply.shared and other.apply.target == config.apply.target:
-            found[name] = other
-    return found, errors
+            configs[name] = other
+    return configs, errors
 
 
 def _member(name: str, config: DestinationConfig | None, error: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"destination": name, "complete_until_us": 0, "error": error}
+    document: dict[str, Any] = {"destination": name, "complete_until_us": 0, "error": error}
     if config is None:
-        found["error"] = error or "it is not configured in this folder"
-        return found
+        document["error"] = error or "it is not configured in this folder"
+        return document
     try:
-        found["complete_until_us"] = _complete_until_us(config)
+        document["complete_until_us"] = _complete_until_us(config)
     except CdcError as caught:
-        found["error"] = str(caught)
-    return found
+        document["error"] = str(caught)
+    return document
 
 
 def _complete_until_us(config: DestinationConfig) -> int:
@@ -88,12 +88,12 @@ def sentences(group: Mapping[str, Any] | None) -> list[str]:
     """Returns a sentence about the group of a status document, and one for each member whose state is not known."""
     if group is None:
         return []
-    names = ", ".join(one["destination"] for one in group["members"])
+    names = ", ".join(member["destination"] for member in group["members"])
     until = group["complete_until"] or "not known"
     lines = [f"Shares its tables in {group['target']} ({names}); all together are complete until: {until}."]
-    for one in group["members"]:
-        if one["error"] is not None:
-            lines.append(f"The member {one['destination']} cannot be asked: {one['error']}")
-        elif one["complete_until"] is None:
-            lines.append(f"The member {one['destination']} has not captured anything yet.")
+    for member in group["members"]:
+        if member["error"] is not None:
+            lines.append(f"The member {member['destination']} cannot be asked: {member['error']}")
+        elif member["complete_until"] is None:
+            lines.append(f"The member {member['destination']} has not captured anything yet.")
     return lines

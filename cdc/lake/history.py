@@ -54,40 +54,40 @@ class RowKey:
     def parse(cls, text: str, table: str, definition: TableSchema, keys: Sequence[str] | None = None) -> RowKey:
         """Reads a key: ``7``, ``a=1,b=x`` or a JSON object. ``keys``: the columns of the configuration, for a table
         without a primary key; without them any columns may be given. Raises UsageError."""
-        wanted = [_column(table, definition, name) for name in keys or definition.primary_key]
-        values = {_column(table, definition, name): value for name, value in _values(text, wanted).items()}
+        key_columns = [_column(table, definition, name) for name in keys or definition.primary_key]
+        values = {_column(table, definition, name): value for name, value in _values(text, key_columns).items()}
         shown = f"table {table}"
-        if wanted and {*values} != {*wanted}:
+        if key_columns and {*values} != {*key_columns}:
             raise UsageError(
-                f"the key is {', '.join(wanted)}, and {', '.join(values)} is given",
+                f"the key is {', '.join(key_columns)}, and {', '.join(values)} is given",
                 place=shown,
-                remedy=f"Give {','.join(f'{name}=…' for name in wanted)}, or a JSON object.",
+                remedy=f"Give {','.join(f'{name}=…' for name in key_columns)}, or a JSON object.",
             )
         if not values:
             raise UsageError("no key is given", place=shown, remedy="Give one like id=7, or a JSON object.")
         return cls(table, values)
 
 
-def _values(text: str, wanted: Sequence[str]) -> dict[str, str]:
+def _values(text: str, key_columns: Sequence[str]) -> dict[str, str]:
     if text.lstrip().startswith("{"):
         try:
-            found = json.loads(text, parse_int=str, parse_float=str)
+            document = json.loads(text, parse_int=str, parse_float=str)
         except json.JSONDecodeError as error:
             raise UsageError(f"{text!r} is not a JSON object: {error.msg}", remedy="Correct it.") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise UsageError(f"{text!r} is not a JSON object", remedy="Correct it.")
-        for name, value in found.items():
+        for name, value in document.items():
             if not isinstance(value, str):
                 what = "null" if value is None else json.dumps(value)
                 raise UsageError(
                     f"{name} is {what}, which identifies no row", remedy="Give a number or a text for each column."
                 )
-        return found
+        return document
     name, equal, _ = text.partition("=")
-    if len(wanted) == 1 and not (equal and name.strip().lower() == wanted[0].lower()):
-        return {wanted[0]: text}
-    if len(wanted) == 1:
-        return {wanted[0]: text[len(name) + 1 :]}
+    if len(key_columns) == 1 and not (equal and name.strip().lower() == key_columns[0].lower()):
+        return {key_columns[0]: text}
+    if len(key_columns) == 1:
+        return {key_columns[0]: text[len(name) + 1 :]}
     values = {}
     for part in text.split(","):
         name, equal, value = part.partition("=")
@@ -101,28 +101,30 @@ def _values(text: str, wanted: Sequence[str]) -> dict[str, str]:
 
 
 def _column(table: str, definition: TableSchema, name: str) -> str:
-    found = next((c.name for c in definition.columns if c.name.lower() == name.lower()), None)
-    if found is None:
+    column_name = next((c.name for c in definition.columns if c.name.lower() == name.lower()), None)
+    if column_name is None:
         raise UsageError(
             f"it has no column {name}", place=f"table {table}", remedy=f"It has {', '.join(definition.column_names)}."
         )
-    return found
+    return column_name
 
 
 def definition_of(reader: StoreReader, table: str) -> TableSchema:
     """Returns the newest description of a table that the store has. Raises UsageError if there is none."""
     folder = schemas_folder(reader.path)
-    files = sorted((int(one.stem), one) for one in folder.glob("*.json") if one.stem.isdigit())
-    known: set[str] = set()
+    files = sorted(
+        (int(schema_file.stem), schema_file) for schema_file in folder.glob("*.json") if schema_file.stem.isdigit()
+    )
+    names: set[str] = set()
     for _, file in reversed(files):
         schemas = Schemas.load(file)
         if table in schemas.tables:
             return schemas.tables[table]
-        known |= schemas.tables.keys()
+        names |= schemas.tables.keys()
     raise UsageError(
         "the store knows no such table",
         place=f"table {table}",
-        remedy=there_is(table, known) or "Start `cdc capture` first.",
+        remedy=there_is(table, names) or "Start `cdc capture` first.",
     )
 
 
@@ -221,7 +223,7 @@ def _decoded(
     transactions: Transactions,
     key: RowKey,
     history: Any,
-    found: Search,
+    search: Search,
     policies: TablePolicies,
     *,
     all_columns: bool,
@@ -236,17 +238,19 @@ def _decoded(
         lacking = [name for name in key.values if name not in names]
         if decoder is None or decoder.layout is not run.layout:
             policed = policies.of_layout(run.layout)
-            wanted = decodable(run.layout) if all_columns else list(key.values)
-            decoder = None if lacking else Decoder(transactions, run.layout, replace(_OPTIONS, columns=wanted), stats)
+            decoded_names = decodable(run.layout) if all_columns else list(key.values)
+            decoder = (
+                None if lacking else Decoder(transactions, run.layout, replace(_OPTIONS, columns=decoded_names), stats)
+            )
         if decoder is None:
             for name in lacking:
-                found.lacking[name] = found.lacking.get(name, 0) + len(run)
+                search.lacking[name] = search.lacking.get(name, 0) + len(run)
             continue
         done = 0
         while done < len(run):
             batch, count = decoder.decode(run.slice(done, len(run)))
             done += count
-            found.rows += batch.num_rows
+            search.rows += batch.num_rows
             after, before = matches(batch, key)
             yield batch, pc.or_(after, before), policed
 
@@ -261,10 +265,10 @@ def matches(batch: pa.RecordBatch, key: RowKey) -> tuple[pa.Array, pa.Array]:
     op = batch.column(0)
     old = batch.column(batch.schema.get_field_index(BEFORE))
     after, before = pc.not_equal(op, DELETE), pc.not_equal(op, INSERT)
-    for name, wanted in _literals(key, batch.schema).items():
+    for name, literal in _literals(key, batch.schema).items():
         column = batch.column(batch.schema.get_field_index(name))
-        after = pc.and_(after, pc.fill_null(pc.equal(column, wanted), False))
-        before = pc.and_(before, pc.fill_null(pc.equal(pc.struct_field(old, name), wanted), False))
+        after = pc.and_(after, pc.fill_null(pc.equal(column, literal), False))
+        before = pc.and_(before, pc.fill_null(pc.equal(pc.struct_field(old, name), literal), False))
     return after, before
 
 
@@ -341,22 +345,22 @@ def _changes(
         yield change
 
 
-def add_unlogged(found: Search, key: RowKey, unlogged: UnloggedChanges, source_file: Callable[[int], str]) -> None:
+def add_unlogged(search: Search, key: RowKey, unlogged: UnloggedChanges, source_file: Callable[[int], str]) -> None:
     """Adds the changes of the row by foreign keys, which are told by ``foreign_key``. They have the values of the
     columns that no key compares from the change before."""
     if unlogged.rows is None:
         return
-    policies = found.policies
+    policies = search.policies
     if policies is not None:
         compared = {*unlogged.rows.schema.names}
         policies = replace(
             policies, columns=tuple(column for column in policies.columns if column.source.name in compared)
         )
     for change, name in zip(_changes(unlogged.rows, key, policies, source_file), unlogged.keys, strict=True):
-        found.changes.append({**change, "foreign_key": name})
-    found.changes.sort(key=lambda change: (change["seq"], change["row"]))
+        search.changes.append({**change, "foreign_key": name})
+    search.changes.sort(key=lambda change: (change["seq"], change["row"]))
     row: dict[str, Any] = {}
-    for change in found.changes:
+    for change in search.changes:
         if "foreign_key" in change:
             for image in ("before", "after"):
                 change[image] = change[image] and {**row, **change[image]}

@@ -120,23 +120,23 @@ def range_of(
     complete_us = reader.complete_until_us() if reader.exists() else 0
     if complete_us < time_us(interval.end):
         raise incomplete_error(config.name, interval.end, complete_us, reader.capture_state())
-    found = SeqRange(
+    seq_range = SeqRange(
         _begin(config, reader, interval) if after_seq is None else after_seq,
         reader.seq_before(time_us(interval.end)) if last_seq is None else last_seq,
     )
-    found = SeqRange(found.after_seq, max(found.after_seq, found.last_seq))
-    reader.require_kept(found.after_seq)
-    known = meta.read().subscriptions.get("apply") or Subscription()
-    _require_whole(config, reader, known, interval, found)
-    if _has_transactions(reader, known.acked_seq, found.last_seq):
+    seq_range = SeqRange(seq_range.after_seq, max(seq_range.after_seq, seq_range.last_seq))
+    reader.require_kept(seq_range.after_seq)
+    subscription = meta.read().subscriptions.get("apply") or Subscription()
+    _require_whole(config, reader, subscription, interval, seq_range)
+    if _has_transactions(reader, subscription.acked_seq, seq_range.last_seq):
         raise LakeBehindError(
             f"transactions committed before {iso_time(interval.end)} are not in the lake yet: applied up to "
-            f"{known.acked_seq} ({format_seq(known.acked_seq)}), the interval ends at {found.last_seq} "
-            f"({format_seq(found.last_seq)})",
+            f"{subscription.acked_seq} ({format_seq(subscription.acked_seq)}), the interval ends at "
+            f"{seq_range.last_seq} ({format_seq(seq_range.last_seq)})",
             place=config.name,
             remedy=f"Wait for the next run of apply_{config.name}, or look at why its runs fail.",
         )
-    return found
+    return seq_range
 
 
 def _begin(config: DestinationConfig, reader: Store, interval: Interval) -> int:
@@ -164,13 +164,20 @@ def _begins_us(reader: Store, begins: Beginning) -> int:
 
 
 def _require_whole(
-    config: DestinationConfig, reader: Store, known: Subscription, interval: Interval, found: SeqRange
+    config: DestinationConfig, reader: Store, subscription: Subscription, interval: Interval, seq_range: SeqRange
 ) -> None:
     """Raises CutOffError if transactions of the range were lost, and somebody has accepted that."""
-    gap = next((one for one in known.gaps if one.table is None and found.overlaps(one.after_seq, one.until_seq)), None)
+    gap = next(
+        (
+            accepted
+            for accepted in subscription.gaps
+            if accepted.table is None and seq_range.overlaps(accepted.after_seq, accepted.until_seq)
+        ),
+        None,
+    )
     lost = "" if gap is None else f"{gap.reason}, accepted on {iso_time(gap.accepted)}"
     if gap is None:
-        for entries in reader.all_entries(found.after_seq, found.last_seq):
+        for entries in reader.all_entries(seq_range.after_seq, seq_range.last_seq):
             at = np.flatnonzero(entries["flags"] & int(EntryFlag.LOST))
             if len(at):
                 lost = f"transaction {int(entries['seq'][at[0]])} is damaged, and its loss was accepted"
@@ -189,64 +196,66 @@ def _has_transactions(reader: Store, after_seq: int, last_seq: int) -> bool:
     return any(bool((entries["length"] > 0).any()) for entries in reader.all_entries(after_seq, last_seq))
 
 
-def content_of(config: DestinationConfig, found: SeqRange) -> IntervalContent:
+def content_of(config: DestinationConfig, seq_range: SeqRange) -> IntervalContent:
     """Reads an interval's changes from the store, and counts them by table.
 
     Raises CutOffError if retention has removed them, DamagedError, StorageError.
     """
     reader = open_store(config)
     batches = open_batches(config)
-    known = batches.meta.read().subscriptions.get("apply") or Subscription()
-    content = IntervalContent(found)
-    last = reader.entry_at(found.last_seq)
+    subscription = batches.meta.read().subscriptions.get("apply") or Subscription()
+    content = IntervalContent(seq_range)
+    last = reader.entry_at(seq_range.last_seq)
     if last is not None:
         end = reader.commit_position(last)
         content.gtid, content.file, content.pos = end.gtid, end.position.file, end.position.pos
     content.batches = [
         manifest.batch
-        for manifest in batches.acked_manifests(after_batch=max(0, known.next_batch - _MANIFESTS))
-        if found.overlaps(manifest.first_seq - 1, manifest.last_seq)
+        for manifest in batches.acked_manifests(after_batch=max(0, subscription.next_batch - _MANIFESTS))
+        if seq_range.overlaps(manifest.first_seq - 1, manifest.last_seq)
     ]
-    changed = _mask(reader, found)
+    changed = _mask(reader, seq_range)
     for table in captured_tables(config, reader):
-        one = TableContent(table)
+        table_content = TableContent(table)
         if reader.table_mask(table) & changed:
-            one = _count(config, table, found)
-        record = known.table(table)
-        reason = _lacking(known, table, one, found)
+            table_content = _count(config, table, seq_range)
+        record = subscription.table(table)
+        reason = _lacking(subscription, table, table_content, seq_range)
         if reason is not None:
             content.left_out[table] = reason
         elif record is not None:
-            one.delta_version, one.applied_seq = record.version, record.applied_seq
-            content.tables.append(one)
+            table_content.delta_version, table_content.applied_seq = record.version, record.applied_seq
+            content.tables.append(table_content)
     return content
 
 
-def _lacking(known: Subscription, table: str, one: TableContent, found: SeqRange) -> str | None:
+def _lacking(subscription: Subscription, table: str, content: TableContent, seq_range: SeqRange) -> str | None:
     """Returns why a table in the lake lacks changes of the range; None if it has them all, or is not there yet."""
-    record, parked = known.table(table), known.parked.get(table)
-    gap = next((g for g in known.gaps if g.table == table and found.overlaps(g.after_seq, g.until_seq)), None)
+    record, parked = subscription.table(table), subscription.parked.get(table)
+    gap = next(
+        (g for g in subscription.gaps if g.table == table and seq_range.overlaps(g.after_seq, g.until_seq)), None
+    )
     if gap is not None:
         return f"it lacks transactions ({gap.reason}, accepted on {iso_time(gap.accepted)})"
-    if parked is not None and (record is None or record.applied_seq < found.last_seq):
+    if parked is not None and (record is None or record.applied_seq < seq_range.last_seq):
         return f"it is parked since {iso_time(parked.since)}: {parked.reason}"
-    if record is None and (one.rows or one.ddl):
+    if record is None and (content.rows or content.ddl):
         return "it has changes in the store, and no table in the lake"
     return None
 
 
-def _mask(reader: Store, found: SeqRange) -> int:
+def _mask(reader: Store, seq_range: SeqRange) -> int:
     """Returns the bits of the tables that may have changes in the range."""
     mask = 0
-    for entries in reader.all_entries(found.after_seq, found.last_seq):
+    for entries in reader.all_entries(seq_range.after_seq, seq_range.last_seq):
         mask |= int(np.bitwise_or.reduce(entries["table_mask"], initial=np.uint64(0)))
     return mask
 
 
-def _count(config: DestinationConfig, table: str, found: SeqRange) -> TableContent:
+def _count(config: DestinationConfig, table: str, seq_range: SeqRange) -> TableContent:
     """Reads a table's changes in the range from the store, and counts them."""
     content = TableContent(table)
-    for manifest in batches_between(open_table_batches(config), table, found.after_seq, found.last_seq):
+    for manifest in batches_between(open_table_batches(config), table, seq_range.after_seq, seq_range.last_seq):
         if manifest.ddl:
             content.ddl += manifest.transactions
         else:

@@ -336,7 +336,7 @@ def maintain(
     document = maintain.maintain(config, dry_run=dry_run)
     leaves = dry_run or store_only
     done = [] if leaves else maintain_tables(config, tables, vacuum=vacuum, progress=progress)
-    return {**document, "tables": [one.as_dict() for one in done]}
+    return {**document, "tables": [maintained.as_dict() for maintained in done]}
 
 
 def maintain_tables(

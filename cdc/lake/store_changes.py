@@ -61,10 +61,10 @@ def read_table_changes(
         return spark.createDataFrame([], delta_schema(_known_fields(batches, target, last_seq), "append"))
     # Columns of an earlier statement come first; a column that was altered has its last type.
     fields = {field.name: field for columns, _ in pieces for field in columns.fields}
-    wanted = delta_schema(list(fields.values()), "append")
-    found = [_like(append_rows(rows, wanted), wanted) for _, rows in pieces]
-    whole = found[0]
-    for frame in found[1:]:
+    schema = delta_schema(list(fields.values()), "append")
+    frames = [_like(append_rows(rows, schema), schema) for _, rows in pieces]
+    whole = frames[0]
+    for frame in frames[1:]:
         whole = whole.unionByName(frame)
     return whole
 
@@ -97,10 +97,10 @@ def _piece(
 
 def _known_fields(batches: TableChanges, target: Target, last_seq: int) -> list[t.StructField]:
     """Returns the table's columns as capture has described them; nothing if it has not."""
-    found = batches.reader.schemas(last_seq)
-    schema = None if found is None else found[1].tables.get(target.table)
+    stored = batches.reader.schemas(last_seq)
+    schema = None if stored is None else stored[1].tables.get(target.table)
     return [] if schema is None else columns_of_schema(schema, target.policies).fields
 
 
-def _like(rows: DataFrame, wanted: t.StructType) -> DataFrame:
-    return rows.select(*[f.col(quote(field.name)).cast(field.dataType).alias(field.name) for field in wanted.fields])
+def _like(rows: DataFrame, schema: t.StructType) -> DataFrame:
+    return rows.select(*[f.col(quote(field.name)).cast(field.dataType).alias(field.name) for field in schema.fields])

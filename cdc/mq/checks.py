@@ -43,13 +43,13 @@ def examine(config: DestinationConfig) -> list[Finding]:
         ]
     except (ValueError, TypeError) as trouble:
         return [error(SUBJECT, f"Kafka's client refuses its properties: {trouble}", "Correct mq.properties.")]
-    found = [ok(SUBJECT, f"{len(cluster.brokers)} brokers answer at {servers}")]
+    findings = [ok(SUBJECT, f"{len(cluster.brokers)} brokers answer at {servers}")]
     settings_of = _broker_settings(admin, cluster)
     topics, wrong = _topics(config)
-    found += wrong
+    findings += wrong
     for topic in sorted(topics):
-        found += _topic(config, admin, cluster, topic, settings_of)
-    return found
+        findings += _topic(config, admin, cluster, topic, settings_of)
+    return findings
 
 
 def _topics(config: DestinationConfig) -> tuple[set[str], list[Finding]]:
@@ -65,19 +65,19 @@ def _topics(config: DestinationConfig) -> tuple[set[str], list[Finding]]:
     store = open_store(config)
     try:
         tables = captured_tables(config, store) if store.exists() else []
-        wanted = make_filter(mq.filter)
-        tables = [table for table in tables if wanted is None or wanted.matches(table)]
-        found = {rules.topic_of(*split_table(table)) for table in tables}
+        table_filter = make_filter(mq.filter)
+        tables = [table for table in tables if table_filter is None or table_filter.matches(table)]
+        topics = {rules.topic_of(*split_table(table)) for table in tables}
     except CdcError as trouble:  # the store, of which other findings tell more; or a table without a topic
         return {mq.topic}, [from_error(SUBJECT, trouble)]
-    return found or {mq.topic}, []
+    return topics or {mq.topic}, []
 
 
 def _topic(config: DestinationConfig, admin: Any, cluster: Any, topic: str, broker: dict[str, str]) -> list[Finding]:
     """Returns what is wrong with a topic."""
     mq = config.mq
-    known = cluster.topics.get(topic)
-    if known is None:
+    topic_metadata = cluster.topics.get(topic)
+    if topic_metadata is None:
         if broker.get("auto.create.topics.enable", "true") == "true":
             text = f"the topic {topic} does not exist; the brokers create it when it is first used"
             partitions = int(broker.get("num.partitions", "1"))
@@ -97,19 +97,20 @@ def _topic(config: DestinationConfig, admin: Any, cluster: Any, topic: str, brok
                 f"Create it with {mq.partitions or mq.partition + 1} partitions or more.",
             )
         ]
-    found = []
+    findings = []
     needed = mq.partitions or mq.partition + 1
-    if len(known.partitions) < needed:
-        found.append(
+    if len(topic_metadata.partitions) < needed:
+        findings.append(
             error(
                 SUBJECT,
-                f"the topic {topic} has {len(known.partitions)} partitions, and the configuration needs {needed}",
+                f"the topic {topic} has {len(topic_metadata.partitions)} partitions, and the configuration needs "
+                f"{needed}",
                 "Add partitions to it, or lower mq.partitions.",
             )
         )
     limit = _settings(admin, "TOPIC", topic).get("max.message.bytes")
     if limit is not None and int(limit) < mq.max_message_bytes:
-        found.append(
+        findings.append(
             error(
                 SUBJECT,
                 f"the topic {topic} takes messages of {int(limit):,} bytes, and mq.max_message_bytes is "
@@ -117,7 +118,7 @@ def _topic(config: DestinationConfig, admin: Any, cluster: Any, topic: str, brok
                 f"Set max.message.bytes of the topic to {mq.max_message_bytes}, or lower mq.max_message_bytes.",
             )
         )
-    return found or [ok(SUBJECT, f"the topic {topic} has {len(known.partitions)} partitions")]
+    return findings or [ok(SUBJECT, f"the topic {topic} has {len(topic_metadata.partitions)} partitions")]
 
 
 def _broker_settings(admin: Any, cluster: Any) -> dict[str, str]:
@@ -133,6 +134,6 @@ def _settings(admin: Any, kind: str, name: str) -> dict[str, str]:
     resource = ConfigResource(getattr(ResourceType, kind), name)
     try:
         (future,) = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
-        return {key: str(one.value) for key, one in future.result(_TIMEOUT_S).items()}
+        return {key: str(entry.value) for key, entry in future.result(_TIMEOUT_S).items()}
     except (KafkaException, TimeoutError):
         return {}

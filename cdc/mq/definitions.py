@@ -98,16 +98,16 @@ class DefinitionSet:
         count = 1 + max((column.index for column in columns), default=0)
         by_index = {column.index: column for column in columns}
         first = len(self._columns)
-        made: list[list[int]] = []
+        rows: list[list[int]] = []
         for index in range(count):
-            one = by_index.get(index)
-            if one is None:
-                made.append([0] * r.K_FIELDS)
+            column = by_index.get(index)
+            if column is None:
+                rows.append([0] * r.K_FIELDS)
                 continue
-            text = self._const(json.dumps(one.name, ensure_ascii=False).encode() + b":")
-            code, a, b = self._code(name, one) if options.format == "debezium-json" else (0, 0, 0)
-            made.append([*text, int(one.name in keys), int(one.name in hashed), code, a, b])
-        self._columns += made
+            text = self._const(json.dumps(column.name, ensure_ascii=False).encode() + b":")
+            code, a, b = self._code(name, column) if options.format == "debezium-json" else (0, 0, 0)
+            rows.append([*text, int(column.name in keys), int(column.name in hashed), code, a, b])
+        self._columns += rows
         head, types, tail, of_keys = self._texts(database, table, columns)
         self._tables.append(
             [first, count, mode, partition, seed, *head, *types, *of_keys, int(bool(keys)), *tail],
@@ -174,7 +174,7 @@ class DefinitionSet:
                 )
             first = len(self._members)
             self._members += [self._const(_json(member)[1:-1].encode()) for member in members]
-            size = sum(one[1] + 1 for one in self._members[first:])
+            size = sum(member[1] + 1 for member in self._members[first:])
             return (t.ENUM if name == "enum" else t.SET), size, first << 16 | len(members)
         raise UnsupportedTypeError(
             f"the column {column.name} has the type {column.mysql_type}, which debezium-json does not have",

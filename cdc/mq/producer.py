@@ -307,8 +307,8 @@ class KafkaSender:
 
 
 def _reason(error: Any) -> str:
-    found = error.args[0]
-    text = found.str() if hasattr(found, "str") else str(found)
+    kafka_error = error.args[0]
+    text = kafka_error.str() if hasattr(kafka_error, "str") else str(kafka_error)
     return str(text).strip().rstrip(".")
 
 

@@ -223,8 +223,8 @@ class Pusher:
                 if sender is None:
                     sender = self._begin()
                 sender.send(some)
-                sent = sum(len(one.value or b"") + len(one.key or b"") for one in some)
-                messages, rows = messages + len(some), rows + sum(one.rows for one in some)
+                sent = sum(len(message.value or b"") + len(message.key or b"") for message in some)
+                messages, rows = messages + len(some), rows + sum(message.rows for message in some)
                 size, part = size + sent, part + sent
             encoder.spare = taken.out
             if part >= _PART_BYTES and sender is not None:
@@ -271,8 +271,8 @@ class Pusher:
                     place=self.config.name,
                     remedy=f"Start `cdc capture {self.config.name}`.",
                 )
-            known = self._batches.meta.read().subscriptions.get(self._subscriber)
-            if known is None or known.filter != self.config.mq.filter:
+            subscription = self._batches.meta.read().subscriptions.get(self._subscriber)
+            if subscription is None or subscription.filter != self.config.mq.filter:
                 self._batches.release(self._owner, subscriber=self._subscriber)
                 self._batches.subscribe(self._subscriber, self.config.mq.filter)
             self._is_subscribed = True
@@ -334,12 +334,12 @@ class Pusher:
         """Returns the stats and the subscription as one document. May be called in any thread: it opens store and meta
         for itself. Raises MetaUnavailableError, StorageError."""
         batches = open_batches(self.config)
-        known = batches.meta.read().subscriptions.get(self._subscriber)
-        acked = 0 if known is None else known.acked_seq
+        subscription = batches.meta.read().subscriptions.get(self._subscriber)
+        acked = 0 if subscription is None else subscription.acked_seq
         behind = None
         store = open_store(self.config)
-        if known is not None and store.exists():
-            backlog = store.backlog(acked, make_filter(known.filter))
+        if subscription is not None and store.exists():
+            backlog = store.backlog(acked, make_filter(subscription.filter))
             oldest_us = backlog.oldest_commit_time_us
             behind = {
                 "transactions": backlog.transactions,

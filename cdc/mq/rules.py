@@ -50,12 +50,12 @@ class Rules:
     def topic_of(self, database: str, table: str) -> str:
         """Returns the topic of a table's messages: by the first expression that matches ``database.table``, else by the
         first one that matches ``database``, else the fixed one. Raises PermanentError if Kafka has no such names."""
-        found = None
+        matched = None
         if database and table:
-            found = self._matched(f"{database}.{table}") or self._matched(database)
-            if found is not None:
-                found = found.replace(".", "_")
-        topic = self.topic if found is None else found
+            matched = self._matched(f"{database}.{table}") or self._matched(database)
+            if matched is not None:
+                matched = matched.replace(".", "_")
+        topic = self.topic if matched is None else matched
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             raise PermanentError(
                 f"{topic!r} cannot be the name of a topic: Kafka allows letters, digits, '.', '_' and '-'",

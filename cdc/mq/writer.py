@@ -105,9 +105,9 @@ class MessageWriter:
                 yield from self._flush(batch)
             elif status == r.STATEMENT:
                 yield from self._flush(batch)
-                found = self._statement(taken, batch)
-                if found is not None:
-                    yield [found]
+                message = self._statement(taken, batch)
+                if message is not None:
+                    yield [message]
                 at = int(r.read_entry.py_func(taken.out, at, self._entry))
             else:
                 raise self._fault(int(status), taken)
@@ -123,7 +123,7 @@ class MessageWriter:
 
     def _listed(self, raw: bytes, table: Longs) -> list[Message]:
         topics, names = self.definitions.topics, self.definitions.names
-        found = []
+        messages = []
         for start, end, key, key_end, number_, part, rows, other, other_end, kind, pos in table.tolist():
             message = Message(
                 topics[number_],
@@ -137,8 +137,8 @@ class MessageWriter:
             if kind:
                 name = _NEW_KEY if kind == r.HAS_NEW_KEY else _OLD_KEY
                 message.headers = [(name, raw[other:other_end])]
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     def _packed(self, raw: bytes, table: Longs, batch: int) -> list[Message]:
         """Canal's packets: entries of one topic and partition together, until they have ``max_bytes``."""

@@ -39,7 +39,7 @@ class ServerAlarms:
 
     def watches(self) -> Mapping[str, AlarmWatch]:
         """Returns the watches by destination, for the metrics."""
-        return {name: one.watch for name, one in self._watched.items()}
+        return {name: watched.watch for name, watched in self._watched.items()}
 
     async def follow(self) -> None:
         """Watches until it is cancelled."""
@@ -51,13 +51,19 @@ class ServerAlarms:
             await self._close(list(self._watched))
 
     async def _look(self) -> None:
-        wanted = {one.name: one for one in self._instances if one.config.alarms.handlers and _leads(one)}
-        gone = [name for name, one in self._watched.items() if name not in wanted or one.config != wanted[name].config]
+        instances = {
+            instance.name: instance
+            for instance in self._instances
+            if instance.config.alarms.handlers and _leads(instance)
+        }
+        gone = [
+            name for name, one in self._watched.items() if name not in instances or one.config != instances[name].config
+        ]
         await self._close(gone)
-        for name, instance in wanted.items():
-            known = self._watched.get(name)
-            if known is not None:
-                known.facts = facts_of(instance)
+        for name, instance in instances.items():
+            watched = self._watched.get(name)
+            if watched is not None:
+                watched.facts = facts_of(instance)
                 continue
             facts = facts_of(instance)
             watch = AlarmWatch(instance.config, lambda name=name: self._facts(name))  # type: ignore[misc]
@@ -66,12 +72,12 @@ class ServerAlarms:
             _log.info("watching for alarms", destination=name, handlers=", ".join(instance.config.alarms.handlers))
 
     def _facts(self, name: str) -> Facts:
-        known = self._watched.get(name)
-        return Facts() if known is None else known.facts
+        watched = self._watched.get(name)
+        return Facts() if watched is None else watched.facts
 
     async def _close(self, names: list[str]) -> None:
         gone = [self._watched.pop(name) for name in names]
-        await asyncio.gather(*(asyncio.to_thread(one.watch.close) for one in gone))
+        await asyncio.gather(*(asyncio.to_thread(watched.watch.close) for watched in gone))
 
 
 def _leads(instance: Instance) -> bool:

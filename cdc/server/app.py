@@ -103,9 +103,9 @@ class Server:
         """Releases, until it is cancelled, the locks that clients do not renew."""
         while True:
             await asyncio.sleep(_EXPIRY_S)
-            for one in self._live:
-                if len(one.locks):
-                    await to_thread.run_sync(one.locks.expire, limiter=self._health_threads)
+            for served in self._live:
+                if len(served.locks):
+                    await to_thread.run_sync(served.locks.expire, limiter=self._health_threads)
 
     # --- requests
 
@@ -212,36 +212,36 @@ class Server:
                 ),
             )
         try:
-            given = operation.arguments.model_validate_json(await body_of(request, MOST_BODY_BYTES))
+            arguments = operation.arguments.model_validate_json(await body_of(request, MOST_BODY_BYTES))
         except ValidationError as error:
             raise UsageError(first_fault(error, whole="the body"), place=name) from None
-        if given.subscriber not in (None, subscriber):
+        if arguments.subscriber not in (None, subscriber):
             raise UsageError(
-                f"the token belongs to subscriber {subscriber}, not to {given.subscriber}",
+                f"the token belongs to subscriber {subscriber}, not to {arguments.subscriber}",
                 place=served.name,
-                remedy=f"Use the token of {given.subscriber}; server.tokens names it where the server runs.",
+                remedy=f"Use the token of {arguments.subscriber}; server.tokens names it where the server runs.",
             )
         if operation.subscribes and served.begin is not None:
             await served.begin()
-        call = Call(served, subscriber, given, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
+        call = Call(served, subscriber, arguments, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
         run = partial(operation.run, call)
         asking = (served.name, subscriber)
-        found = await (
-            self._wait(request, given, asking, run) if isinstance(given, Get) else self._in_thread(asking, run)
+        result = await (
+            self._wait(request, arguments, asking, run) if isinstance(arguments, Get) else self._in_thread(asking, run)
         )
-        return binary(found) if isinstance(found, bytes) else document({"result": found})
+        return binary(result) if isinstance(result, bytes) else document({"result": result})
 
-    async def _wait(self, request: Request, given: Get, asking: _Subscriber, run: Callable[[], Any]) -> Any:
+    async def _wait(self, request: Request, arguments: Get, asking: _Subscriber, run: Callable[[], Any]) -> Any:
         """Asks for a batch until there is one, or the client does not want to wait any more."""
         loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + min(given.wait_s, LONGEST_WAIT_S), _FIRST_PAUSE_S
+        deadline, pause_s = loop.time() + min(arguments.wait_s, LONGEST_WAIT_S), _FIRST_PAUSE_S
         while True:
             left_s = deadline - loop.time()
             is_last = left_s <= 0 or self._stopping()
             try:
-                found = await self._in_thread(asking, run)
-                if found is not None or given.until is not None:
-                    return found
+                result = await self._in_thread(asking, run)
+                if result is not None or arguments.until is not None:
+                    return result
             except StoreIncompleteError:
                 if is_last:
                     raise
@@ -285,10 +285,10 @@ class Server:
 
     async def _examine(self) -> tuple[str, int]:
         faults: dict[str, str] = {} if self.operators is None else self.operators.faults()
-        for one in self._live:
-            fault = await to_thread.run_sync(_fault_of, one, limiter=self._health_threads)
+        for served in self._live:
+            fault = await to_thread.run_sync(_fault_of, served, limiter=self._health_threads)
             if fault is not None:
-                faults.setdefault(one.name, fault)
+                faults.setdefault(served.name, fault)
         serving = [name for name in self._live.names() if name not in faults]
         lines = [f"{name}: {fault}\n" for name, fault in sorted(faults.items())]
         if self._stopping():
@@ -300,7 +300,7 @@ class Server:
         return "".join(lines), HTTPStatus.SERVICE_UNAVAILABLE
 
     async def _metrics(self, _request: Request) -> Response:
-        held = {one.name: len(one.locks) for one in self._live}
+        held = {served.name: len(served.locks) for served in self._live}
         states = {} if self.operators is None else self.operators.states()
         make = partial(metrics_text, self.counters, held, states, self.alarms())
         return text(await to_thread.run_sync(make, limiter=self._health_threads))

@@ -146,13 +146,13 @@ class Clients:
 
     async def drop(self, served: ServedDestination) -> None:
         """Disconnects the clients of a destination that is not served any more, and keeps what they have acked."""
-        gone = [(key, one) for key, one in self._clients.items() if key[0] == served.name]
-        for key, one in gone:
-            for task in one.users:
+        gone = [(key, client) for key, client in self._clients.items() if key[0] == served.name]
+        for key, client in gone:
+            for task in client.users:
                 task.cancel()
             del self._clients[key]
-        for key, one in gone:
-            await self._park(key, one)
+        for key, client in gone:
+            await self._park(key, client)
 
     def require_room(self, client: Client, destination: str) -> None:
         """Refuses a new subscription if there are as many as clients may have: each holds back retention. One that was
@@ -197,7 +197,7 @@ class Clients:
     def prepare(self, client: Client, max_bytes: int) -> None:
         """Begins to make the client's next batch, so that it is there when the client has worked off the last one. A
         few clients have one at a time, for a short while: each is an answer in memory."""
-        if client.is_preparing or sum(one.is_preparing for one in self._clients.values()) >= _MOST_PREPARED:
+        if client.is_preparing or sum(other.is_preparing for other in self._clients.values()) >= _MOST_PREPARED:
             return
         client.preparing = asyncio.create_task(self._prepare(client, max_bytes))
 
@@ -258,41 +258,43 @@ class Clients:
         kept_at = time.monotonic()
         while True:
             await asyncio.sleep(SAVE_S)
-            for one in list(self._clients.values()):
-                if one.cursor.has_unsaved and not one.lock.locked():  # one that is served saves when its client acks
-                    async with one.lock:
-                        await self.in_thread(one.cursor.save)
+            for client in list(self._clients.values()):
+                if (
+                    client.cursor.has_unsaved and not client.lock.locked()
+                ):  # one that is served saves when its client acks
+                    async with client.lock:
+                        await self.in_thread(client.cursor.save)
             if time.monotonic() - kept_at < _KEEP_S:
                 continue
             kept_at = time.monotonic()
-            for key, one in list(self._clients.items()):
-                if one.lock.locked():  # it is being served, and renews its leases itself
+            for key, client in list(self._clients.items()):
+                if client.lock.locked():  # it is being served, and renews its leases itself
                     continue
-                async with one.lock:
-                    if self._clients.get(key) is not one:  # its destination was closed
+                async with client.lock:
+                    if self._clients.get(key) is not client:  # its destination was closed
                         continue
                     try:
-                        if one.connections or time.monotonic() - one.left < _PARK_S:
-                            await self.in_thread(one.cursor.renew)
+                        if client.connections or time.monotonic() - client.left < _PARK_S:
+                            await self.in_thread(client.cursor.renew)
                             continue
-                        one.end_preparing()
-                        await self.in_thread(one.cursor.park)
+                        client.end_preparing()
+                        await self.in_thread(client.cursor.park)
                     except CdcError as error:
                         _log.warning("client's batches are rolled back", client=key[1], reason=str(error))
-                        await self.in_thread(one.cursor.forget)
-                    if not one.connections:
+                        await self.in_thread(client.cursor.forget)
+                    if not client.connections:
                         self._clients.pop(key, None)
 
     async def close(self) -> None:
         """Keeps what clients have acked, and rolls back the rest."""
-        for key, one in list(self._clients.items()):
-            await self._park(key, one)
+        for key, client in list(self._clients.items()):
+            await self._park(key, client)
         self._clients.clear()
 
-    async def _park(self, key: tuple[str, int], one: Client) -> None:
-        async with one.lock:
-            one.end_preparing()
+    async def _park(self, key: tuple[str, int], client: Client) -> None:
+        async with client.lock:
+            client.end_preparing()
             try:
-                await self.in_thread(one.cursor.park)
+                await self.in_thread(client.cursor.park)
             except CdcError as error:
                 _log.warning("client's batches are not rolled back", client=key[1], reason=str(error))

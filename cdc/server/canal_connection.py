@@ -78,8 +78,8 @@ class Connection:
         except (_ClosedError, ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             pass
         finally:
-            for one in self._used.values():
-                self._clients.leave(one)
+            for client in self._used.values():
+                self._clients.leave(client)
             if self._login.is_known:
                 self._clients.logged_in -= 1
 
@@ -253,23 +253,23 @@ class Connection:
 
     async def _get(self, packet: Packet, request: Request) -> None:
         client = self._client(request)
-        wanted = (request.fetch_size if request.fetch_size > 0 else _FETCH_SIZE) * _UNIT_BYTES
-        wanted = min(wanted, self._config.max_answer_bytes)
+        max_bytes = (request.fetch_size if request.fetch_size > 0 else _FETCH_SIZE) * _UNIT_BYTES
+        max_bytes = min(max_bytes, self._config.max_answer_bytes)
         if request.timeout_s >= 0:
-            await self._wait(client, request, wanted)
+            await self._wait(client, request, max_bytes)
         if self._is_gone:
             raise _ClosedError
         async with client.lock:
             client.end_preparing()
-            found = await self._clients.in_thread(lambda: client.cursor.take(wanted))
-            if found is None:
+            batch = await self._clients.in_thread(lambda: client.cursor.take(max_bytes))
+            if batch is None:
                 await self._send(p.framed(p.MESSAGES, _NOTHING))
                 return
             self._clients.require_leader(request.destination)
-            await self._send_batch(found[0], found[1], packet.compression)
-            client.cursor.give_back(found[1])
-        if sum(one.entry_bytes for one in found[1]) > wanted:  # it has fallen behind, and will ask for the next
-            self._clients.prepare(client, wanted)
+            await self._send_batch(batch[0], batch[1], packet.compression)
+            client.cursor.give_back(batch[1])
+        if sum(part.entry_bytes for part in batch[1]) > max_bytes:  # it has fallen behind, and will ask for the next
+            self._clients.prepare(client, max_bytes)
 
     async def _send_batch(self, batch: int, parts: list[Taken], compression: int) -> None:
         if compression in (p.ZLIB, p.GZIP):
@@ -279,16 +279,16 @@ class Connection:
         size = sum(part.size for part in parts)
         await self._send(p.messages_head(batch, size), *(part.data for part in parts))
 
-    async def _wait(self, client: Client, request: Request, wanted: int) -> None:
+    async def _wait(self, client: Client, request: Request, enough: int) -> None:
         """Waits until the batch would be full, or the client's time is over."""
         loop = asyncio.get_running_loop()
         deadline = None if request.timeout_s == 0 else loop.time() + request.timeout_s
         while not self._is_gone:
             version = self._clients.version(request.destination)
             async with client.lock:
-                pending = await self._clients.in_thread(lambda: client.cursor.pending_bytes(wanted))
+                pending = await self._clients.in_thread(lambda: client.cursor.pending_bytes(enough))
             left_s = _POLL_S if deadline is None else deadline - loop.time()
-            if pending >= wanted or left_s <= 0:
+            if pending >= enough or left_s <= 0:
                 return
             await self._clients.wait_for_growth(request.destination, version, min(left_s, _POLL_S))
 

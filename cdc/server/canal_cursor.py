@@ -119,8 +119,8 @@ class ClientCursor:
 
     def subscribe(self, pattern: str | None, *, keep: bool) -> None:
         """Subscribes, or replaces the filter; ``keep``: a filter that is there stays. Raises UsageError."""
-        known = self._served.meta.read().subscriptions.get(self.subscriber)
-        if known is not None and (keep or known.filter == pattern):
+        subscription = self._served.meta.read().subscriptions.get(self.subscriber)
+        if subscription is not None and (keep or subscription.filter == pattern):
             return
         if not self._served.is_readable():  # else the meta would look like that of a lost store
             raise StorageError(
@@ -153,32 +153,32 @@ class ClientCursor:
         """About how many bytes of entries the client could get now, counted up to ``enough``: by the events, and by how
         much larger the entries of the last batch were."""
         self._require_subscribed()
-        found = 0.0 if self._prepared is None else float(sum(part.entry_bytes for part in self._prepared.parts))
+        pending = 0.0 if self._prepared is None else float(sum(part.entry_bytes for part in self._prepared.parts))
         for held in list(self._held)[self._at :]:
             if held.lease.manifest.ddl:  # it is a batch of its own, and ends the one before it
                 return enough
             if not held.encoder.is_finished:
-                found += max(1, held.lease.manifest.bytes - held.taken_bytes) * self._growth
-        if found >= enough:
-            return int(found)
+                pending += max(1, held.lease.manifest.bytes - held.taken_bytes) * self._growth
+        if pending >= enough:
+            return int(pending)
         state = self._served.meta.read()
-        known = state.subscriptions[self.subscriber]
+        subscription = state.subscriptions[self.subscriber]
         reader = self._served.reader()
         if not reader.exists():
-            return int(found)
+            return int(pending)
         limits = replace(limits_of(self._served.config.batch), max_bytes=enough)
-        selection = reader.select(known.start_seq(), limits, make_filter(known.filter))
+        selection = reader.select(subscription.start_seq(), limits, make_filter(subscription.filter))
         if selection is None:
             self._skip()
-            return self._all_there_is(int(found), enough)
+            return self._all_there_is(int(pending), enough)
         if selection.ddl:
             return enough
-        return self._all_there_is(int(found + selection.bytes * self._growth), enough)
+        return self._all_there_is(int(pending + selection.bytes * self._growth), enough)
 
-    def _all_there_is(self, found: int, enough: int) -> int:
+    def _all_there_is(self, pending: int, enough: int) -> int:
         """Returns ``enough`` if there will not be more before the client acks: the buffer of a store in memory is full.
-        Else ``found``."""
-        return enough if found and self._served.is_full else found
+        Else ``pending``."""
+        return enough if pending and self._served.is_full else pending
 
     def _skip(self) -> None:
         """Moves the cursor over what the client does not get, in a store in memory, where nothing else would make room
@@ -202,20 +202,20 @@ class ClientCursor:
                 self.drop_prepared(prepared.batch.id)
                 prepared = None
             if prepared is not None:
-                found: tuple[_Batch, list[Taken]] | None = (prepared.batch, prepared.parts)
+                batch_parts: tuple[_Batch, list[Taken]] | None = (prepared.batch, prepared.parts)
                 self._prepared = None
             elif self._is_held_back:
                 return None
             else:
                 self.renew()
-                found = self._make(max_bytes)
+                batch_parts = self._make(max_bytes)
         except CdcError:
             self.forget()
             raise
-        if found is None:
+        if batch_parts is None:
             return None
-        self._batches.append(found[0])
-        return found[0].id, found[1]
+        self._batches.append(batch_parts[0])
+        return batch_parts[0].id, batch_parts[1]
 
     def prepare(self, max_bytes: int) -> int | None:
         """Makes the next batch before the client asks for it: :meth:`take` returns it if it is called with the same
@@ -223,17 +223,17 @@ class ClientCursor:
         if self._prepared is not None or self._failed is not None or self._is_held_back or not self.is_subscribed:
             return None
         try:
-            found = self._make(max_bytes)
+            batch_parts = self._make(max_bytes)
         except CdcError as error:
             self._failed = error
             return None
-        if found is None:
+        if batch_parts is None:
             return None
-        self._prepared = _Prepared(*found, max_bytes)
-        if sum(one.entry_bytes for one in found[1]) <= max_bytes:  # more may come until the client asks
-            self.drop_prepared(found[0].id)
+        self._prepared = _Prepared(*batch_parts, max_bytes)
+        if sum(part.entry_bytes for part in batch_parts[1]) <= max_bytes:  # more may come until the client asks
+            self.drop_prepared(batch_parts[0].id)
             return None
-        return found[0].id
+        return batch_parts[0].id
 
     def drop_prepared(self, batch: int) -> None:
         """Drops the batch that was made ahead, if it is this one; it is made again when the client asks."""
@@ -294,7 +294,7 @@ class ClientCursor:
     def ack(self, batch: int) -> None:
         """Acks a batch. Raises BatchOrderError if it is not the first one, BatchError if it is not there."""
         first = self._batches[0] if self._batches else None
-        if first is None or all(one.id != batch for one in self._batches):
+        if first is None or all(batch_held.id != batch for batch_held in self._batches):
             raise BatchError(
                 f"ack error, clientId:{self.client_id} batchId:{batch} is not exist, please check",
                 remedy="The batch was acked or rolled back before, or the server was started again. Get again.",
@@ -317,8 +317,8 @@ class ClientCursor:
             if self._batches:
                 self._roll_back(0)
             return
-        for number, one in enumerate(self._batches):
-            if one.id == batch:
+        for number, held_batch in enumerate(self._batches):
+            if held_batch.id == batch:
                 self._roll_back(number)
                 return
         raise BatchError(f"rollback error, clientId:{self.client_id} batchId:{batch} is not exist, please check")

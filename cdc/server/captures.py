@@ -89,10 +89,10 @@ class CaptureSupervisor:
 
     # --- orders
 
-    def want(self, wanted: bool) -> None:
+    def want(self, is_wanted: bool) -> None:
         """Says whether it should run."""
-        if wanted != self._is_wanted:
-            self._is_wanted = wanted
+        if is_wanted != self._is_wanted:
+            self._is_wanted = is_wanted
             self._wake.set()
 
     def again(self) -> None:

@@ -169,9 +169,9 @@ def take_over(config: DestinationConfig, candidacy: Candidacy, held: Held) -> No
     if held.former is None or held.former.address == candidacy.address:
         return  # their bytes and manifests are here
     with open_meta(config, fence=candidacy.fence) as meta, meta.change() as state:
-        for name, known in state.subscriptions.items():
-            if known.outstanding:
-                ids = roll_back_from(known, known.outstanding[0].batch)
+        for name, subscription in state.subscriptions.items():
+            if subscription.outstanding:
+                ids = roll_back_from(subscription, subscription.outstanding[0].batch)
                 _log.warning(
                     "batches rolled back: another server had handed them out",
                     destination=config.name,

@@ -89,11 +89,11 @@ class ServedDestination:
 
     def subscriber_of(self, token: str) -> str | None:
         """Returns whose token this is; None if it is nobody's. Takes the same time for every wrong token."""
-        given, found = sha256(token.encode()).digest(), None
+        token_digest, subscriber = sha256(token.encode()).digest(), None
         for name, digest in self._digests.items():
-            if hmac.compare_digest(digest, given):
-                found = name
-        return found
+            if hmac.compare_digest(digest, token_digest):
+                subscriber = name
+        return subscriber
 
     def reader(self) -> StoreReader:
         """Returns the reader of the store."""

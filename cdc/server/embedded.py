@@ -138,7 +138,7 @@ class EmbeddedServer:
         spawner = Spawner(self._options)
         self._stack.callback(spawner.close)
         forward = "json" if "json" in self._options else "console"
-        around = Surroundings(
+        surroundings = Surroundings(
             self.live,
             spawner,
             self._admit,
@@ -146,7 +146,7 @@ class EmbeddedServer:
             self._timings,
             lambda name: Log(partial(_forward, name, forward)),
         )
-        self.instances = Instances(self._folder, around)
+        self.instances = Instances(self._folder, surroundings)
         answers = Answers(self.live, stopping=self._is_stopping)
         answers.operators = Operators(self.instances, roles, answers.counters)
         self._counters = answers.counters
@@ -318,8 +318,8 @@ class EmbeddedServer:
         """Returns the documents of all instances, as ``GET /v1/instances`` does. Safe in any thread."""
         if self._thread is None:
             return self.instances.documents()
-        found: list[dict[str, Any]] = self._thread.call(self.instances.documents)
-        return found
+        documents: list[dict[str, Any]] = self._thread.call(self.instances.documents)
+        return documents
 
 
 class _Thread:
@@ -401,14 +401,14 @@ def _server(settings: uvicorn.Config) -> uvicorn.Server:
 def _settings(configs: Sequence[DestinationConfig]) -> ServerConfig:
     """Returns the settings of the process that serves these destinations. Raises ConfigError if they differ."""
     canal = {config.name: config.server.canal for config in configs if config.server.canal.enabled}
-    found: dict[str, Any] = {"canal": agreed("canal", canal)} if canal else {}
+    settings: dict[str, Any] = {"canal": agreed("canal", canal)} if canal else {}
     for key in ("scan_s", "roles"):
         values = {
             config.name: getattr(config.server, key) for config in configs if key in config.server.model_fields_set
         }
         default = type(configs[0].server).model_fields[key].default
-        found[key] = agreed(key, values) if values else default
-    return configs[0].server.model_copy(update=found)
+        settings[key] = agreed(key, values) if values else default
+    return configs[0].server.model_copy(update=settings)
 
 
 def _other_process(config: DestinationConfig, key: str) -> ConfigError:

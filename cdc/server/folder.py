@@ -37,9 +37,9 @@ class ConfigFolder:
         Raises ConfigError if there is no folder, which changes nothing: it may be replaced at this moment."""
         if not self.folder.is_dir():
             raise ConfigError("this folder does not exist", place=str(self.folder))
-        there = set(self.names or destinations(self.folder))
+        names = set(self.names or destinations(self.folder))
         changes = []
-        for name in sorted(there | self._files.keys()):
+        for name in sorted(names | self._files.keys()):
             file = self._files.get(name)
             if file is None:
                 file = self._files[name] = WatchedFile(self.folder / f"{name}.yaml", taken=False)
@@ -49,7 +49,7 @@ class ConfigFolder:
             if at_once:
                 file.take()
             elif not file.look():
-                if not file.is_there and name not in there:
+                if not file.is_there and name not in names:
                     del self._files[name]  # it came and went
                 continue
             if file.is_there:

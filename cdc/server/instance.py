@@ -88,10 +88,10 @@ class Surroundings:
 class Instance:
     """One destination of a server."""
 
-    def __init__(self, config: DestinationConfig, around: Surroundings, log: Log) -> None:
+    def __init__(self, config: DestinationConfig, surroundings: Surroundings, log: Log) -> None:
         self.config = config
-        self._around = around
-        self.capture = CaptureSupervisor(config, around.spawner, around.timings.captures, log)
+        self._surroundings = surroundings
+        self.capture = CaptureSupervisor(config, surroundings.spawner, surroundings.timings.captures, log)
         self.problem: CdcError | None = None
         """Why the present configuration file is not the one that counts."""
         self.epoch: int | None = None
@@ -176,7 +176,11 @@ class Instance:
     async def subscriptions(self) -> list[str]:
         """Returns the names of the subscribers, as the meta has them. Raises CdcError."""
         served = self._served
-        return [] if served is None else await self._around.in_thread(lambda: sorted(served.meta.read().subscriptions))
+        return (
+            []
+            if served is None
+            else await self._surroundings.in_thread(lambda: sorted(served.meta.read().subscriptions))
+        )
 
     # --- orders
 
@@ -199,7 +203,7 @@ class Instance:
     async def start(self) -> None:
         """Ends an operator's stop, and tries again now if it has failed. Raises StorageError, NotLeaderError."""
         self._require_no_standby()
-        await self._around.in_thread(lambda: forget_stop(self.config.meta))
+        await self._surroundings.in_thread(lambda: forget_stop(self.config.meta))
         self.capture.again()
         if self._state in (InstanceState.STOPPED, InstanceState.FAILED):
             await self._turn_over()
@@ -209,7 +213,7 @@ class Instance:
         """Ends capture and service, until :meth:`start`, also of a server that is started later. Raises StorageError,
         NotLeaderError."""
         self._require_no_standby()
-        await self._around.in_thread(lambda: record_stop(self.config.meta))
+        await self._surroundings.in_thread(lambda: record_stop(self.config.meta))
         _log.info("instance stopped by an operator", destination=self.name)
         await self._turn_over()
 
@@ -233,7 +237,7 @@ class Instance:
             if self._state is InstanceState.FAILED:
                 self._interrupt.set()
             return
-        await self._around.admit(config)
+        await self._surroundings.admit(config)
         served = self._served
         changed = {name for name in type(config).model_fields if getattr(config, name) != getattr(before, name)}
         is_reopened = (
@@ -243,9 +247,9 @@ class Instance:
             or config.server.canal != before.server.canal
         )
         if is_reopened or served is None:
-            await self._around.in_thread(lambda: ServedDestination(config))  # raises if it cannot be served
+            await self._surroundings.in_thread(lambda: ServedDestination(config))  # raises if it cannot be served
         else:
-            await self._around.in_thread(lambda: served.take(config))
+            await self._surroundings.in_thread(lambda: served.take(config))
         self.config, self.problem = config, None
         self._loaded, self._digest = datetime.now(UTC), digest_of(config)
         self.capture.take(config)
@@ -254,7 +258,7 @@ class Instance:
         if is_reopened:
             await self._turn_over()
             return
-        self._want()
+        self._decide_capture()
         self._look.set()
         if changed.intersection(READ_AT_START):
             await self.capture.replace()
@@ -274,7 +278,7 @@ class Instance:
         while True:
             self._interrupt.clear()
             try:
-                await self._turn()
+                await self._open_and_lead()
                 self._failures = 0
             except CdcError as error:
                 await self._pause(error)
@@ -284,8 +288,8 @@ class Instance:
 
     async def _pause(self, error: CdcError) -> None:
         """Waits until the instance is tried again: after a while, or when something has changed."""
-        around = self._around.timings
-        pause_s = min(around.longest_pause_s, around.first_pause_s * 2 ** min(self._failures, 30))
+        timings = self._surroundings.timings
+        pause_s = min(timings.longest_pause_s, timings.first_pause_s * 2 ** min(self._failures, 30))
         pause_s *= random.uniform(0.5, 1.0)
         self._failures += 1
         self._become(InstanceState.FAILED, error)
@@ -297,26 +301,26 @@ class Instance:
         if self._interrupt.is_set():
             self._failures = 0
 
-    async def _turn(self) -> None:
+    async def _open_and_lead(self) -> None:
         """Opens the instance and keeps it open, until the leadership is lost or something has changed. Raises
         CdcError."""
-        around, config = self._around, self.config
+        surroundings, config = self._surroundings, self.config
         self._become(InstanceState.STARTING)
-        await around.admit(config)
+        await surroundings.admit(config)
         if config.store.in_memory:
-            await around.in_thread(lambda: make_run_folder(config))
-        leadership = around.leadership(config)
-        served = await around.in_thread(lambda: ServedDestination(config, leadership))
+            await surroundings.in_thread(lambda: make_run_folder(config))
+        leadership = surroundings.leadership(config)
+        served = await surroundings.in_thread(lambda: ServedDestination(config, leadership))
         if config.server.ha.enabled:  # clients ask another server meanwhile
-            await around.live.suspend(served, leadership.error())
-        stop = await around.in_thread(lambda: read_stop(config.meta))
+            await surroundings.live.suspend(served, leadership.error())
+        stop = await surroundings.in_thread(lambda: read_stop(config.meta))
         if stop is not None:
             error = _not_served(
                 config,
                 f"an operator has stopped this destination at {iso_time(stop.at)}",
                 f"Start it with `cdc instance start {config.name}`.",
             )
-            await around.live.suspend(served, error)
+            await surroundings.live.suspend(served, error)
             self._become(InstanceState.STOPPED)
             await self._until_started(config)
             return
@@ -324,7 +328,7 @@ class Instance:
         try:
             if not await self._acquire(leadership, served) or self._interrupt.is_set():
                 return
-            if await around.in_thread(lambda: read_stop(config.meta)) is None:  # while this server waited
+            if await surroundings.in_thread(lambda: read_stop(config.meta)) is None:  # while this server waited
                 await self._lead(leadership, served)
         finally:
             self.epoch = None
@@ -336,8 +340,8 @@ class Instance:
         server of the machine."""
         while not self._interrupt.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._interrupt.wait(), self._around.timings.look_s)
-            if await self._around.in_thread(lambda: read_stop(config.meta)) is None:
+                await asyncio.wait_for(self._interrupt.wait(), self._surroundings.timings.look_s)
+            if await self._surroundings.in_thread(lambda: read_stop(config.meta)) is None:
                 return
 
     async def _acquire(self, leadership: Leadership, served: ServedDestination) -> bool:
@@ -348,7 +352,7 @@ class Instance:
         try:
             await self._first_of({acquired}, _STANDBY_S)
             if not acquired.done() and not self._interrupt.is_set():
-                await self._around.live.suspend(served, leadership.error())
+                await self._surroundings.live.suspend(served, leadership.error())
                 self._become(InstanceState.STANDBY)
                 _log.info("another server has the destination", destination=self.name, holder=leadership.holder)
                 if config.server.ha.enabled and config.server.capture != "none":
@@ -375,10 +379,10 @@ class Instance:
             return
         folder = MemoryFolder(config)
         try:
-            await self._around.in_thread(lambda: folder.begin(served.meta))
+            await self._surroundings.in_thread(lambda: folder.begin(served.meta))
             await self._serve(leadership, served)
         finally:
-            await self._around.in_thread(folder.end)
+            await self._surroundings.in_thread(folder.end)
 
     async def _serve(self, leadership: Leadership, served: ServedDestination) -> None:
         config = self.config
@@ -392,8 +396,8 @@ class Instance:
         ]
         reason = "the server is stopping, or opens the destination anew"
         try:
-            self._around.live.open(served)
-            self._want()
+            self._surroundings.live.open(served)
+            self._decide_capture()
             self._become(InstanceState.RUNNING)
             _log.info("instance open", destination=self.name, epoch=self.epoch)
             await self._first_of({lost, *work}, None)
@@ -410,7 +414,7 @@ class Instance:
             for task in work:
                 task.cancel()
             error = _not_served(config, f"the destination is not served now: {reason}", None)
-            await self._around.live.suspend(served, error)
+            await self._surroundings.live.suspend(served, error)
             if config.server.ha.enabled:  # the capture writes a store that no other server uses
                 await leadership.release()
             await asyncio.gather(lost, *work, return_exceptions=True)
@@ -425,7 +429,7 @@ class Instance:
 
     # --- capture
 
-    def _want(self) -> None:
+    def _decide_capture(self) -> None:
         mode = self.config.server.capture
         if mode != "subscribed":
             self.capture.want(mode == "always")
@@ -440,25 +444,25 @@ class Instance:
             self._look.clear()
             if self.config.server.capture == "subscribed":
                 try:
-                    subscribed = await self._around.in_thread(lambda: bool(served.meta.read().subscriptions))
+                    subscribed = await self._surroundings.in_thread(lambda: bool(served.meta.read().subscriptions))
                 except CdcError as error:
                     _log.warning("subscriptions cannot be read", destination=self.name, reason=str(error))
                 else:
                     now = time.monotonic()
                     if subscribed:
                         last, self._asked_until = now, 0.0
-                    lingers = last is not None and now - last < self._around.timings.linger_s
+                    lingers = last is not None and now - last < self._surroundings.timings.linger_s
                     self.capture.want(subscribed or lingers or now < self._asked_until)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), self._around.timings.look_s)
+                await asyncio.wait_for(self._look.wait(), self._surroundings.timings.look_s)
 
     async def _begin(self, served: ServedDestination) -> None:
         """Waits until the first capture has made the store. Raises its error, or StorageError if it takes too long."""
         if self._has_store:
             return
-        most_s = self._around.timings.begin_s
+        most_s = self._surroundings.timings.begin_s
         deadline = time.monotonic() + most_s
-        while not await self._around.in_thread(served.is_readable):
+        while not await self._surroundings.in_thread(served.is_readable):
             if self.capture.error is not None:
                 raise self.capture.error.with_traceback(None)
             if time.monotonic() > deadline or self._served is not served:
@@ -507,5 +511,5 @@ def shown_error(error: CdcError | None) -> dict[str, Any] | None:
     """Returns an error as documents have it."""
     if error is None:
         return None
-    found: dict[str, Any] = error_document(error)["error"]
-    return found
+    document: dict[str, Any] = error_document(error)["error"]
+    return document

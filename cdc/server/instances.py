@@ -28,8 +28,8 @@ _log = get_logger(__name__)
 class Instances:
     """All instances of a server, by name. Used in the event loop alone."""
 
-    def __init__(self, folder: ConfigFolder, around: Surroundings) -> None:
-        self._folder, self._around = folder, around
+    def __init__(self, folder: ConfigFolder, surroundings: Surroundings) -> None:
+        self._folder, self._surroundings = folder, surroundings
         self._instances: dict[str, Instance] = {}
         self._unusable: dict[str, tuple[CdcError, datetime]] = {}
         """Files from which no instance could be made, and since when."""
@@ -49,18 +49,18 @@ class Instances:
         if name in self._unusable:
             raise self._unusable[name][0].with_traceback(None)
         if name not in self._instances:
-            known = ", ".join(sorted(self._instances))
+            names = ", ".join(sorted(self._instances))
             raise UsageError(
                 f"the server has no instance {name!r}",
-                remedy=f"It has: {known}." if known else "Add its configuration to the server's folder.",
+                remedy=f"It has: {names}." if names else "Add its configuration to the server's folder.",
             )
         return self._instances[name]
 
     def documents(self) -> list[dict[str, Any]]:
         """Returns the documents of all, those of files that cannot be used included."""
-        found = {one.name: one.document() for one in self}
-        found.update({name: self._unusable_document(name) for name in self._unusable})
-        return [found[name] for name in sorted(found)]
+        documents = {instance.name: instance.document() for instance in self}
+        documents.update({name: self._unusable_document(name) for name in self._unusable})
+        return [documents[name] for name in sorted(documents)]
 
     def document(self, name: str) -> dict[str, Any]:
         """Returns the document of one. Raises UsageError if there is none."""
@@ -94,17 +94,20 @@ class Instances:
     def faults(self) -> dict[str, str]:
         """Returns what is wrong with instances, by name."""
         faults = {name: str(error) for name, (error, _) in self._unusable.items()}
-        for one in self:
-            if one.state is InstanceState.FAILED and one.error is not None:
-                faults[one.name] = str(one.error)
-            elif one.problem is not None:
-                faults[one.name] = f"its configuration has changed, and cannot be used: {one.problem}"
+        for instance in self:
+            if instance.state is InstanceState.FAILED and instance.error is not None:
+                faults[instance.name] = str(instance.error)
+            elif instance.problem is not None:
+                faults[instance.name] = f"its configuration has changed, and cannot be used: {instance.problem}"
         return faults
 
     def states(self) -> Mapping[str, InstanceNumbers]:
         """Returns the states for the metrics."""
         states = {
-            one.name: InstanceNumbers(str(one.state), one.capture.restarts, one.epoch, one.takeovers) for one in self
+            instance.name: InstanceNumbers(
+                str(instance.state), instance.capture.restarts, instance.epoch, instance.takeovers
+            )
+            for instance in self
         }
         states.update({name: InstanceNumbers(str(InstanceState.FAILED), 0) for name in self._unusable})
         return states
@@ -114,7 +117,7 @@ class Instances:
     async def start(self, changes: list[Change]) -> None:
         """Opens the instances of these configurations, and waits a while until they are open."""
         await asyncio.gather(*(self._apply(change) for change in changes))
-        await asyncio.gather(*(one.settled(10.0) for one in self))
+        await asyncio.gather(*(instance.settled(10.0) for instance in self))
 
     async def watch(self, scan_s: float) -> None:
         """Follows the configuration files until it is cancelled."""
@@ -129,30 +132,30 @@ class Instances:
         """Does what has changed in the folder; ``at_once``: every file and token is read again. Raises ConfigError if
         there is no folder."""
         async with self._scanning:
-            changes = await self._around.in_thread(lambda: self._folder.scan(at_once=at_once))
+            changes = await self._surroundings.in_thread(lambda: self._folder.scan(at_once=at_once))
             await asyncio.gather(*(self._apply(change, with_secrets=at_once) for change in changes))
 
     async def _apply(self, change: Change, *, with_secrets: bool = False) -> None:
         name, config = change.name, change.config
-        known = self._instances.get(name)
+        instance = self._instances.get(name)
         if change.error is not None:
             self._refuse(name, change.error)
         elif config is None or not is_served(config):
             self._unusable.pop(name, None)
-            if known is not None:
+            if instance is not None:
                 _log.info("instance removed", destination=name)
-                await known.close()
+                await instance.close()
                 del self._instances[name]
-                await self._around.live.remove(name)
+                await self._surroundings.live.remove(name)
                 self._logs.pop(name, None)
         else:
             try:
-                if known is None:
-                    await self._around.admit(config)
-                    known = self._instances[name] = Instance(config, self._around, self._log_of(name))
-                    known.run()
+                if instance is None:
+                    await self._surroundings.admit(config)
+                    instance = self._instances[name] = Instance(config, self._surroundings, self._log_of(name))
+                    instance.run()
                 else:
-                    await known.change(config, with_secrets=with_secrets)
+                    await instance.change(config, with_secrets=with_secrets)
                 self._unusable.pop(name, None)
             except CdcError as error:
                 self._refuse(name, error)
@@ -166,15 +169,15 @@ class Instances:
 
     def _log_of(self, name: str) -> Log:
         if name not in self._logs:
-            make = self._around.make_log
+            make = self._surroundings.make_log
             self._logs[name] = Log() if make is None else make(name)
         return self._logs[name]
 
     async def hand_over(self) -> None:
         """Closes those that other servers have, too, so that another one leads while this one ends. Their clients are
         told to ask it."""
-        await asyncio.gather(*(one.close() for one in self if one.config.server.ha.enabled))
+        await asyncio.gather(*(instance.close() for instance in self if instance.config.server.ha.enabled))
 
     async def close(self) -> None:
         """Closes all."""
-        await asyncio.gather(*(one.close() for one in self))
+        await asyncio.gather(*(instance.close() for instance in self))

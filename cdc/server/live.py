@@ -26,7 +26,7 @@ class LiveDestinations:
 
     def __init__(self, served: Iterable[ServedDestination] = ()) -> None:
         """``served``: destinations that are open from the start."""
-        self._open = {one.name: one for one in served}
+        self._open = {destination.name: destination for destination in served}
         self._suspended: dict[str, tuple[ServedDestination, CdcError]] = {}
         self._closing: list[Callable[[ServedDestination], Awaitable[None]]] = []
         self._threads: CapacityLimiter | None = None
@@ -45,8 +45,8 @@ class LiveDestinations:
 
     def suspended(self, name: str) -> tuple[ServedDestination, CdcError] | None:
         """Returns a destination that is suspended, and what its clients are told."""
-        found = self._suspended.get(name)
-        return None if found is None else (found[0], found[0].refusal(found[1]))
+        suspended = self._suspended.get(name)
+        return None if suspended is None else (suspended[0], suspended[0].refusal(suspended[1]))
 
     def when_closed(self, give_up: Callable[[ServedDestination], Awaitable[None]]) -> None:
         """Registers a callback for each destination that is suspended or removed. It is called when no new request

@@ -47,13 +47,13 @@ class LockTable:
         renews it. Raises LeaseHeldError."""
         self.expire()
         with self._mutex:
-            known = self._held.get(lock_id)
-            if known is not None:
-                if known.subscriber != subscriber or known.name != name:
+            lock = self._held.get(lock_id)
+            if lock is not None:
+                if lock.subscriber != subscriber or lock.name != name:
                     raise TokenError("this id belongs to another lock", place=name)
-                known.until = self._clock() + self._ttl_s
+                lock.until = self._clock() + self._ttl_s
                 return
-            if sum(one.subscriber == subscriber for one in self._held.values()) >= MOST_LOCKS:
+            if sum(lock.subscriber == subscriber for lock in self._held.values()) >= MOST_LOCKS:
                 raise TokenError(f"{subscriber} holds {MOST_LOCKS} locks", remedy="End the clients that hold them.")
         with ExitStack() as stack:
             stack.enter_context(self._meta.lock(name, what, wait_s=0.0, shared=shared))
@@ -66,36 +66,36 @@ class LockTable:
         lost = []
         with self._mutex:
             for lock_id in ids:
-                known = self._held.get(lock_id)
-                if known is None or known.subscriber != subscriber:
+                lock = self._held.get(lock_id)
+                if lock is None or lock.subscriber != subscriber:
                     lost.append(lock_id)
                 else:
-                    known.until = self._clock() + self._ttl_s
+                    lock.until = self._clock() + self._ttl_s
         return lost
 
     def release(self, lock_id: str, subscriber: str) -> bool:
         """Releases a lock; returns whether the client still held it."""
         with self._mutex:
-            known = self._held.get(lock_id)
-            if known is None or known.subscriber != subscriber:
+            lock = self._held.get(lock_id)
+            if lock is None or lock.subscriber != subscriber:
                 return False
             del self._held[lock_id]
-        known.release.close()
+        lock.release.close()
         return True
 
     def expire(self) -> None:
         """Releases the locks that were not renewed in time."""
         now = self._clock()
         with self._mutex:
-            late = [lock_id for lock_id, one in self._held.items() if one.until <= now]
+            late = [lock_id for lock_id, lock in self._held.items() if lock.until <= now]
             gone = [self._held.pop(lock_id) for lock_id in late]
-        for one in gone:
-            one.release.close()
-            _log.warning("lock released: its client has not renewed it", lock=one.name, subscriber=one.subscriber)
+        for lock in gone:
+            lock.release.close()
+            _log.warning("lock released: its client has not renewed it", lock=lock.name, subscriber=lock.subscriber)
 
     def close(self) -> None:
         """Releases all locks."""
         with self._mutex:
             gone, self._held = list(self._held.values()), {}
-        for one in gone:
-            one.release.close()
+        for lock in gone:
+            lock.release.close()

@@ -63,13 +63,13 @@ class MemoryFolder:
 
     def _empty(self) -> None:
         with storage_errors(self._run):
-            for one in self._run.iterdir():
-                if one.name == "meta":
-                    for part in one.iterdir():
+            for entry in self._run.iterdir():
+                if entry.name == "meta":
+                    for part in entry.iterdir():
                         if part.name not in _KEPT:
                             _remove(part)
-                elif one.is_dir() or one.name == "full":
-                    _remove(one)
+                elif entry.is_dir() or entry.name == "full":
+                    _remove(entry)
 
 
 def _remove(path: Path) -> None:
@@ -90,8 +90,8 @@ def make_run_folder(config: DestinationConfig) -> None:
     for folder in (run.parent, run):
         with storage_errors(folder):
             folder.mkdir(mode=0o700, exist_ok=True)
-            found = folder.lstat()
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077 or folder.is_symlink():
+            stat = folder.lstat()
+        if stat.st_uid != os.geteuid() or stat.st_mode & 0o077 or folder.is_symlink():
             raise ConfigError(
                 "this folder belongs to somebody else, or is open to others",
                 place=str(folder),

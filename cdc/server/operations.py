@@ -41,7 +41,7 @@ class Call:
     served: ServedDestination
     subscriber: str
     """The subscriber whose token the client has."""
-    given: Any
+    arguments: Any
     """The arguments, as the operation's model."""
     is_repeated: bool = False
     """Whether the client repeats a call whose answer was lost."""
@@ -67,7 +67,7 @@ _PARTS: dict[str, Callable[[ServedDestination], object]] = {
 def _of_method(method: Method) -> Operation:
     def run(call: Call) -> Any:
         try:
-            return method.run(_PARTS[method.part](call.served), call.subscriber, call.given)
+            return method.run(_PARTS[method.part](call.served), call.subscriber, call.arguments)
         except CdcError as error:
             if call.is_repeated and isinstance(error, method.done):
                 return None
@@ -89,7 +89,7 @@ def _operation(function: _F) -> _F:
     names = [name for name in arguments.model_fields if name != "subscriber"]
 
     def run(call: Call) -> Any:
-        return function(call, **{name: getattr(call.given, name) for name in names})
+        return function(call, **{name: getattr(call.arguments, name) for name in names})
 
     OPERATIONS[function.__name__] = Operation(arguments, run)
     return function
@@ -112,27 +112,27 @@ class Get(Arguments):
 
 def _get(call: Call) -> Any:
     """Hands out a batch; null if there is none now."""
-    given: Get = call.given
+    arguments: Get = call.arguments
     batches = call.served.batches
-    if given.acked is not None:
+    if arguments.acked is not None:
         lease = batches.get_after(
-            given.acked,
-            given.acked_token or "",
-            given.owner,
+            arguments.acked,
+            arguments.acked_token or "",
+            arguments.owner,
             subscriber=call.subscriber,
             wait_s=0.0,
-            until=given.until,
-            token=given.token,
+            until=arguments.until,
+            token=arguments.token,
         )
     else:
         lease = batches.get(
-            given.owner,
+            arguments.owner,
             subscriber=call.subscriber,
             wait_s=0.0,
-            lease_s=given.lease_s,
-            ahead=given.ahead,
-            until=given.until,
-            token=given.token,
+            lease_s=arguments.lease_s,
+            ahead=arguments.ahead,
+            until=arguments.until,
+            token=arguments.token,
         )
     return None if lease is None else lease_document(call.served, lease)
 
@@ -166,8 +166,8 @@ def lease_document(served: ServedDestination, lease: Lease) -> dict[str, Any]:
 def manifest_document(served: ServedDestination, manifest: Manifest) -> dict[str, Any]:
     store = served.config.store.path
     document: dict[str, Any] = manifest.model_dump(mode="json")
-    for one in document["ranges"]:
-        one["path"] = relative_path(store, one["path"])
+    for byte_range in document["ranges"]:
+        byte_range["path"] = relative_path(store, byte_range["path"])
     if document["schema_path"] is not None:
         document["schema_path"] = relative_path(store, document["schema_path"])
     return document
@@ -222,7 +222,7 @@ def renew_locks(call: Call, ids: list[str]) -> Any:
 @_operation
 def unlock(call: Call, ids: list[str]) -> Any:
     """Releases locks. Returns those that the client did not hold any more."""
-    return [one for one in ids if not call.served.locks.release(one, call.subscriber)]
+    return [lock_id for lock_id in ids if not call.served.locks.release(lock_id, call.subscriber)]
 
 
 # --- the store

@@ -43,7 +43,7 @@ class Operators:
         return [
             self._route(_PATH, "GET", Role.VIEWER, "instances", self._list),
             self._route(f"{_PATH}/reload", "POST", Role.OPERATOR, "instance-reload", self._reload),
-            self._route(f"{_PATH}/{{destination}}", "GET", Role.VIEWER, "instance", self._one),
+            self._route(f"{_PATH}/{{destination}}", "GET", Role.VIEWER, "instance", self._instance),
             self._route(f"{_PATH}/{{destination}}/logs", "GET", Role.VIEWER, "instance-logs", self._logs),
             *(
                 self._route(
@@ -67,19 +67,19 @@ class Operators:
         async def answer(request: Request) -> Response:
             try:
                 self.roles.require(request, role)
-                found: Response = document(await work(request))
+                response: Response = document(await work(request))
                 outcome = "ok"
             except Refused as refused:
-                found, outcome = refused.answer(), "refused"
+                response, outcome = refused.answer(), "refused"
             except CdcError as error:
-                found, outcome = of_error(error), type(error).__name__
+                response, outcome = of_error(error), type(error).__name__
             except Exception:  # noqa: BLE001 - the process serves others, too
                 _log.exception("request failed", operation=operation)
                 failed = RetryableError("the server failed", remedy="Its log says why; try again.")
-                found = document(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR)
+                response = document(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR)
                 outcome = "failed"
             self._counters.count("", operation, outcome)
-            return found
+            return response
 
         return Route(path, answer, methods=[method])
 
@@ -88,11 +88,11 @@ class Operators:
     async def _list(self, _request: Request) -> dict[str, Any]:
         return {"instances": self.instances.documents()}
 
-    async def _one(self, request: Request) -> dict[str, Any]:
+    async def _instance(self, request: Request) -> dict[str, Any]:
         name = request.path_params["destination"]
-        found = self._known(name, lambda: self.instances.document(name))
-        found["subscriptions"] = await self._subscriptions(name)
-        return {"instance": found}
+        document = self._or_not_found(name, lambda: self.instances.document(name))
+        document["subscriptions"] = await self._subscriptions(name)
+        return {"instance": document}
 
     async def _subscriptions(self, name: str) -> list[str] | None:
         try:
@@ -101,14 +101,16 @@ class Operators:
             return None
 
     async def _logs(self, request: Request) -> dict[str, Any]:
-        name, given = request.path_params["destination"], request.query_params.get("lines", str(_LINES))
-        if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= MOST_LINES:
-            raise UsageError(f"lines: {given[:20]!r} is not a number from 1 to {MOST_LINES}", place=request.url.path)
-        log = self._known(name, lambda: self.instances.log(name))
-        lines = [{"time": iso_time(one.time), "text": one.text} for one in log.last(int(given))]
+        name, line_count = request.path_params["destination"], request.query_params.get("lines", str(_LINES))
+        if not line_count.isascii() or not line_count.isdigit() or not 1 <= int(line_count) <= MOST_LINES:
+            raise UsageError(
+                f"lines: {line_count[:20]!r} is not a number from 1 to {MOST_LINES}", place=request.url.path
+            )
+        log = self._or_not_found(name, lambda: self.instances.log(name))
+        lines = [{"time": iso_time(line.time), "text": line.text} for line in log.last(int(line_count))]
         return {"destination": name, "lines": lines}
 
-    def _known(self, name: str, find: Callable[[], Any]) -> Any:
+    def _or_not_found(self, name: str, find: Callable[[], Any]) -> Any:
         try:
             return find()
         except UsageError as error:
@@ -119,7 +121,7 @@ class Operators:
     def _acting(self, act: Callable[[Instance], Awaitable[None]]) -> Callable[[Request], Awaitable[dict[str, Any]]]:
         async def work(request: Request) -> dict[str, Any]:
             name = request.path_params["destination"]
-            instance = self._known(name, lambda: self.instances.get(name))
+            instance = self._or_not_found(name, lambda: self.instances.get(name))
             await act(instance)
             return {"instance": instance.document()}
 

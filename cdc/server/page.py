@@ -136,9 +136,9 @@ class AdminPage:
         wait_s = self._limit.wait_s(address)
         if wait_s > 0:
             text = f"Too many wrong tokens. Try again in {wait_s:.0f} seconds."
-            found = self._page(lambda nonce: login_page(nonce, text), HTTPStatus.TOO_MANY_REQUESTS)
-            found.headers["retry-after"] = str(int(wait_s) + 1)
-            return found
+            page = self._page(lambda nonce: login_page(nonce, text), HTTPStatus.TOO_MANY_REQUESTS)
+            page.headers["retry-after"] = str(int(wait_s) + 1)
+            return page
         with self._limit.attempt(address) as may_try:
             if not may_try:
                 raise Refused(HTTPStatus.TOO_MANY_REQUESTS, RetryableError("too many logins of this address are open"))
@@ -180,7 +180,7 @@ class AdminPage:
     async def _instance(self, request: Request) -> Response:
         viewer = self._viewer(request)
         name = request.path_params["destination"]
-        document = self._known(name, lambda: self._operators.instances.document(name))
+        document = self._or_not_found(name, lambda: self._operators.instances.document(name))
         (row,) = await self._rows([name], batches=True)
         lines = self._operators.instances.log(name).last(_LINES)
         return self._page(lambda nonce: instance_page(document, row, lines, viewer, nonce))
@@ -191,7 +191,7 @@ class AdminPage:
         files = [folder / f"{name}.yaml" for name in names]
         return await to_thread.run_sync(lambda: self._board.rows(files, batches=batches), limiter=self._threads)
 
-    def _known(self, name: str, find: Callable[[], Any]) -> Any:
+    def _or_not_found(self, name: str, find: Callable[[], Any]) -> Any:
         try:
             return find()
         except UsageError as error:
@@ -204,7 +204,7 @@ class AdminPage:
         name, act = request.path_params["destination"], request.path_params["act"]
         if act not in _ACTS:
             raise Refused(HTTPStatus.NOT_FOUND, UsageError(f"there is no action {act!r}"))
-        instance = self._known(name, lambda: self._operators.instances.get(name))
+        instance = self._or_not_found(name, lambda: self._operators.instances.get(name))
         await {"start": instance.start, "stop": instance.stop, "restart": instance.restart}[act]()
         _log.info("done at the page", destination=name, action=act)
         return RedirectResponse(f"/instances/{quote(name, safe='')}", HTTPStatus.SEE_OTHER)

@@ -28,8 +28,8 @@ def serve(
     async def run() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for one in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(one, stop.set)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, stop.set)
         async with EmbeddedServer(folder, names, http=port, canal_port=canal_port, options=options) as server:
             _log.info("serving", address=server.url, destinations=", ".join(server.live.names()))
             ready(server)

@@ -57,11 +57,11 @@ class Roles:
 
     def role_of_token(self, token: str) -> Role:
         """Returns whose token this is. Takes the same time for every wrong token."""
-        given, found = sha256(token.encode()).digest(), Role.NOBODY
+        token_digest, token_role = sha256(token.encode()).digest(), Role.NOBODY
         for role, digest in self._digests.items():
-            if hmac.compare_digest(digest, given):
-                found = role
-        return found
+            if hmac.compare_digest(digest, token_digest):
+                token_role = role
+        return token_role
 
     def role_of(self, request: Request) -> Role:
         """Returns the role of who makes a request: that of its bearer token; without any tokens in the configuration,
@@ -71,15 +71,15 @@ class Roles:
             return self.role_of_token(token.strip())
         return Role.VIEWER if not self.are_configured and _is_local(request) else Role.NOBODY
 
-    def require(self, request: Request, wanted: Role) -> None:
+    def require(self, request: Request, required: Role) -> None:
         """Checks that a request may do what takes this role. Raises Refused: as if there were no such route, if the
         server has no tokens and the request comes from elsewhere."""
-        found = self.role_of(request)
-        if found >= wanted:
+        role = self.role_of(request)
+        if role >= required:
             return
-        if not self.are_configured and found is Role.NOBODY:
+        if not self.are_configured and role is Role.NOBODY:
             raise Refused(HTTPStatus.NOT_FOUND, UsageError("the server has nothing here", place=request.url.path))
-        if found is Role.NOBODY:
+        if role is Role.NOBODY:
             raise Refused(
                 HTTPStatus.UNAUTHORIZED,
                 ConfigError(

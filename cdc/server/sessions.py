@@ -62,9 +62,9 @@ class Sessions:
         """Returns what a form of this login sends along, which pages of others cannot know."""
         return self._sign("form", session.id)
 
-    def is_form_token(self, session: Session, given: str) -> bool:
+    def is_form_token(self, session: Session, form_token: str) -> bool:
         """Whether a form comes from a page of this login."""
-        return hmac.compare_digest(given.encode(), self.form_token(session).encode())
+        return hmac.compare_digest(form_token.encode(), self.form_token(session).encode())
 
     def _sign(self, what: str, text: str) -> str:
         return urlsafe_b64encode(hmac.digest(self._key, f"{what}:{text}".encode(), sha256)).decode().rstrip("=")
@@ -109,7 +109,7 @@ class LoginLimit:
 
 def _network(address: str) -> str:
     try:
-        found = ip_address(address)
+        network_address = ip_address(address)
     except ValueError:
         return address
-    return address if found.version == 4 else found.exploded[:19]
+    return address if network_address.version == 4 else network_address.exploded[:19]

@@ -46,17 +46,17 @@ def read_stop(meta: MetaConfig) -> Stop | None:
 
 def _parse(data: bytes, path: Path) -> Stop:
     try:
-        found = json.loads(data)
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']!r}")
-        version = found["version"]
+        document = json.loads(data)
+        if document["format"] != FORMAT:
+            raise ValueError(f"its format is {document['format']!r}")
+        version = document["version"]
         if isinstance(version, int) and version > VERSION:
             raise VersionError(
                 f"has format version {version}; this Towpath knows {VERSION}",
                 place=str(path),
                 remedy="Update Towpath on this machine.",
             )
-        at = datetime.fromisoformat(found["stopped"]["at"])
+        at = datetime.fromisoformat(document["stopped"]["at"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"is not the record of a stop: {error}", place=str(path), remedy=_REMEDY) from None
     return Stop(at)

@@ -54,7 +54,7 @@ class Setting:
     """A global variable that should have one value."""
 
     name: str
-    wanted: str
+    required: str
     why: str
     """The consequence of any other value; a clause."""
     level: Literal["error", "warning"] = "error"
@@ -64,11 +64,10 @@ class Setting:
 
     def check(self, values: Mapping[str, str]) -> Iterator[Finding]:
         """Yields a finding if the server has the variable with another value."""
-        value = values.get(self.name, self.wanted)
-        if value.upper() != self.wanted:
-            remedy = (
-                f"SET GLOBAL {self.name}={self.wanted}; and {self.name}={self.wanted} in the server's configuration."
-            )
+        value = values.get(self.name, self.required)
+        if value.upper() != self.required:
+            setting = f"{self.name}={self.required}"
+            remedy = f"SET GLOBAL {setting}; and {setting} in the server's configuration."
             if self.of_sessions:
                 remedy += " Then reconnect the applications, because sessions keep the setting they began with."
             yield (error if self.level == "error" else warning)(
@@ -78,9 +77,9 @@ class Setting:
                 Advice(
                     f"{self.name} = {value}",
                     self.why,
-                    (f"SET GLOBAL {self.name} = {self.wanted};",),
-                    keep=f"{self.name} = {self.wanted}",
-                    managed=_managed(self.name, self.wanted),
+                    (f"SET GLOBAL {self.name} = {self.required};",),
+                    keep=f"{self.name} = {self.required}",
+                    managed=_managed(self.name, self.required),
                     then="Reconnect the applications: sessions keep the value that they began with."
                     if self.of_sessions
                     else None,

@@ -181,10 +181,10 @@ class FaultyFiles(Files):
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         with self._lock:
-            known = self._known("write", fd)
-            if known is None:
+            open_file = self._known("write", fd)
+            if open_file is None:
                 return super().write(fd, data)
-            node, _, append = known
+            node, _, append = open_file
             at = os.fstat(fd).st_size if append else os.lseek(fd, 0, os.SEEK_CUR)
             taken = self._take(bytes(data))
             written = super().write(fd, taken)
@@ -193,12 +193,12 @@ class FaultyFiles(Files):
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         with self._lock:
-            known = self._known("pwrite", fd)
-            if known is None:
+            open_file = self._known("pwrite", fd)
+            if open_file is None:
                 return super().pwrite(fd, data, offset)
             taken = self._take(bytes(data))
             written = super().pwrite(fd, taken, offset)
-            known[0].pending.append((offset, taken[:written]))
+            open_file[0].pending.append((offset, taken[:written]))
             return written
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -219,10 +219,10 @@ class FaultyFiles(Files):
 
     def ftruncate(self, fd: int, size: int) -> None:
         with self._lock:
-            known = self._known("ftruncate", fd)
+            open_file = self._known("ftruncate", fd)
             super().ftruncate(fd, size)
-            if known is not None:
-                known[0].pending.append((size, None))
+            if open_file is not None:
+                open_file[0].pending.append((size, None))
 
     def replace(self, source: Path, target: Path) -> None:
         source, target = source.absolute(), target.absolute()
@@ -295,22 +295,22 @@ class FaultyFiles(Files):
             raise OSError(errno.EIO, "the power is off")
 
     def _known(self, operation: Operation, fd: int) -> tuple[_Node, Path, bool] | None:
-        known = self._fds.get(fd)
-        if known is not None:
-            self._begin(operation, known[1], changes=operation in _CHANGES)
-        return known
+        open_file = self._fds.get(fd)
+        if open_file is not None:
+            self._begin(operation, open_file[1], changes=operation in _CHANGES)
+        return open_file
 
     def _sync(self, operation: Literal["fdatasync", "fsync"], fd: int) -> None:
         with self._lock:
-            known = self._fds.get(fd)
+            open_file = self._fds.get(fd)
             try:
                 self._known(operation, fd)
             except OSError:
-                if known is not None and not self.off:
-                    known[0].pending.clear()
+                if open_file is not None and not self.off:
+                    open_file[0].pending.clear()
                 raise
-            if known is not None:
-                known[0].sync()
+            if open_file is not None:
+                open_file[0].sync()
 
     def _take(self, data: bytes) -> bytes:
         """Returns the part of ``data`` that can be written. Raises ENOSPC if it is empty."""

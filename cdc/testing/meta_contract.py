@@ -80,8 +80,8 @@ def remove_batch(meta: Meta, name: str, batch: int) -> Outstanding:
 def clear_batches(meta: Meta, name: str) -> list[Outstanding]:
     """Removes all outstanding batches and returns them."""
     with meta.change() as state:
-        known = state.subscription(name)
-        return known.remove_from(known.outstanding[0].batch) if known.outstanding else []
+        subscription = state.subscription(name)
+        return subscription.remove_from(subscription.outstanding[0].batch) if subscription.outstanding else []
 
 
 def batches(meta: Meta, name: str) -> list[Outstanding]:
@@ -136,8 +136,8 @@ class MetaContract:
         meta.update_cursor("apply", 7)
         add_batch(meta, "apply", entry(1, 7, 9))
         meta.subscribe("apply", "other")
-        known = meta.subscriptions()["apply"]
-        assert (known.filter, known.acked_seq, known.outstanding) == ("other", 7, [entry(1, 7, 9)])
+        subscription = meta.subscriptions()["apply"]
+        assert (subscription.filter, subscription.acked_seq, subscription.outstanding) == ("other", 7, [entry(1, 7, 9)])
 
     @pytest.mark.parametrize("table_filter", [None, "", "shop\\..*,crm\\..*", "süß\n", "x" * 10_000])
     def test_the_filter_is_kept_with_its_subscriber(self, open_meta: MakeMeta, table_filter: str | None) -> None:
@@ -188,9 +188,9 @@ class MetaContract:
         entries = [entry(1, 0, 5), entry(2, 5, 9), entry(10, 9, 12)]
         for each in entries:
             add_batch(meta, "apply", each)
-        known = meta.read().subscription("apply")
-        assert known.find(2) == entries[1]
-        assert known.find(3) is None
+        subscription = meta.read().subscription("apply")
+        assert subscription.find(2) == entries[1]
+        assert subscription.find(3) is None
         assert batches(meta, "apply") == entries
 
     def test_removing_another_than_the_first_names_both_and_changes_nothing(self, meta: Meta) -> None:
@@ -221,13 +221,13 @@ class MetaContract:
     def test_ack_removes_the_batch_and_moves_the_cursor_in_one_change(self, meta: Meta) -> None:
         add_batch(meta, "apply", entry(1, 0, 5))
         with meta.change() as state:
-            known = state.subscription("apply")
-            done = known.remove(1)
-            known.acked_seq = done.last_seq
-            known.remember(done, "acked")
-        known = meta.subscriptions()["apply"]
-        assert (known.acked_seq, known.outstanding) == (5, [])
-        ended = known.ended(1)
+            subscription = state.subscription("apply")
+            done = subscription.remove(1)
+            subscription.acked_seq = done.last_seq
+            subscription.remember(done, "acked")
+        subscription = meta.subscriptions()["apply"]
+        assert (subscription.acked_seq, subscription.outstanding) == (5, [])
+        ended = subscription.ended(1)
         assert ended is not None and (ended.token, ended.outcome) == ("t1", "acked")
 
     def test_rollback_of_all_keeps_the_cursor_and_ids_go_on_growing(self, meta: Meta) -> None:
@@ -253,12 +253,12 @@ class MetaContract:
 
     def test_the_last_ended_batches_are_remembered(self, meta: Meta) -> None:
         with meta.change() as state:
-            known = state.subscription("apply")
+            subscription = state.subscription("apply")
             for batch in range(1, REMEMBERED + 5):
-                known.remember(entry(batch, 0, 1), "rolled_back" if batch % 2 else "acked")
-        known = meta.subscriptions()["apply"]
-        assert [f.batch for f in known.finished] == list(range(5, REMEMBERED + 5))
-        assert known.ended(4) is None
+                subscription.remember(entry(batch, 0, 1), "rolled_back" if batch % 2 else "acked")
+        subscription = meta.subscriptions()["apply"]
+        assert [f.batch for f in subscription.finished] == list(range(5, REMEMBERED + 5))
+        assert subscription.ended(4) is None
 
     def test_the_cursor_may_go_back(self, meta: Meta) -> None:
         for seq in (1 << 62, 206158431791, 1, 0):
@@ -367,10 +367,10 @@ class MetaContract:
         for batch, after in enumerate((0, 100, 200, 300), start=1):
             add_batch(meta, "apply", entry(batch, after, after + 100))
         with meta.change() as state:
-            known = state.subscription("apply")
-            known.remember(known.remove(1), "acked")
-            known.remember(known.remove_from(4)[0], "rolled_back")
-            known.acked_seq = 100
+            subscription = state.subscription("apply")
+            subscription.remember(subscription.remove(1), "acked")
+            subscription.remember(subscription.remove_from(4)[0], "rolled_back")
+            subscription.acked_seq = 100
         before = meta.read()
         meta.close()
         assert open_meta().read() == before
@@ -485,24 +485,26 @@ def _step_for_ever(make_meta: MakeMeta, journal: Path) -> None:
 
 def _step(state: State) -> None:
     """Moves all subscribers on together: acks one batch, and makes the next one outstanding."""
-    for known in state.subscriptions.values():
-        if known.outstanding:
-            ended = known.remove(known.outstanding[0].batch)
-            known.remember(ended, "acked")
-            known.acked_seq = ended.last_seq
-        known.add(entry(known.next_batch, known.start_seq(), known.start_seq() + 10))
-        known.filter = f"after {known.next_batch}"
+    for subscription in state.subscriptions.values():
+        if subscription.outstanding:
+            ended = subscription.remove(subscription.outstanding[0].batch)
+            subscription.remember(ended, "acked")
+            subscription.acked_seq = ended.last_seq
+        subscription.add(entry(subscription.next_batch, subscription.start_seq(), subscription.start_seq() + 10))
+        subscription.filter = f"after {subscription.next_batch}"
 
 
 def _require_whole(state: State) -> None:
     """Checks that all subscribers are as one and the same step left them."""
-    found = [known.model_dump(exclude={"filter"}) for known in state.subscriptions.values()]
-    assert all(each == found[0] for each in found), state
-    for known in state.subscriptions.values():
-        if known.outstanding:
-            assert known.filter == f"after {known.next_batch}"
-            assert [(e.batch, e.after_seq) for e in known.outstanding] == [(known.next_batch - 1, known.acked_seq)]
-            assert known.acked_seq == 10 * (known.next_batch - 2)
+    documents = [subscription.model_dump(exclude={"filter"}) for subscription in state.subscriptions.values()]
+    assert all(each == documents[0] for each in documents), state
+    for subscription in state.subscriptions.values():
+        if subscription.outstanding:
+            assert subscription.filter == f"after {subscription.next_batch}"
+            assert [(e.batch, e.after_seq) for e in subscription.outstanding] == [
+                (subscription.next_batch - 1, subscription.acked_seq)
+            ]
+            assert subscription.acked_seq == 10 * (subscription.next_batch - 2)
 
 
 def _random_change(meta: Meta, choose: random.Random) -> Any:
@@ -510,9 +512,9 @@ def _random_change(meta: Meta, choose: random.Random) -> Any:
     name = choose.choice(["apply", "audit", "1001"])
 
     def add() -> None:
-        known = meta.read().subscription(name)
-        batch = known.next_batch + choose.choice([0, 0, 0, 2, -1])
-        after = known.start_seq() + choose.choice([0, 0, 5, -3])
+        subscription = meta.read().subscription(name)
+        batch = subscription.next_batch + choose.choice([0, 0, 0, 2, -1])
+        after = subscription.start_seq() + choose.choice([0, 0, 5, -3])
         add_batch(meta, name, entry(max(1, batch), after, after + choose.randrange(1, 1 << 40)))
 
     operations: list[Callable[[], Any]] = [

@@ -117,17 +117,17 @@ class StoreContract:
     # put
 
     def test_what_is_put_comes_out_unchanged_and_in_order(self, store: EventStore) -> None:
-        made = make_transactions(20, rows=4, tables=("shop.orders", "shop.items"), ddl_every=7)
-        self.fill(store, made[:9])
-        self.fill(store, made[9:])
+        put = make_transactions(20, rows=4, tables=("shop.orders", "shop.items"), ddl_every=7)
+        self.fill(store, put[:9])
+        self.fill(store, put[9:])
         transactions: list[Transaction] = []
         while events := store.try_get(ALL).transactions:
             transactions += events
-        assert [t.position for t in transactions] == [t.position for t in made]
-        assert [t.data for t in transactions] == [t.data for t in made]
+        assert [t.position for t in transactions] == [t.position for t in put]
+        assert [t.data for t in transactions] == [t.data for t in put]
         for what in ("events", "row_events", "ddl", "tables", "commit_time_us"):
-            assert [getattr(t, what) for t in transactions] == [getattr(t, what) for t in made], what
-        assert {t.source for t in transactions} == {made[0].source}
+            assert [getattr(t, what) for t in transactions] == [getattr(t, what) for t in put], what
+        assert {t.source for t in transactions} == {put[0].source}
 
     def test_putting_nothing_is_done_at_once(self, store: EventStore) -> None:
         assert store.put([]) is PutStatus.PUT_OK
@@ -473,8 +473,8 @@ class StoreContract:
         transactions = make_transactions(12, ddl_every=3)
         assert [n for n, t in enumerate(transactions) if t.ddl] == [2, 5, 8, 11]
         self.fill(store, transactions)
-        found = [self.seqs(store.try_get(ALL)) for _ in range(8)]
-        assert found == [
+        seqs = [self.seqs(store.try_get(ALL)) for _ in range(8)]
+        assert seqs == [
             [t.seq for t in transactions[low:high]]
             for low, high in ((0, 2), (2, 3), (3, 5), (5, 6), (6, 8), (8, 9), (9, 11), (11, 12))
         ]
@@ -752,24 +752,29 @@ class StoreContract:
         self.fill(store, transactions)
         store.try_get(self.batch_size(store, transactions[:3]))
         store.ack(transactions[1].position)
-        found = store.metrics()
-        assert (found.put_transactions, found.put_rows, found.put_bytes) == (6, 5, sum(sizes))
-        assert (found.get_transactions, found.get_bytes) == (3, sum(sizes[:3]))
-        assert (found.ack_transactions, found.ack_bytes) == (2, sum(sizes[:2]))
-        assert (found.held_events, found.held_bytes) == (3 * EVENTS + 2, sum(sizes[2:]))
-        assert found.table_rows == {"shop.orders": 3, "shop.items": 2}
-        assert set(found.table_delay_s) == {"shop.orders", "shop.items"}
+        metrics = store.metrics()
+        assert (metrics.put_transactions, metrics.put_rows, metrics.put_bytes) == (6, 5, sum(sizes))
+        assert (metrics.get_transactions, metrics.get_bytes) == (3, sum(sizes[:3]))
+        assert (metrics.ack_transactions, metrics.ack_bytes) == (2, sum(sizes[:2]))
+        assert (metrics.held_events, metrics.held_bytes) == (3 * EVENTS + 2, sum(sizes[2:]))
+        assert metrics.table_rows == {"shop.orders": 3, "shop.items": 2}
+        assert set(metrics.table_delay_s) == {"shop.orders", "shop.items"}
 
     def test_delays_are_since_the_commit(self, store: EventStore) -> None:
         transactions = make_transactions(1)
         self.fill(store, transactions)
         store.try_get(ALL)
         store.ack(transactions[0].position)
-        found = store.metrics()
+        metrics = store.metrics()
         since_s = time.time() - transactions[0].commit_time_us / 1e6
-        for delay_s in (found.put_delay_s, found.get_delay_s, found.ack_delay_s, found.table_delay_s["shop.orders"]):
+        for delay_s in (
+            metrics.put_delay_s,
+            metrics.get_delay_s,
+            metrics.ack_delay_s,
+            metrics.table_delay_s["shop.orders"],
+        ):
             assert 0 <= since_s - delay_s < 30
-        assert found.put_delay_s <= found.get_delay_s <= found.ack_delay_s
+        assert metrics.put_delay_s <= metrics.get_delay_s <= metrics.ack_delay_s
 
     # closing
 
@@ -845,20 +850,20 @@ class StoreContract:
 
     def test_gets_from_many_threads_return_each_transaction_once(self, store: EventStore) -> None:
         transactions = make_transactions(200)
-        found: list[int] = []
+        seqs: list[int] = []
         lock = threading.Lock()
 
         def get() -> None:
             while batch := store.get(self.batch_size(store, transactions[:3]), timeout_s=0.3).transactions:
                 with lock:
-                    found.extend(t.seq for t in batch)
+                    seqs.extend(t.seq for t in batch)
 
         calls = [Call(get) for _ in range(3)]
         for n in range(0, len(transactions), 10):
             self.fill(store, transactions[n : n + 10])
         for call in calls:
             call.result()
-        assert sorted(found) == [t.seq for t in transactions]
+        assert sorted(seqs) == [t.seq for t in transactions]
 
     def test_one_writes_and_one_reads(self, make_store: MakeStore) -> None:
         """With random lists, batch sizes, acks and rollbacks every transaction is acked once, in order."""
@@ -878,12 +883,12 @@ class StoreContract:
             chance = random.Random(SEED + 1)
             done: list[int] = []
             while len(done) < len(transactions):
-                found = self.some_batches(store, transactions, chance)
-                if found and chance.random() < 0.2:
-                    n = chance.randrange(len(found))
-                    store.rollback(found[n] if chance.random() < 0.5 or n else None)
-                    found = found[:n]
-                for batch in found:
+                batches = self.some_batches(store, transactions, chance)
+                if batches and chance.random() < 0.2:
+                    n = chance.randrange(len(batches))
+                    store.rollback(batches[n] if chance.random() < 0.5 or n else None)
+                    batches = batches[:n]
+                for batch in batches:
                     assert batch.ack is not None
                     store.ack(batch.ack)
                     done += self.seqs(batch)
@@ -891,7 +896,7 @@ class StoreContract:
             assert done == [t.seq for t in transactions]
             assert self.seqs(store.try_get(ALL)) == []
 
-    def some_batches(self, store: EventStore, made: list[Transaction], chance: random.Random) -> list[Events]:
+    def some_batches(self, store: EventStore, transactions: list[Transaction], chance: random.Random) -> list[Events]:
         """Gets one to three batches, all outstanding."""
-        sizes = [self.batch_size(store, made[: chance.randint(1, 6)]) for _ in range(chance.randint(1, 3))]
+        sizes = [self.batch_size(store, transactions[: chance.randint(1, 6)]) for _ in range(chance.randint(1, 3))]
         return [batch for size in sizes if (batch := store.get(size, timeout_s=0.01)).transactions]

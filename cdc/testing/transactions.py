@@ -19,10 +19,10 @@ def transactions_of(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / file
         path.write_bytes(log.data)
-        found = scan(path, epoch=epoch, number=lambda db, table: numbers.setdefault(f"{db}.{table}", len(numbers)))
+        scanned = scan(path, epoch=epoch, number=lambda db, table: numbers.setdefault(f"{db}.{table}", len(numbers)))
     names = list(numbers)
     source = SourceFile(epoch, file, log.events[0], log.server_id)
-    entries = rows_to_entries(found.rows)
+    entries = rows_to_entries(scanned.rows)
     data = log.data
     transactions = []
     for n in range(len(entries)):

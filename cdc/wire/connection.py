@@ -313,11 +313,11 @@ def known() -> tuple[Connection, ...]:
 def known_at(place: str) -> Connection:
     """Returns the connection to a destination at a server. Raises ConfigError."""
     with _known_lock:
-        found = _known.get(place)
-    if found is None:
+        connection = _known.get(place)
+    if connection is None:
         raise ConfigError(
             "this process has no token for this server",
             place=place,
             remedy="Read the file through the configuration whose store.url names the server.",
         )
-    return found
+    return connection

@@ -49,13 +49,13 @@ class ServedFile(NamedTuple):
         """Yields the index entries of a byte range of the segment, as they are in its index, many at a time."""
         stop = offset + length
         while offset < stop:
-            found = self.connection.fetch(
+            entries = self.connection.fetch(
                 "range_entries", {"path": self.path, "offset": offset, "length": stop - offset}
             )
-            if not found or len(found) % ENTRY_SIZE:
+            if not entries or len(entries) % ENTRY_SIZE:
                 return  # the caller misses entries
-            yield found
-            last = np.frombuffer(found[-ENTRY_SIZE:], dtype=ENTRY)[0]
+            yield entries
+            last = np.frombuffer(entries[-ENTRY_SIZE:], dtype=ENTRY)[0]
             if int(last["offset"]) < offset:
                 return
             offset = int(last["offset"]) + int(last["length"])

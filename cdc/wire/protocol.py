@@ -56,19 +56,19 @@ def _public_type(error: CdcError) -> str:
 
 def error_of(document: Any) -> CdcError | None:
     """Returns the error of :func:`error_document`; None if the document has none."""
-    found = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(found, dict) or not isinstance(found.get("message"), str):
+    fields = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(fields, dict) or not isinstance(fields.get("message"), str):
         return None
-    kind = getattr(cdc.base.errors, str(found.get("type")), None)
+    kind = getattr(cdc.base.errors, str(fields.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, CdcError)):  # of a newer server
-        kind = RetryableError if found.get("retryable") else cdc.base.errors.PermanentError
-    place, remedy = (value if isinstance(value, str) else None for value in (found.get("place"), found.get("remedy")))
+        kind = RetryableError if fields.get("retryable") else cdc.base.errors.PermanentError
+    place, remedy = (value if isinstance(value, str) else None for value in (fields.get("place"), fields.get("remedy")))
     if kind is NotLeaderError:
-        leader = found.get("leader")
+        leader = fields.get("leader")
         return NotLeaderError(
-            found["message"], place=place, remedy=remedy, leader=leader if isinstance(leader, str) else None
+            fields["message"], place=place, remedy=remedy, leader=leader if isinstance(leader, str) else None
         )
-    return kind(found["message"], place=place, remedy=remedy)
+    return kind(fields["message"], place=place, remedy=remedy)
 
 
 def status_of(error: CdcError) -> HTTPStatus:

@@ -269,8 +269,8 @@ def _text(data_type: DataType, c: Cursor, server: Server) -> DataType:
     while (token := c.peek()) is not None:
         if name := take_charset(c, server):
             charset = name
-        elif (given := take_collation(c, server)) is not None:
-            collation = given
+        elif (attribute := take_collation(c, server)) is not None:
+            collation = attribute
         elif c.take_words("BINARY"):
             binary = True
         elif c.take_words("BYTE"):

@@ -364,8 +364,8 @@ def source_position(low: int, end: int) -> int:
     """An event's end in the source's file, from its 32 bits and the end of its transaction."""
     if low == 0:
         return end
-    found = end >> 32 << 32 | low
-    return found - (1 << 32) if found > end and found >= 1 << 32 else found
+    position = end >> 32 << 32 | low
+    return position - (1 << 32) if position > end and position >= 1 << 32 else position
 
 
 @njit

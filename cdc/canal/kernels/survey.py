@@ -47,7 +47,7 @@ class SurveyState(NamedTuple):
     """(16,): room for checksums."""
 
 
-class KnownTables(NamedTuple):
+class TableMapIndex(NamedTuple):
     """The table maps that are described."""
 
     bodies: Bytes
@@ -79,14 +79,14 @@ def body_hash(buf: Bytes, start: int, stop: int) -> int:
 
 
 @njit
-def find_table(buf: Bytes, start: int, stop: int, known: KnownTables) -> int:
+def find_table(buf: Bytes, start: int, stop: int, tables: TableMapIndex) -> int:
     """The number of the table map with the bytes of ``buf[start:stop]``; -1 if it is not known."""
-    mask = known.slots.shape[0] - 1
+    mask = tables.slots.shape[0] - 1
     slot = body_hash(buf, start, stop) & mask
-    while known.slots[slot] >= 0:
-        table = known.slots[slot]
-        at = known.rows[table, 0]
-        if known.rows[table, 1] - at == stop - start and alike(buf, start, known.bodies, at, stop - start):
+    while tables.slots[slot] >= 0:
+        table = tables.slots[slot]
+        at = tables.rows[table, 0]
+        if tables.rows[table, 1] - at == stop - start and alike(buf, start, tables.bodies, at, stop - start):
             return table
         slot = (slot + 1) & mask
     return -1
@@ -164,7 +164,7 @@ def note(out: Items, count: int, kind: int, pos: int, length: int, type_: int, t
 
 @njit
 def survey(
-    source: TransactionBytes, state: SurveyState, known: KnownTables, out: Items, max_bytes: int
+    source: TransactionBytes, state: SurveyState, tables: TableMapIndex, out: Items, max_bytes: int
 ) -> tuple[int, int]:
     """Lists events until ``out`` has no more room or their bytes reach ``max_bytes``.
 
@@ -204,7 +204,7 @@ def survey(
                 if not sound(buf, pos, stop, tail, scratch):
                     status = BAD_CRC
                     break
-                table = find_table(buf, pos + BODY_AT, stop, known)
+                table = find_table(buf, pos + BODY_AT, stop, tables)
                 if table < 0:
                     status = NEED_TABLE
                     break
@@ -218,7 +218,7 @@ def survey(
                     status = BAD_FRAME
                     break
                 table = table_of(ids, u48(buf, pos + TABLE_ID_AT))
-                if table >= 0 and known.rows[table, 2] == 1:
+                if table >= 0 and tables.rows[table, 2] == 1:
                     item = ITEM_ROWS
             elif kind == EventType.QUERY:
                 item = query_kind(buf, pos, stop)

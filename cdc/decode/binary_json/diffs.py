@@ -68,14 +68,14 @@ def apply_partial(raw: pa.Array, rows: Sequence[int] | Any, to_texts: ToTexts) -
     diffs: list[list[tuple[int, list[Leg]]]] = []
     values: list[bytes] = []
     value_rows: list[int] = []
-    for row, one in zip(rows, raw.to_pylist(), strict=True):
+    for row, cell in zip(rows, raw.to_pylist(), strict=True):
         try:
-            before, found = _split(one)
+            before, operations = _split(cell)
             befores.append(before)
-            diffs.append([(operation, parse_path(path)) for operation, path, _ in found])
+            diffs.append([(operation, parse_path(path)) for operation, path, _ in operations])
         except ValueError as error:
             raise BadValueError(int(row), f"the partial update of a JSON document is damaged: {error}") from None
-        for _, _, value in found:
+        for _, _, value in operations:
             if value is not None:
                 values.append(value)
                 value_rows.append(int(row))
@@ -235,15 +235,15 @@ def _depth_ok(node: Any) -> bool:
     level = [node]
     for _ in range(MAX_DEPTH):
         inside: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inside += one.values()
-            elif isinstance(one, list):
-                inside += one
+        for node_inside in level:
+            if isinstance(node_inside, dict):
+                inside += node_inside.values()
+            elif isinstance(node_inside, list):
+                inside += node_inside
         level = inside
         if not level:
             return True
-    return not any(isinstance(one, dict | list) for one in level)
+    return not any(isinstance(node_inside, dict | list) for node_inside in level)
 
 
 # ---------------------------------------------------------------- paths

@@ -84,8 +84,8 @@ def put_unsigned(value: int, out: Bytes, at: int, write: bool) -> int:
         size = 20 if value >= _TEN_19 else 19
         if write:
             tens = (value >> 1 & 0x7FFFFFFFFFFFFFFF) // 5
-            ones = (value & 0xF) - (tens * 10 & 0xF)  # the difference is below ten, so four bits tell it
-            out[at + size - 1] = np.uint8(48 + (ones & 0xF))
+            last_digit = (value & 0xF) - (tens * 10 & 0xF)  # the difference is below ten, so four bits tell it
+            out[at + size - 1] = np.uint8(48 + (last_digit & 0xF))
             put_digits(tens, size - 1, out, at, write)
         return at + size
     size = 1

@@ -93,8 +93,10 @@ def _convert(array: pa.Array, charset: str) -> pa.Array:
     if charset in SINGLE_BYTE:
         size = kernels.convert_single(data, offsets, single_entries(charset), starts[ahead:], out)
     elif charset in MULTI_BYTE:
-        made = tables(charset)
-        size = kernels.convert_multi(data, offsets, made.pairs, made.triples, made.quads, starts[ahead:], out)
+        multi_byte = tables(charset)
+        size = kernels.convert_multi(
+            data, offsets, multi_byte.pairs, multi_byte.triples, multi_byte.quads, starts[ahead:], out
+        )
     else:
         size = kernels.convert_wide(data, offsets, _KINDS[charset], starts[ahead:], out)
     if size > MAX_TEXT_BYTES:
@@ -170,8 +172,8 @@ def has_meaningless(raw: bytes, charset: str) -> bool:
         table = characters(charset)
         return any(table[byte] == MEANINGLESS and byte != ord(MEANINGLESS) for byte in raw)
     if charset in MULTI_BYTE:
-        return any(found == MEANINGLESS and unit != b"?" for found, unit in multi_units(raw, charset))
-    return any(found == MEANINGLESS and unit.strip(b"\0") != b"?" for found, unit in wide_units(raw, charset))
+        return any(character == MEANINGLESS and unit != b"?" for character, unit in multi_units(raw, charset))
+    return any(character == MEANINGLESS and unit.strip(b"\0") != b"?" for character, unit in wide_units(raw, charset))
 
 
 # ---------------------------------------------------------------- short texts, such as names and ENUM members
@@ -198,15 +200,20 @@ def decode_text(raw: bytes, charset: str | None) -> str:
 
 def multi_units(raw: bytes, charset: str) -> Iterator[tuple[str, bytes]]:
     """Yields each character of a text in an East Asian character set, and its bytes."""
-    made = tables(charset)
+    multi_byte = tables(charset)
     p = 0
     while p < len(raw):
-        entry = int(made.pairs[int.from_bytes(raw[p : p + 2].ljust(2, b"\0"), "big")])
+        entry = int(multi_byte.pairs[int.from_bytes(raw[p : p + 2].ljust(2, b"\0"), "big")])
         character, taken = MEANINGLESS, 1
-        if entry == DEEPER and len(made.quads) and len(raw) >= p + 4 and (number := quad_number(raw[p : p + 4])) >= 0:
-            character, taken = _quad(number, made), 4
-        elif entry == DEEPER and len(made.triples) and len(raw) >= p + 3:
-            entry = int(made.triples[int.from_bytes(raw[p + 1 : p + 3], "big")])
+        if (
+            entry == DEEPER
+            and len(multi_byte.quads)
+            and len(raw) >= p + 4
+            and (number := quad_number(raw[p : p + 4])) >= 0
+        ):
+            character, taken = _quad(number, multi_byte), 4
+        elif entry == DEEPER and len(multi_byte.triples) and len(raw) >= p + 3:
+            entry = int(multi_byte.triples[int.from_bytes(raw[p + 1 : p + 3], "big")])
         if entry != DEEPER:
             size, taken = entry >> 24 & 15, entry >> 28
             character = (entry & 0xFFFFFF).to_bytes(3, "little")[:size].decode()
@@ -214,9 +221,9 @@ def multi_units(raw: bytes, charset: str) -> Iterator[tuple[str, bytes]]:
         p += taken
 
 
-def _quad(number: int, made: MultiByteTables) -> str:
-    if number < len(made.quads):
-        return chr(made.quads[number])
+def _quad(number: int, multi_byte: MultiByteTables) -> str:
+    if number < len(multi_byte.quads):
+        return chr(multi_byte.quads[number])
     above = number - GB18030_ABOVE
     return chr(0x10000 + above) if 0 <= above < 0x100000 else MEANINGLESS
 

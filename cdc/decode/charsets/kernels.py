@@ -74,9 +74,9 @@ def convert_single(data: Bytes, offsets: Offsets, entries: Entries, starts: Offs
     for row in range(offsets.shape[0] - 1):
         starts[row] = at
         for p in range(offsets[row], offsets[row + 1]):
-            found = np.int64(entries[Offset(data[Offset(p)])])
-            put_word(out, at, found)
-            at += found >> 24 & 15
+            entry = np.int64(entries[Offset(data[Offset(p)])])
+            put_word(out, at, entry)
+            at += entry >> 24 & 15
     starts[offsets.shape[0] - 1] = at
     return at
 
@@ -89,9 +89,9 @@ def next_multi(data: Bytes, p: int, end: int, pairs: Entries, triples: Entries, 
     """The entry of the character at ``p``, or the negative code point of a four-byte sequence. No byte from ``end`` on
     is read: a sequence that is cut there has no meaning."""
     after = np.int64(data[Offset(p + 1)]) if p + 1 < end else 0
-    found = np.int64(pairs[Offset(np.int64(data[Offset(p)]) << 8 | after)])
-    if found != 0:
-        return found
+    entry = np.int64(pairs[Offset(np.int64(data[Offset(p)]) << 8 | after)])
+    if entry != 0:
+        return entry
     if triples.shape[0] != 0:
         if p + 2 < end:
             return np.int64(triples[Offset(np.int64(data[Offset(p + 1)]) << 8 | np.int64(data[Offset(p + 2)]))])
@@ -125,18 +125,18 @@ def convert_multi(
                 p += 1
                 at += 1
                 continue
-            found = next_multi(data, p, end, pairs, triples, quads)
-            if found >= 0:
-                put_word(out, at, found)
-                if found >> 24 == _TWO_TO_THREE:  # the most frequent: the next character need not wait for the table
+            entry = next_multi(data, p, end, pairs, triples, quads)
+            if entry >= 0:
+                put_word(out, at, entry)
+                if entry >> 24 == _TWO_TO_THREE:  # the most frequent: the next character need not wait for the table
                     p += 2
                     at += 3
                 else:
-                    p += found >> 28
-                    at += found >> 24 & 15
+                    p += entry >> 28
+                    at += entry >> 24 & 15
             else:
                 p += 4
-                at = put_utf8(out, at, -found)
+                at = put_utf8(out, at, -entry)
     starts[offsets.shape[0] - 1] = at
     return at
 
@@ -184,8 +184,8 @@ def convert_wide(data: Bytes, offsets: Offsets, kind: int, starts: Offsets, out:
         p = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
         while p < end:
-            found = next_wide(data, p, end, kind)
-            p += found >> 24
-            at = put_utf8(out, at, found & 0xFFFFFF)
+            character = next_wide(data, p, end, kind)
+            p += character >> 24
+            at = put_utf8(out, at, character & 0xFFFFFF)
     starts[offsets.shape[0] - 1] = at
     return at

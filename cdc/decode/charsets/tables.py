@@ -97,8 +97,8 @@ def charset_by_name(name: str) -> str | None:
     """The canonical name of a character set: ``utf8mb3`` for ``utf8``, ``gbk`` for ``GBK``; None for an unknown
     name."""
     lower = name.lower()
-    found = _ALIASES.get(lower, lower)
-    return found if found in _COLLATIONS else None
+    canonical = _ALIASES.get(lower, lower)
+    return canonical if canonical in _COLLATIONS else None
 
 
 # ---------------------------------------------------------------- one byte a character
@@ -277,11 +277,11 @@ def entry(character: str, taken: int) -> int:
 
 
 def _bytes(ranges: str) -> list[int]:
-    found: list[int] = []
+    values: list[int] = []
     for part in ranges.split():
         first, _, last = part.partition("-")
-        found.extend(range(int(first, 16), int(last, 16) + 1))
-    return found
+        values.extend(range(int(first, 16), int(last, 16) + 1))
+    return values
 
 
 def _exceptions(runs: Mapping[int, str]) -> dict[int, str]:

@@ -36,18 +36,18 @@ class BadValueError(Exception):
         self.lost_bytes = lost_bytes
 
 
-def by_distinct(raw: pa.Array, one: Callable[[bytes], object], kind: pa.DataType) -> pa.Array:
-    """Converts each distinct value once by a Python function, for types without a kernel; nulls stay nulls. ``one``
+def by_distinct(raw: pa.Array, convert: Callable[[bytes], object], kind: pa.DataType) -> pa.Array:
+    """Converts each distinct value once by a Python function, for types without a kernel; nulls stay nulls. ``convert``
     refuses a value by a ValueError with the reason. Raises BadValueError for the first row with a refused value."""
     encoded = pc.dictionary_encode(raw)
-    found = []
+    converted = []
     for number, value in enumerate(encoded.dictionary.to_pylist()):
         try:
-            found.append(one(value))
+            converted.append(convert(value))
         except ValueError as error:
             row = pc.index(encoded.indices, pa.scalar(number, encoded.indices.type)).as_py()
             raise BadValueError(row, str(error)) from None
-    return pa.array(found, kind).take(encoded.indices)
+    return pa.array(converted, kind).take(encoded.indices)
 
 
 @dataclass(frozen=True)

@@ -76,16 +76,16 @@ def _numbers(raw: pa.Array, width: int, order: str, signed: bool = False) -> tup
 
 def _zero_dates(zero: npt.NDArray[np.bool_], valid: npt.NDArray[np.bool_], strict: bool) -> npt.NDArray[np.bool_]:
     """Returns a mask of the values that become null. Raises BadValueError for a zero date that must not."""
-    found = zero & valid
-    if strict and found.any():
-        raise BadValueError(int(np.flatnonzero(found)[0]), "a zero or impossible date", zero_date=True)
+    zero_dates = zero & valid
+    if strict and zero_dates.any():
+        raise BadValueError(int(np.flatnonzero(zero_dates)[0]), "a zero or impossible date", zero_date=True)
     return ~valid | zero
 
 
 def _refuse(bad: npt.NDArray[np.bool_], valid: npt.NDArray[np.bool_]) -> None:
-    found = bad & valid
-    if found.any():
-        raise BadValueError(int(np.flatnonzero(found)[0]), "fields that no server writes")
+    refused = bad & valid
+    if refused.any():
+        raise BadValueError(int(np.flatnonzero(refused)[0]), "fields that no server writes")
 
 
 def old_timestamp(strict: bool) -> Conversion:
@@ -198,16 +198,16 @@ def hires_time(digits: int) -> Conversion:
 def date_text(kind: int, digits: int) -> Conversion:
     """The conversion of a DATE, DATETIME or TIMESTAMP, with ``digits`` digits of the fraction, to ``string`` as SELECT
     prints it; a TIMESTAMP in UTC."""
-    one = {ColumnType.DATETIME2: _datetime2, ColumnType.TIMESTAMP2: _timestamp2}.get(ColumnType(kind))
-    if one is None:
+    parse = {ColumnType.DATETIME2: _datetime2, ColumnType.TIMESTAMP2: _timestamp2}.get(ColumnType(kind))
+    if parse is None:
         return lambda raw: by_distinct(raw, _date, pa.string())
-    return lambda raw: by_distinct(raw, lambda value: one(value, digits), pa.string())
+    return lambda raw: by_distinct(raw, lambda value: parse(value, digits), pa.string())
 
 
 def old_date_text(kind: str, digits: int) -> Conversion:
     """The same as :func:`date_text` for the old storage; ``kind`` is ``datetime`` or ``timestamp``."""
-    one = _old_timestamp if kind == "timestamp" else _old_datetime if digits == 0 else _hires_datetime
-    return lambda raw: by_distinct(raw, lambda value: one(value, digits), pa.string())
+    parse = _old_timestamp if kind == "timestamp" else _old_datetime if digits == 0 else _hires_datetime
+    return lambda raw: by_distinct(raw, lambda value: parse(value, digits), pa.string())
 
 
 def _date(value: bytes) -> str:

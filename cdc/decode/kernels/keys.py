@@ -74,15 +74,15 @@ def _mixed(value: np.uint64) -> np.uint64:
 
 @njit
 def _hash(data: Bytes, begin: int, end: int, seed: np.uint64) -> np.uint64:
-    found = seed ^ np.uint64(end - begin)
+    mixed_hash = seed ^ np.uint64(end - begin)
     at = begin
     while at < end:
         word = np.uint64(0)
         for j in range(min(8, end - at)):
             word |= np.uint64(data[at + j]) << np.uint64(8 * j)
-        found = _mixed(found ^ word) + np.uint64(0x9E3779B97F4A7C15)
+        mixed_hash = _mixed(mixed_hash ^ word) + np.uint64(0x9E3779B97F4A7C15)
         at += 8
-    return _mixed(found)
+    return _mixed(mixed_hash)
 
 
 @njit
@@ -104,8 +104,8 @@ def find_last(
         while table.row[slot] >= 0:
             other = np.int64(table.row[slot])
             if table.tag[slot] == tag:
-                there, behind = keys.begin[other], keys.begin[other + 1]
-                if behind - there == end - begin and same_bytes(keys.bytes, there, begin, end - begin):
+                other_begin, behind = keys.begin[other], keys.begin[other + 1]
+                if behind - other_begin == end - begin and same_bytes(keys.bytes, other_begin, begin, end - begin):
                     last[i] = 0
                     owner = other
                     break

@@ -246,7 +246,7 @@ def locate_rows(
     buf, spec, member_at, latin1 = events.buf, columns.spec, columns.member_at, columns.latin1
     totals, saved, key_at, err = measured.totals, measured.saved, measured.key_at, measured.err
     room = rows.at.shape[0]
-    found = 0
+    row_count = 0
     count = spec.shape[0]
     for e in range(events.offset.shape[0]):
         kind = events.type[e]
@@ -254,17 +254,17 @@ def locate_rows(
         err[ERR_EVENT] = e
         p = rows_begin(buf, events.offset[e], end, kind, count, err)
         if p < 0:
-            return e, found
+            return e, row_count
         update = is_update(kind)
         compare_keys = update and has_key and not both
         op = OP_UPDATE if update else (OP_INSERT if is_insert(kind) else OP_DELETE)
-        first_row = found
+        first_row = row_count
         for c in range(count):
             saved[0, c] = totals[0, c]
             saved[1, c] = totals[1, c]
         number = events.ordinal[e] << 32
         while p < end:
-            if found + 2 > room:
+            if row_count + 2 > room:
                 for c in range(count):
                     totals[0, c] = saved[0, c]
                     totals[1, c] = saved[1, c]
@@ -275,33 +275,33 @@ def locate_rows(
                 old = p
                 p = step_over_image(buf, p, end, spec, member_at, latin1, both, totals[1], compare_keys, key_at[1], err)
                 if p < 0:
-                    return e, found
+                    return e, row_count
                 at = p
             elif both and op == OP_DELETE:
                 old = p
                 if step_over_image(buf, p, end, spec, member_at, latin1, True, totals[1], False, key_at[1], err) < 0:
-                    return e, found
+                    return e, row_count
             p = step_over_image(buf, p, end, spec, member_at, latin1, True, totals[0], compare_keys, key_at[0], err)
             if p < 0:
-                return e, found
+                return e, row_count
             if compare_keys and key_changed(buf, spec, key_at):
                 step_over_image(buf, old, end, spec, member_at, latin1, True, totals[0], False, key_at[0], err)
                 if err[ERR_CODE] != OK:
-                    return e, found
-                rows.at[found] = old
-                rows.event[found] = e
-                rows.op[found] = OP_DELETE
-                rows.number[found] = number
-                found += 1
-            rows.at[found] = at
-            rows.event[found] = e
-            rows.op[found] = op
-            rows.number[found] = number
+                    return e, row_count
+                rows.at[row_count] = old
+                rows.event[row_count] = e
+                rows.op[row_count] = OP_DELETE
+                rows.number[row_count] = number
+                row_count += 1
+            rows.at[row_count] = at
+            rows.event[row_count] = e
+            rows.op[row_count] = op
+            rows.number[row_count] = number
             if both:
-                rows.before_at[found] = old
-            found += 1
+                rows.before_at[row_count] = old
+            row_count += 1
             number += 1
-    return events.offset.shape[0], found
+    return events.offset.shape[0], row_count
 
 
 # ---------------------------------------------------------------- partial updates

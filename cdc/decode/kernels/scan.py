@@ -233,9 +233,9 @@ def find_or_add(buf: Bytes, table: NameTable, count: int, at: int, length: int, 
     mask = slots.shape[0] - 1
     slot = hash_slot(buf, key_at, key_stop, mask)
     while slots[slot] >= 0:
-        known = slots[slot]
-        if rows[known, 1] == length and same_bytes(buf, rows[known, 0] + key_at - at, key_at, key_stop - key_at):
-            return known
+        same_row = slots[slot]
+        if rows[same_row, 1] == length and same_bytes(buf, rows[same_row, 0] + key_at - at, key_at, key_stop - key_at):
+            return same_row
         slot = (slot + 1) & mask
     if count == rows.shape[0]:
         return -1
@@ -280,9 +280,11 @@ def list_table_maps(transactions: TransactionBytes, table: NameTable, scratch: B
             elif holds_rows(np.int64(buf[pos + 4])):
                 if stop - pos < BODY_AT:
                     return BAD_FRAME, count, pos
-                known = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
-                if known >= 0:
-                    maps[known, 2] = max(maps[known, 2], decoded_length(buf, pos, length, tail, np.int64(buf[pos + 4])))
+                map_row = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
+                if map_row >= 0:
+                    maps[map_row, 2] = max(
+                        maps[map_row, 2], decoded_length(buf, pos, length, tail, np.int64(buf[pos + 4]))
+                    )
             pos += length
     return OK, count, 0
 
@@ -326,9 +328,9 @@ def count_row_events(transactions: TransactionBytes, table: NameTable) -> tuple[
             elif holds_rows(kind):
                 if stop - pos < BODY_AT:
                     return BAD_FRAME, count, pos
-                known = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
-                if known >= 0:
-                    tables[known, 2] += 1
+                table_row = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
+                if table_row >= 0:
+                    tables[table_row, 2] += 1
             pos += length
     return OK, count, 0
 

@@ -138,14 +138,14 @@ class EncryptedFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         stop = min(offset + size, self.size)
-        found = bytearray(max(0, stop - offset))
-        fill(memoryview(found), offset, self._content().pieces(offset, stop))
-        return bytes(found)
+        data = bytearray(max(0, stop - offset))
+        fill(memoryview(data), offset, self._content().pieces(offset, stop))
+        return bytes(data)
 
     def overwrite(self, data: bytes, offset: int) -> None:
         stop = offset + len(data)
         frames = self._frames_between(offset, stop)
-        for frame, following in zip(frames, [*(one.start for one in frames[1:]), stop], strict=True):
+        for frame, following in zip(frames, [*(later_frame.start for later_frame in frames[1:]), stop], strict=True):
             # What a later frame replaces stays as it is.
             first, last = max(offset, frame.start), min(stop, frame.start + frame.length, following)
             if first >= last:
@@ -171,25 +171,25 @@ class EncryptedFile:
 
     def _frames_between(self, start: int, stop: int) -> list[Frame]:
         """Returns the frames that hold the content from ``start`` to ``stop``, and some before them."""
-        content, found = self._content(), []
+        content, frames = self._content(), []
         for frame in content.frames(content.block_of(start)):
             if frame is None or not frame.is_whole:
                 raise DamagedError("the encrypted file is not what was written", place=str(self._path))
             if frame.start >= stop:
                 break
-            found.append(frame)
-        return found
+            frames.append(frame)
+        return frames
 
     def _last_before(self, size: int) -> Frame | None:
         """Returns the last frame that begins before this offset of the content."""
-        found = None
+        last = None
         if size > 0:
             content = self._content()
             for frame in content.frames(content.block_of(size - 1)):
                 if frame is None or not frame.is_whole or frame.start >= size:
                     break
-                found = frame
-        return found
+                last = frame
+        return last
 
 
 class Frames:

@@ -160,14 +160,14 @@ def parse_header(data: bytes, place: str) -> Header:
 def cipher_of(header: Header, place: str) -> Cipher:
     """Returns the cipher of a file. Raises ConfigError if this process lacks its key, DamagedError if the key does not
     open the header."""
-    found = _unwrap(header.data, find(header.key_id, place))
-    if found is None:
+    cipher = _unwrap(header.data, find(header.key_id, place))
+    if cipher is None:
         raise DamagedError(
             f"the header of this encrypted file is not the one that was written with the key {header.key_id}",
             place=place,
             remedy="Restore the file from a copy.",
         )
-    return found
+    return cipher
 
 
 @lru_cache(maxsize=256)
@@ -243,13 +243,13 @@ def full_content(file_bytes: int) -> int:
 def ranges_of(runs: list[tuple[int, int]], content_bytes: int) -> list[tuple[int, int]]:
     """Returns the ranges of a file of full blocks, its header among them, that hold ranges of its content, which has
     ``content_bytes``; neighbours are joined."""
-    found, size = [(0, HEADER_SIZE)], full_size(content_bytes)
+    ranges, size = [(0, HEADER_SIZE)], full_size(content_bytes)
     for start, stop in runs:
         if start >= stop:
             continue
         first, last = full_block_of(start) * BLOCK_BYTES, min(size, (full_block_of(stop - 1) + 1) * BLOCK_BYTES)
-        if first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if first <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
         else:
-            found.append((first, last))
-    return found
+            ranges.append((first, last))
+    return ranges

@@ -76,8 +76,8 @@ def register(folder: Path | str, sources: KeySources | None) -> None:
 def like(folder: Path, other: Path) -> Iterator[None]:
     """Encrypts new files below ``folder`` as those below ``other`` are, while the context lasts."""
     with _lock:
-        found = _registered(other)
-    register(folder, None if found is None else _sources[found])
+        other_folder = _registered(other)
+    register(folder, None if other_folder is None else _sources[other_folder])
     try:
         yield
     finally:
@@ -93,13 +93,13 @@ def has_sources() -> bool:
 def writing_key(path: Path | str) -> Key | None:
     """Returns the key for a new file; None if it is not to be encrypted. Raises ConfigError, RetryableError."""
     with _lock:
-        found = _registered(path)
-        source = None if found is None else _sources[found].current
-        if found is None or source is None:
+        folder = _registered(path)
+        source = None if folder is None else _sources[folder].current
+        if folder is None or source is None:
             return None
-        if found not in _current:
-            _current[found] = _learn(source)
-        return _current[found]
+        if folder not in _current:
+            _current[folder] = _learn(source)
+        return _current[folder]
 
 
 def find(key_id: str, place: str) -> Key:
@@ -171,8 +171,8 @@ def _learn(source: Callable[[], bytes]) -> Key:
 def _registered(path: Path | str) -> str | None:
     """Returns the innermost registered folder or URI that holds a path."""
     name = _name(path)
-    found = [folder for folder in _sources if name == folder or name.startswith(f"{folder}/")]
-    return max(found, key=len, default=None)
+    folders = [folder for folder in _sources if name == folder or name.startswith(f"{folder}/")]
+    return max(folders, key=len, default=None)
 
 
 def _name(path: Path | str) -> str:

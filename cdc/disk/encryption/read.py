@@ -353,9 +353,9 @@ class OpenContent:
         if not self._is_encrypted:
             return files.layer.pread(self._fd, size, offset)
         content = _content_of(self._fd, self._path)
-        found = bytearray(max(0, min(size, content.end[0] - offset)))
-        fill(memoryview(found), offset, content.pieces(offset, offset + len(found)))
-        return bytes(found)
+        data = bytearray(max(0, min(size, content.end[0] - offset)))
+        fill(memoryview(data), offset, content.pieces(offset, offset + len(data)))
+        return bytes(data)
 
 
 def read_content(path: Path, size: int, offset: int) -> bytes:

@@ -99,17 +99,17 @@ def are_good(files: Sequence[ParquetFile]) -> bool:
 
 def joined(files: Iterable[ParquetFile]) -> list[list[ParquetFile]]:
     """Splits files into groups of :data:`FILE_BYTES` at most, neighbours together."""
-    found: list[list[ParquetFile]] = []
+    groups: list[list[ParquetFile]] = []
     size = FILE_BYTES
     for file in files:
         if not file.footer.num_rows:
             continue
         if size + file.size > FILE_BYTES:
-            found.append([])
+            groups.append([])
             size = 0
-        found[-1].append(file)
+        groups[-1].append(file)
         size += file.size
-    return found
+    return groups
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class Adoption:
         jvm, snapshot = self.jvm.view, self._txn.snapshot()
         listed = _listed(self.replacement, snapshot)
         if listed is None:
-            for one in from_scala(self._txn.filterFiles()):
-                yield one.remove()
+            for added_file in from_scala(self._txn.filterFiles()):
+                yield added_file.remove()
             return
         for path, size in listed.items():
             content = {"path": path, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
@@ -273,14 +273,14 @@ def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
     features go into the protocol."""
     from pyspark.sql import types as t
 
-    found = metadata_of(txn)
-    schema = t.StructType.fromJson(json.loads(found["schemaString"]))
+    metadata = metadata_of(txn)
+    schema = t.StructType.fromJson(json.loads(metadata["schemaString"]))
     kept = {key: value for key, value in replacement.properties.items() if not key.startswith("delta.feature.")}
     return (
-        found["configuration"] == kept
+        metadata["configuration"] == kept
         and schema == replacement.schema
         and all(not field.metadata for field in schema.fields)
-        and not found["partitionColumns"]
+        and not metadata["partitionColumns"]
     )
 
 
@@ -307,9 +307,9 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
         if delta is None or delta.version() != replacement.version:
             return None
         files = pa.table(delta.get_add_actions())
-    found = dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
-    known = has_files(snapshot, len(found), sum(found.values()))
-    return found if known and all(PLAIN_NAME.fullmatch(name) for name in found) else None
+    sizes = dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
+    is_complete = has_files(snapshot, len(sizes), sum(sizes.values()))
+    return sizes if is_complete and all(PLAIN_NAME.fullmatch(name) for name in sizes) else None
 
 
 # --- Parquet ---------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def _common_schema(jvm: Any, files: Sequence[ParquetFile], schema: t.StructType,
     expected = to_parquet.convert(scala_object(jvm, f"{spark}.types.DataType").fromJson(schema.json()))
     seen: list[pq.ParquetSchema] = []
     for file in files:
-        if any(file.footer.schema.equals(one) for one in seen):
+        if any(file.footer.schema.equals(known_schema) for known_schema in seen):
             continue
         seen.append(file.footer.schema)
         reader = java_class(jvm, f"{parquet}.ParquetFileReader").open(_input(jvm, file.path, conf))

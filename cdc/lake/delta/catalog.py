@@ -173,9 +173,9 @@ def difference(spark: SparkSession, config: DestinationConfig, target: Target) -
 
 def is_same_place(location: str, path: str) -> bool:
     """Whether the location that a catalog shows is the path of a table."""
-    here, there = local_path(path), local_path(location) if location else None
-    if here is not None and there is not None:
-        return Path(here).resolve() == Path(there).resolve()
+    path_folder, location_folder = local_path(path), local_path(location) if location else None
+    if path_folder is not None and location_folder is not None:
+        return Path(path_folder).resolve() == Path(location_folder).resolve()
     return _S3.sub("s3://", location).rstrip("/") == _S3.sub("s3://", path).rstrip("/")
 
 
@@ -262,19 +262,20 @@ def _set_managed(spark: SparkSession, name: Name, target: Target, managed: bool)
         identifier = java_class(jvm, "org.apache.spark.sql.catalyst.TableIdentifier")(
             name.table, some(jvm, name.database)
         )
-        found = catalog.getTableMetadata(identifier)
+        table_metadata = catalog.getTableMetadata(identifier)
         default = "copy$default$"
-        count = sum(1 for one in dir(found) if one.startswith(default))
-        fields = [getattr(found, f"{default}{number}")() for number in range(1, count + 1)]
+        count = sum(1 for attribute in dir(table_metadata) if attribute.startswith(default))
+        fields = [getattr(table_metadata, f"{default}{number}")() for number in range(1, count + 1)]
         types = java_class(jvm, "org.apache.spark.sql.catalyst.catalog.CatalogTableType")
         fields[1] = types.MANAGED() if managed else types.EXTERNAL()  # (identifier, tableType, …)
         if managed:
             # The metastore keeps another folder for an external table, and DROP TABLE would delete that one. For a new
             # managed table it takes the database's folder, see _require_place.
             spark.sql(f"DROP TABLE {name.sql}")
-            catalog.createTable(found.copy(*fields), False, False)  # not if it exists, without a look at the folder
+            # Neither if it exists, nor with a look at the folder.
+            catalog.createTable(table_metadata.copy(*fields), False, False)
         else:
-            catalog.alterTable(found.copy(*fields))
+            catalog.alterTable(table_metadata.copy(*fields))
     except Exception as error:
         raise _away(error, str(name)) from error
     entry = find_entry(spark, name)

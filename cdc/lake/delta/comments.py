@@ -69,16 +69,16 @@ def _changes(state: DeltaState, target: Target, comments: TableComments | None) 
     present = {field.name: str(field.metadata.get("comment", "")) for field in fields.values()} | {
         _TABLE: state.description
     }
-    wanted = {_TABLE: comments.table} if comments.table else {}
+    texts = {_TABLE: comments.table} if comments.table else {}
     for source, text in comments.columns.items():
         field = fields.get((target.policies.lake_name(source) or "").lower())
         if field is not None:
-            wanted[field.name] = text
+            texts[field.name] = text
     recorded: Mapping[str, str] = json.loads(state.properties.get(COMMENTS_PROPERTY, "{}"))
-    changed = {name: text for name, text in wanted.items() if present[name] != text}
+    changed = {name: text for name, text in texts.items() if present[name] != text}
     ours = {name for name, text in present.items() if text and recorded.get(name) == _digest(text)}
-    changed |= dict.fromkeys(ours - wanted.keys(), "")
-    record = {name: _digest(text) for name, text in wanted.items()}
+    changed |= dict.fromkeys(ours - texts.keys(), "")
+    record = {name: _digest(text) for name, text in texts.items()}
     if not changed and record == recorded:
         return None
     return Changes(changed, json.dumps(record, ensure_ascii=False, sort_keys=True))

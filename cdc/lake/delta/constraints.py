@@ -91,7 +91,7 @@ def _changes(
     columns = columns_of_schema(schema, target.policies)
     open_ones = {column.name.lower() for column in schema.columns if column.nullable}
     open_ones |= {column.name.lower() for column in layout.columns if column.nullable} if layout is not None else set()
-    wanted = {
+    required = {
         column.field.name.lower()
         for column in columns.policies.columns
         if column.source.name.lower() not in open_ones
@@ -99,8 +99,8 @@ def _changes(
         and column.field.name not in columns.dates
     }
     fields = schema_of(state).fields
-    loosened = tuple(field.name for field in fields if not field.nullable and field.name.lower() not in wanted)
-    tightened = tuple(field.name for field in fields if field.nullable and field.name.lower() in wanted)
+    loosened = tuple(field.name for field in fields if not field.nullable and field.name.lower() not in required)
+    tightened = tuple(field.name for field in fields if field.nullable and field.name.lower() in required)
     names = {field.name.lower(): field.name for field in fields}
     key = [names.get((target.policies.lake_name(name) or "").lower()) for name in schema.primary_key]
     text = json.dumps(key if None not in key else [], ensure_ascii=False)
@@ -116,9 +116,9 @@ def _tighten(spark: SparkSession, target: Target, state: DeltaState, names: Coll
     is_null = ", ".join(f"{quote(name)} IS NULL" for name in names)
     # Files whose statistics have no null are not read.
     query = f"SELECT {is_null} FROM {target.sql} VERSION AS OF {state.version} WHERE {where} LIMIT 1"  # noqa: S608
-    found = spark.sql(query).collect()
-    if found:
-        wrong = [name for name, there in zip(names, found[0], strict=True) if there]
+    rows = spark.sql(query).collect()
+    if rows:
+        wrong = [name for name, has_null in zip(names, rows[0], strict=True) if has_null]
         raise TargetError(
             f"the column {', '.join(wrong)} is NOT NULL at the source, and has nulls in the Delta table",
             place=f"table {target.table} at {target.path}",

@@ -125,9 +125,9 @@ class TableFiles:
     def touched(self, keys: Mapping[str, KeyRanges], changed: int) -> Touched:
         """Returns what a merge of ``changed`` rows with these keys has to change, at most one file for each row."""
         candidates = self._candidates(keys)
-        found = int(candidates.sum())
-        files = min(found, changed)
-        share = files / found if found else 0.0
+        candidate_count = int(candidates.sum())
+        files = min(candidate_count, changed)
+        share = files / candidate_count if candidate_count else 0.0
 
         def total(column: str) -> int:
             return int(self._numbers(column, 0)[candidates].sum() * share)
@@ -154,6 +154,6 @@ class TableFiles:
         if self.table.schema.get_all_field_indices(column) != []:
             values = self.table.column(column)
             if pa.types.is_integer(values.type):
-                found: Longs = pc.fill_null(values.cast(pa.int64()), absent).to_numpy()
-                return found
+                numbers: Longs = pc.fill_null(values.cast(pa.int64()), absent).to_numpy()
+                return numbers
         return np.full(self.table.num_rows, absent, dtype=np.int64)

@@ -55,42 +55,44 @@ class KnownTables:
         with self._lock:
             lock = self._locks.setdefault(path, threading.Lock())
         with lock:
-            found = self._renewed(path, log)
-            if found is None:
-                found = self._read(log, read)
+            table = self._renewed(path, log)
+            if table is None:
+                table = self._read(log, read)
             with self._lock:
                 self._tables.pop(path, None)
-                if found is not None and found.mark is not None:
-                    self._tables[path] = found
+                if table is not None and table.mark is not None:
+                    self._tables[path] = table
                 while len(self._tables) > MOST_TABLES:
                     self._tables.popitem(last=False)
-            yield found
+            yield table
 
     def _renewed(self, path: Path, log: Path) -> KnownTable | None:
         """Brings a table that was read before up to date. Returns None if the whole log must be read."""
         from deltalake.exceptions import DeltaError
 
         with self._lock:
-            known = self._tables.get(path)
-        if known is None or known.mark != _mark_of(log, known.delta.version()):
+            table = self._tables.get(path)
+        if table is None or table.mark != _mark_of(log, table.delta.version()):
             return None
-        before = known.delta.version()
-        if len(known.commits) < min(self.depth, before + 1):
+        before = table.delta.version()
+        if len(table.commits) < min(self.depth, before + 1):
             return None  # commits were gone that may be back: a copy of the log may have got the same inode
         try:
-            known.delta.update_incremental()
-            version = known.delta.version()
-            newer = known.delta.history(version - before) if version > before else []
+            table.delta.update_incremental()
+            version = table.delta.version()
+            newer = table.delta.history(version - before) if version > before else []
         except (DeltaError, OSError) as error:
             _log.debug("the newer commits of a Delta table cannot be read", path=str(path), reason=str(error))
             return None
         if [commit.get("version") for commit in newer] != list(range(version, before, -1)):
             return None
         # The folder and the commit that was known are still the same, so what was read follows it.
-        if known.mark != _mark_of(log, before):
+        if table.mark != _mark_of(log, before):
             return None
-        commits = [one for one in [*newer, *known.commits][: self.depth] if _commit_file(log, one["version"]).exists()]
-        return KnownTable(known.delta, commits, _mark_of(log, version))
+        commits = [
+            commit for commit in [*newer, *table.commits][: self.depth] if _commit_file(log, commit["version"]).exists()
+        ]
+        return KnownTable(table.delta, commits, _mark_of(log, version))
 
     def _read(self, log: Path, read: Callable[[], DeltaTable | None]) -> KnownTable | None:
         before = _folder_of(log)
@@ -111,15 +113,15 @@ def _commit_file(log: Path, version: int) -> Path:
 def _folder_of(log: Path) -> tuple[int, int, int] | None:
     """Returns device, inode and change time of a folder; None if there is none."""
     try:
-        found = log.stat()
+        stat = log.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns
 
 
 def _mark_of(log: Path, version: int) -> _Mark | None:
     try:
-        found = log.stat()
-        return found.st_dev, found.st_ino, hashlib.sha256(_commit_file(log, version).read_bytes()).digest()
+        stat = log.stat()
+        return stat.st_dev, stat.st_ino, hashlib.sha256(_commit_file(log, version).read_bytes()).digest()
     except OSError:
         return None

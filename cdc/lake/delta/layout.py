@@ -66,17 +66,17 @@ def layout_of(target: Target, fields: Iterable[t.StructField], former: DeltaStat
     Raises ConfigError for a column that the table does not have, or that cannot serve.
     """
     by_name = {field.name.lower(): field for field in fields}
-    wanted = target.apply.partition_by
-    if wanted is None and target.apply.shared and not target.apply.cluster_by:
-        wanted = (SOURCE_COLUMN,)  # so that the members' merges read and write files of their own
-    partitions = _columns(target, "partition_by", wanted, by_name)
+    partition_by = target.apply.partition_by
+    if partition_by is None and target.apply.shared and not target.apply.cluster_by:
+        partition_by = (SOURCE_COLUMN,)  # so that the members' merges read and write files of their own
+    partitions = _columns(target, "partition_by", partition_by, by_name)
     clusters = _columns(target, "cluster_by", target.apply.cluster_by, by_name)
     if partitions and len(partitions) == len(by_name):
         raise _wrong(target, "partition_by", "every column of the table; one at least must be outside")
     if former is not None:
-        there = {field.name for field in by_name.values()}
-        partitions = _kept(former.partition_by, there) if partitions is None else partitions
-        clusters = _kept(clustering_of(former), there) if clusters is None else clusters
+        names = {field.name for field in by_name.values()}
+        partitions = _kept(former.partition_by, names) if partitions is None else partitions
+        clusters = _kept(clustering_of(former), names) if clusters is None else clusters
     return Layout(partitions, clusters)
 
 
@@ -88,7 +88,7 @@ def _columns(
     if names is None:
         return None
     types, why = _TYPES[key]
-    found = []
+    columns = []
     for name in names:
         field = by_name.get((target.policies.lake_name(name) or "").lower())
         if field is None:
@@ -99,12 +99,12 @@ def _columns(
         is_never_empty = is_operation or is_source
         if not isinstance(field.dataType, types) and not is_never_empty:
             raise _wrong(target, key, f"{name} of the type {field.dataType.simpleString()}; {why}")
-        found.append(field.name)
-    return tuple(found)
+        columns.append(field.name)
+    return tuple(columns)
 
 
-def _kept(columns: tuple[str, ...], there: set[str]) -> tuple[str, ...] | None:
-    return columns if columns and there.issuperset(columns) else None
+def _kept(columns: tuple[str, ...], names: set[str]) -> tuple[str, ...] | None:
+    return columns if columns and names.issuperset(columns) else None
 
 
 def clustering_of(state: DeltaState) -> tuple[str, ...]:

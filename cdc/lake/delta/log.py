@@ -61,24 +61,28 @@ class LostRows:
     """A commit whose MERGE read fewer rows than the driver had chosen for it."""
 
     version: int
-    given: int
+    sent: int
     read: int
 
     @classmethod
     def of(cls, commit: Mapping[str, Any], metadata: Mapping[str, Any]) -> LostRows | None:
         """Compares the metrics of a commit with its user metadata. Returns None if no row was lost, or if they do not
         tell."""
-        found = commit.get("operationMetrics") or {}
-        given, upserts, read = metadata.get("source_rows"), metadata.get("source_upserts"), found.get("numSourceRows")
-        if given is None or upserts is None or read is None or int(read) >= int(given):
+        metrics = commit.get("operationMetrics") or {}
+        source_rows, upserts, read = (
+            metadata.get("source_rows"),
+            metadata.get("source_upserts"),
+            metrics.get("numSourceRows"),
+        )
+        if source_rows is None or upserts is None or read is None or int(read) >= int(source_rows):
             return None
         # Spark need not read the source to the end if no row of the table can match. Then all upserts are inserted.
         inserted, updated, deleted = (
-            int(found.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")
+            int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")
         )
         if inserted >= int(upserts) and not updated and not deleted:
             return None
-        return cls(int(commit["version"]), int(given), int(read))
+        return cls(int(commit["version"]), int(source_rows), int(read))
 
 
 @dataclass(frozen=True)
@@ -124,13 +128,13 @@ class DeltaState:
 
     def version_of(self, last_seq: int) -> int | None:
         """Returns the oldest known version whose commit applied up to ``last_seq`` or beyond in this generation."""
-        found = [version for version, metadata in self.entries if int(metadata.get("last_seq", -1)) >= last_seq]
-        return min(found) if found else None
+        versions = [version for version, metadata in self.entries if int(metadata.get("last_seq", -1)) >= last_seq]
+        return min(versions) if versions else None
 
     @property
     def entries(self) -> list[tuple[int, dict[str, Any]]]:
         """The part of :attr:`ledger` that is of this generation."""
-        return [one for one in self.ledger if int(one[1].get("generation", 0)) == self.generation]
+        return [entry for entry in self.ledger if int(entry[1].get("generation", 0)) == self.generation]
 
 
 def read_state(path: str, destination: str, table: str) -> DeltaState | None:
@@ -138,8 +142,12 @@ def read_state(path: str, destination: str, table: str) -> DeltaState | None:
 
     Raises TargetError if something else lies at the path, RetryableError if the log cannot be read.
     """
-    with open_newest(path, table) as found:
-        return None if found is None else _state(found.delta, found.commits, path, destination, table)
+    with open_newest(path, table) as table_at_newest:
+        return (
+            None
+            if table_at_newest is None
+            else _state(table_at_newest.delta, table_at_newest.commits, path, destination, table)
+        )
 
 
 def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, destination: str, table: str) -> DeltaState:
@@ -152,19 +160,19 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
     ledger, lost = _ledger(commits, destination, table)
     ours = {version for version, _ in ledger}
     # Delta forgets transaction ids after delta.setTransactionRetentionDuration; the commits still carry the position.
-    known = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
+    seqs = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
     return DeltaState(
         path=path,
         version=delta.version(),
         properties=properties,
         schema_json=delta.schema().to_json(),
-        applied_seq=max([applied, *known]),
+        applied_seq=max([applied, *seqs]),
         ledger=ledger,
         id=str(metadata.id),
         stored=stored,
         partition_by=tuple(metadata.partition_columns),
         description=str(metadata.description or ""),
-        lost_rows=next((one for of, one in lost if of == generation), None),
+        lost_rows=next((lost_rows for generation_of_loss, lost_rows in lost if generation_of_loss == generation), None),
         files={
             int(commit["version"]): count
             for commit in commits
@@ -175,8 +183,8 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
 
 def _files_added(commit: Mapping[str, Any]) -> int | None:
     """Returns the number of files that a commit added, by its metrics; None if they do not tell."""
-    found = commit.get("operationMetrics") or {}
-    count = next((found[name] for name in _FILES_ADDED if name in found), None)
+    metrics = commit.get("operationMetrics") or {}
+    count = next((metrics[name] for name in _FILES_ADDED if name in metrics), None)
     return None if count is None else int(count)
 
 
@@ -190,7 +198,7 @@ def state_before(path: str, destination: str, table: str, seq: int) -> DeltaStat
         if delta is None:
             return None
         ledger = _ledger(delta.history(LEDGER_DEPTH), destination, table)[0]
-        later = {version: found for version, found in ledger if int(found["last_seq"]) >= seq}
+        later = {version: metadata for version, metadata in ledger if int(metadata["last_seq"]) >= seq}
         if later:
             first = min(later)
             if first == 0 or "rebuild" in later[first]:
@@ -205,8 +213,8 @@ def state_before(path: str, destination: str, table: str, seq: int) -> DeltaStat
 
 def has_rows(path: str, table: str) -> bool:
     """Whether the table has any file with rows."""
-    with open_newest(path, table) as found:
-        return found is not None and bool(found.delta.file_uris())
+    with open_newest(path, table) as known_table:
+        return known_table is not None and bool(known_table.delta.file_uris())
 
 
 def ledger_of(commits: Iterable[dict[str, Any]], destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
@@ -219,7 +227,7 @@ def _ledger(
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, LostRows]]]:
     """Returns those of the commits that are of the destination, as in :attr:`DeltaState.ledger`, and those that lost
     rows, each with its generation."""
-    found, lost = [], []
+    entries, lost = [], []
     for commit in commits:
         text = commit.get("userMetadata")
         if not isinstance(text, str):
@@ -230,10 +238,10 @@ def _ledger(
             continue  # a commit of another program
         ours = isinstance(metadata, dict) and metadata.get("destination") == destination
         if ours and metadata.get("table") == table and "version" in commit:
-            found.append((int(commit["version"]), metadata))
+            entries.append((int(commit["version"]), metadata))
             if (rows := LostRows.of(commit, metadata)) is not None:
                 lost.append((int(metadata.get("generation", 0)), rows))
-    return found, lost
+    return entries, lost
 
 
 @dataclass(frozen=True)
@@ -285,15 +293,15 @@ def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str,
     with open_delta(state.path, table) as delta:
         if delta is None:
             return []
-        found = delta.history(max(1, delta.version() - version))
-        return [commit for commit in found if int(commit.get("version", -1)) > version]
+        commits = delta.history(max(1, delta.version() - version))
+        return [commit for commit in commits if int(commit.get("version", -1)) > version]
 
 
 def last_commits(state: DeltaState, table: str) -> list[dict[str, Any]]:
     """Returns the last :data:`LEDGER_DEPTH` commits, newest first, each with its ``version``. It takes as long however
     many there are."""
-    with open_newest(state.path, table) as found:
-        return [] if found is None else [commit for commit in found.commits if "version" in commit]
+    with open_newest(state.path, table) as known_table:
+        return [] if known_table is None else [commit for commit in known_table.commits if "version" in commit]
 
 
 def ends_with(path: str, version: int, delta_id: str, transaction: tuple[str, int] | None) -> bool:
@@ -302,10 +310,10 @@ def ends_with(path: str, version: int, delta_id: str, transaction: tuple[str, in
     enough to tell. Raises RetryableError if the object store cannot be read."""
     folder = local_path(path)
     if folder is None:
-        found = read_tip(path, version, _LARGEST_COMMIT)
-        if found is None:
+        tip = read_tip(path, version, _LARGEST_COMMIT)
+        if tip is None:
             return False
-        text = found
+        text = tip
     else:
         commit, following = (folder / LOG_FOLDER / f"{v:0{_VERSION_DIGITS}d}.json" for v in (version, version + 1))
         try:
@@ -352,8 +360,10 @@ def open_newest(path: str, table: str) -> Iterator[KnownTable | None]:
                 yield None
                 return
             folder = mirror
-            with _known_tables.newest(folder, folder / LOG_FOLDER, lambda: _opened(str(folder), path, table)) as found:
-                yield found
+            with _known_tables.newest(
+                folder, folder / LOG_FOLDER, lambda: _opened(str(folder), path, table)
+            ) as known_table:
+                yield known_table
         return
     if has_percent_sign(path):
         with open_delta(path, table) as delta:
@@ -363,8 +373,8 @@ def open_newest(path: str, table: str) -> Iterator[KnownTable | None]:
     def read() -> DeltaTable | None:
         return _opened(str(local), path, table) if _looks_like_delta(local, table) else None
 
-    with _known_tables.newest(local, local / LOG_FOLDER, read) as found:
-        yield found
+    with _known_tables.newest(local, local / LOG_FOLDER, read) as known_table:
+        yield known_table
 
 
 def _opened(uri: str, path: str, table: str) -> DeltaTable | None:

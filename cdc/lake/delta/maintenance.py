@@ -83,15 +83,15 @@ class Maintained:
 def is_worth_optimizing(target: Target, state: DeltaState) -> bool:
     """Whether the table has files that OPTIMIZE may not have seen: it has several, or is clustered, and the last
     commits changed files after the last OPTIMIZE. Needs no Spark."""
-    with open_newest(target.path, target.table) as found:
-        if found is None:
+    with open_newest(target.path, target.table) as known_table:
+        if known_table is None:
             return False
-        for commit in found.commits:
+        for commit in known_table.commits:
             if commit.get("operation") == _OPTIMIZE:
                 return False
             if commit.get("operation") not in _WITHOUT_FILES:
                 break
-        return bool(clustering_of(state)) or len(found.delta.file_uris()) > 1
+        return bool(clustering_of(state)) or len(known_table.delta.file_uris()) > 1
 
 
 def maintain_table(

@@ -80,31 +80,36 @@ class _Mirror:
     def update(self, depth: int, *, whole: bool) -> bool:
         """Brings the copy up to date. Returns False if there is no table."""
         with reading(self._uri):
-            known = self._known()
-            if known is not None and known.added < MOST_COMMITS and (known.whole or not whole) and self._follow(known):
+            mirrored = self._mirrored()
+            if (
+                mirrored is not None
+                and mirrored.added < MOST_COMMITS
+                and (mirrored.whole or not whole)
+                and self._follow(mirrored)
+            ):
                 return True
             return self._make(depth, whole=whole)
 
-    def _known(self) -> _Known | None:
+    def _mirrored(self) -> _Known | None:
         try:
-            known = _Known(**json.loads((self._folder / "known.json").read_text(encoding="utf-8")))
+            mirrored = _Known(**json.loads((self._folder / "known.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
-        return known if known.format == _FORMAT and (self._copy / _commit(known.version)).exists() else None
+        return mirrored if mirrored.format == _FORMAT and (self._copy / _commit(mirrored.version)).exists() else None
 
-    def _follow(self, known: _Known) -> bool:
+    def _follow(self, mirrored: _Known) -> bool:
         """Adds the commits after those that are known. Returns False if they are of another history."""
-        if self._mark(known.version) != known.mark:
+        if self._mark(mirrored.version) != mirrored.mark:
             return False
-        version = known.version
+        version = mirrored.version
         while (content := self._read(_commit(version + 1))) is not None:
             replace_file(self._copy / _commit(version + 1), content, durable=False)
             version += 1
-        if version > known.version:
+        if version > mirrored.version:
             mark = self._mark(version)
-            if mark is None or self._mark(known.version) != known.mark:
+            if mark is None or self._mark(mirrored.version) != mirrored.mark:
                 return False
-            self._remember(_Known(version, mark, known.added + version - known.version, known.whole))
+            self._remember(_Known(version, mark, mirrored.added + version - mirrored.version, mirrored.whole))
         return True
 
     def _make(self, depth: int, *, whole: bool) -> bool:
@@ -120,15 +125,15 @@ class _Mirror:
         checkpoints = [(int(match[1]), name) for name in names if (match := _CHECKPOINT.fullmatch(name))]
         last = max((at for at, _ in checkpoints), default=0)
         first = 0 if whole else max(0, last - depth)
-        wanted = [name for at, name in commits.items() if at >= first]
-        wanted += [name for at, name in checkpoints if whole or at >= last]
-        wanted += [name for name in names if (match := _COMPACTED.fullmatch(name)) and int(match[1]) >= first]
-        wanted += [name for name in names if name == "_last_checkpoint"]
+        chosen = [name for at, name in commits.items() if at >= first]
+        chosen += [name for at, name in checkpoints if whole or at >= last]
+        chosen += [name for name in names if (match := _COMPACTED.fullmatch(name)) and int(match[1]) >= first]
+        chosen += [name for name in names if name == "_last_checkpoint"]
         if _SIDECARS in names:  # parts of checkpoints of the second version
             (self._copy / _SIDECARS).mkdir(parents=True)
-            wanted += [f"{_SIDECARS}/{name}" for name in self._names(f"/{_SIDECARS}")]
+            chosen += [f"{_SIDECARS}/{name}" for name in self._names(f"/{_SIDECARS}")]
         self._copy.mkdir(parents=True, exist_ok=True)
-        self._fetch(wanted)
+        self._fetch(chosen)
         if mark is None or self._mark(version) != mark:
             return self._make(depth, whole=whole)  # replaced meanwhile
         self._remember(_Known(version, mark, 0, whole))
@@ -146,10 +151,10 @@ class _Mirror:
     def _names(self, below: str) -> list[str]:
         self._files.invalidate_cache()
         try:
-            found = self._files.ls(f"{self._log}{below}", detail=False)
+            paths = self._files.ls(f"{self._log}{below}", detail=False)
         except FileNotFoundError:
             return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -174,8 +179,8 @@ class _Mirror:
         content = self._read(_commit(version))
         return None if content is None else hashlib.sha256(content).hexdigest()
 
-    def _remember(self, known: _Known) -> None:
-        replace_file(self._folder / "known.json", json.dumps(asdict(known)).encode(), durable=False)
+    def _remember(self, mirrored: _Known) -> None:
+        replace_file(self._folder / "known.json", json.dumps(asdict(mirrored)).encode(), durable=False)
 
 
 def _commit(version: int) -> str:

@@ -101,14 +101,14 @@ def _latest(rows: DataFrame, keys: Sequence[str], matches: Callable[[DataFrame],
     a row which ``matches`` chooses."""
     names = [field.name for field in rows.schema.fields if field.name != BEFORE]
     new = rows.where(f.col("_op").isin(*PRESENT))
-    wanted = matches(new).select(*[f.col(quote(key)) for key in keys]).distinct()
+    chosen_keys = matches(new).select(*[f.col(quote(key)) for key in keys]).distinct()
     old = rows.where(f.col("_op").isin(*GONE))
     gone = old.select(
         *[(f.col(f"{BEFORE}.{quote(name)}") if name in keys else f.col(quote(name))).alias(name) for name in names],
         f.lit(False).alias(_IS_PRESENT),
     )
-    there = new.select(*[quote(name) for name in names], f.lit(True).alias(_IS_PRESENT))
-    events = matched(there.unionByName(gone), wanted, keys, "left_semi")
+    present = new.select(*[quote(name) for name in names], f.lit(True).alias(_IS_PRESENT))
+    events = matched(present.unionByName(gone), chosen_keys, keys, "left_semi")
     order = Window.partitionBy(*[f.col(quote(key)) for key in keys]).orderBy(
         f.col("_seq").desc(), f.col("_row").desc(), f.col(_IS_PRESENT).desc()
     )

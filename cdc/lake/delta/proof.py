@@ -51,7 +51,7 @@ def prove(
     target: Target,
     state: DeltaState | None,
     manifest: Manifest,
-    known: Subscription,
+    subscription: Subscription,
     *,
     created_here: bool,
     is_idle: bool = False,
@@ -59,17 +59,17 @@ def prove(
     """Raises TargetError if the table is not, or not completely, what was acked. ``created_here``: a CREATE TABLE of
     this very batch creates the table. ``is_idle``: the batch does not change the table. Then only the last commits of a
     shared one are searched for a RESTORE: others may have made any number since."""
-    record = known.table(target.table)
+    record = subscription.table(target.table)
     if state is None:
         if record is not None:
             raise _refusal(
                 target,
                 f"the Delta table is gone; it had changes up to {_seq(record.applied_seq)}{_or_restored(target)}",
             )
-        _require_whole_start(target, manifest, known, created_here=created_here)
+        _require_whole_start(target, manifest, subscription, created_here=created_here)
         return
     if record is None:
-        _require_reaches_beginning(target, state, known)
+        _require_reaches_beginning(target, state, subscription)
     elif state.generation <= record.generation:
         _require_record(target, state, record)
     _require_not_restored(target, state, record, last=is_idle and state.is_shared)
@@ -84,13 +84,13 @@ def prove(
         )
 
 
-def prove_known(target: Target, state: DeltaState | None, known: Subscription) -> DeltaState:
+def prove_known(target: Target, state: DeltaState | None, subscription: Subscription) -> DeltaState:
     """Makes the checks of :func:`prove` that need no batch, for a table that must exist. Returns its state."""
-    record = known.table(target.table)
+    record = subscription.table(target.table)
     if state is None:
         raise _refusal(target, f"the Delta table is gone{_or_restored(target)}")
     if record is None:
-        _require_reaches_beginning(target, state, known)
+        _require_reaches_beginning(target, state, subscription)
     elif state.generation <= record.generation:
         _require_record(target, state, record)
     _require_not_restored(target, state, record)
@@ -104,7 +104,7 @@ def require_all_rows(target: Target, state: DeltaState) -> None:
     lost = state.lost_rows
     if lost is not None:
         raise TargetError(
-            f"version {lost.version} of the Delta table lacks changes: Spark read {lost.read:,} of the {lost.given:,} "
+            f"version {lost.version} of the Delta table lacks changes: Spark read {lost.read:,} of the {lost.sent:,} "
             "rows that its statement was given",
             place=f"table {target.table} at {target.path}",
             remedy=f"Rebuild the table with `cdc replay {target.destination} {target.table}`, or load it with "
@@ -160,7 +160,7 @@ def _require_not_restored(target: Target, state: DeltaState, record: TableRecord
     if since is None or since >= state.version:
         return
     if last:
-        commits = [one for one in last_commits(state, target.table) if int(one["version"]) > since]
+        commits = [commit for commit in last_commits(state, target.table) if int(commit["version"]) > since]
     else:
         commits = commits_since(state, target.table, since)
     ours = {version for version, _ in [*state.ledger, *ledger_of(commits, target.destination, target.table)]}
@@ -197,11 +197,11 @@ def _restored_to(commit: dict[str, Any]) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _require_reaches_beginning(target: Target, state: DeltaState, known: Subscription) -> None:
+def _require_reaches_beginning(target: Target, state: DeltaState, subscription: Subscription) -> None:
     """Checks a table that the meta has no record of: the meta was lost, or has an older format. The subscriber gets
     every change after its beginning, so the table must have those before."""
-    since, reached = known.since_seq, position_of(state)
-    if since is None or reached >= since or known.has_accepted(reached, since, target.table):
+    since, reached = subscription.since_seq, position_of(state)
+    if since is None or reached >= since or subscription.has_accepted(reached, since, target.table):
         return
     raise _refusal(
         target,
@@ -210,13 +210,13 @@ def _require_reaches_beginning(target: Target, state: DeltaState, known: Subscri
     )
 
 
-def _require_whole_start(target: Target, manifest: Manifest, known: Subscription, *, created_here: bool) -> None:
+def _require_whole_start(target: Target, manifest: Manifest, subscription: Subscription, *, created_here: bool) -> None:
     """Checks a table that is to be created: retention may have removed changes of it before this subscriber began."""
     begins = manifest.store_begins.seq if manifest.store_begins is not None else None
-    since = known.since_seq
-    if created_here or begins is None or since is None or since <= begins or known.has_accepted(begins, since):
+    since = subscription.since_seq
+    if created_here or begins is None or since is None or since <= begins or subscription.has_accepted(begins, since):
         return
-    if known.has_accepted(begins, since, target.table):
+    if subscription.has_accepted(begins, since, target.table):
         return
     raise _refusal(
         target,
@@ -257,7 +257,7 @@ def retention_is_long(text: str) -> bool:
 def prove_idle(
     config: DestinationConfig,
     manifest: Manifest,
-    known: Subscription,
+    subscription: Subscription,
     busy: Collection[str],
     faults: dict[str, CdcError] | None = None,
 ) -> list[TableResult]:
@@ -266,12 +266,14 @@ def prove_idle(
     without it, raises the first one, a TargetError. Returns the versions of tables that others have written to, from
     which the next proof begins: by then Delta may have removed these commits from the history."""
     seen: list[TableResult] = []
-    names = sorted(name for name in known.tables if name not in busy and config.tables.includes(*split_table(name)))
+    names = sorted(
+        name for name in subscription.tables if name not in busy and config.tables.includes(*split_table(name))
+    )
     targets = [target_of(config, name) for name in _turn(names, manifest.batch)]
-    for target in _changed(config, targets, known):
+    for target in _changed(config, targets, subscription):
         try:
             state = target.state()
-            prove(target, state, manifest, known, created_here=False, is_idle=True)
+            prove(target, state, manifest, subscription, created_here=False, is_idle=True)
         except CdcError as error:
             if faults is None:
                 raise
@@ -279,7 +281,7 @@ def prove_idle(
             continue
         if target.apply.shared:
             _looked_at[target.path] = time.monotonic()
-        record = known.table(target.table)
+        record = subscription.table(target.table)
         if state is None or record is None or state.generation != record.generation:
             continue
         most = LEDGER_DEPTH if state.is_shared else state.version  # of a shared table, the last commits were looked at
@@ -297,7 +299,7 @@ def prove_idle(
     return seen
 
 
-def _changed(config: DestinationConfig, targets: list[Target], known: Subscription) -> list[Target]:
+def _changed(config: DestinationConfig, targets: list[Target], subscription: Subscription) -> list[Target]:
     """Returns the tables whose newest commit is not the recorded one, and which this process can read. In an object
     store several are looked at together. Each of these, and each shared table, which mostly ends with a commit of
     another member, is looked at again after :data:`IDLE_S`."""
@@ -312,13 +314,13 @@ def _changed(config: DestinationConfig, targets: list[Target], known: Subscripti
             away.append(target)
         elif config.spark.remote is None:
             here.append(target)
-    found = [target for target in here if not _is_unchanged(target, known)]
+    changed = [target for target in here if not _is_unchanged(target, subscription)]
     if not away:
-        return found
+        return changed
     with ThreadPoolExecutor(min(len(away), _LOOKS), thread_name_prefix="idle") as pool:
-        same = list(pool.map(lambda target: _is_unchanged(target, known), away))
+        same = list(pool.map(lambda target: _is_unchanged(target, subscription), away))
     _looked_at.update((target.path, now) for target, is_same in zip(away, same, strict=True) if is_same)
-    return found + [target for target, is_same in zip(away, same, strict=True) if not is_same]
+    return changed + [target for target, is_same in zip(away, same, strict=True) if not is_same]
 
 
 def _turn(names: list[str], batch: int) -> Iterator[str]:
@@ -326,10 +328,10 @@ def _turn(names: list[str], batch: int) -> Iterator[str]:
     return islice(names, (batch % rounds) * IDLE_TABLES, (batch % rounds + 1) * IDLE_TABLES)
 
 
-def _is_unchanged(target: Target, known: Subscription) -> bool:
+def _is_unchanged(target: Target, subscription: Subscription) -> bool:
     """Whether the newest commit is still the recorded one, or there is no record. False: the whole proof is needed.
     Raises RetryableError."""
-    record = known.table(target.table)
+    record = subscription.table(target.table)
     if record is None:
         return True
     transaction = None

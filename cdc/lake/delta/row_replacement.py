@@ -135,7 +135,7 @@ def _are_whole(rows: t.StructType, schema: t.StructType) -> bool:
     )
 
 
-def replace_rows(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
+def replace_rows(jvm: DriverJvm, logged_table: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
     """Replaces rows of a table at its newest version. The commit carries the transaction and the user metadata of the
     session's settings. Returns None, and changes nothing, if a MERGE has to do it. ``marks``: rows that go are marked
     in deletion vectors if the table has these, and other rows of their files stay.
@@ -146,55 +146,57 @@ def replace_rows(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: boo
 
     def replace() -> Replaced | None:
         with jvm.active():
-            replacement = _begin(jvm, known, new)
+            replacement = _begin(jvm, logged_table, new)
             return None if replacement is None else replacement.run(marks=marks)
 
     try:
         return if_known("rows are merged", replace)
     except _UnknownRowsError:
-        _log.info("files do not say how many rows they have, so rows are merged by a statement", path=known.state.path)
+        _log.info(
+            "files do not say how many rows they have, so rows are merged by a statement", path=logged_table.state.path
+        )
         return None
 
 
-def _begin(jvm: DriverJvm, known: LoggedTable, new: NewRows) -> _Replacement | None:
+def _begin(jvm: DriverJvm, logged_table: LoggedTable, new: NewRows) -> _Replacement | None:
     from pyspark.sql import types as t
 
-    transaction = PositionedTransaction.begin(jvm, known.state)
+    transaction = PositionedTransaction.begin(jvm, logged_table.state)
     txn, metadata = transaction.txn, metadata_of(transaction.txn)
     schema = t.StructType.fromJson(json.loads(metadata["schemaString"]))
     features = features_of(txn)
     properties = metadata["configuration"]
     has_statistics = jvm.session.conf().get(_STATISTICS, "true") == "true"
     rows = jvm.session.table(new.view)
-    found = t.StructType.fromJson(json.loads(rows.schema().json()))
-    if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(found, schema)):
+    view_schema = t.StructType.fromJson(json.loads(rows.schema().json()))
+    if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(view_schema, schema)):
         return None
     # Delta also knows the least and the greatest value of other keys than integers.
-    has_all_keys = not new.ranges or {*new.keys} == {*known.keys}
+    has_all_keys = not new.ranges or {*new.keys} == {*logged_table.keys}
     is_listed = transaction.is_at and has_all_keys and not metadata["partitionColumns"]
-    listed = _listed(jvm, known, txn.snapshot(), "deletionVectors" in features) if is_listed else None
+    listed = _listed(jvm, logged_table, txn.snapshot(), "deletionVectors" in features) if is_listed else None
     has_vectors = properties.get(VECTORS_PROPERTY, "false").lower() == "true"
-    is_small = known.files is not None and known.files.is_small and new.count <= _FEW_ROWS
+    is_small = logged_table.files is not None and logged_table.files.is_small and new.count <= _FEW_ROWS
     return _Replacement(jvm, transaction, schema, new, rows, has_vectors, listed, is_small)
 
 
-def _listed(jvm: DriverJvm, known: LoggedTable, snapshot: Any, has_vectors: bool) -> Sequence[Any] | None:
+def _listed(jvm: DriverJvm, logged_table: LoggedTable, snapshot: Any, has_vectors: bool) -> Sequence[Any] | None:
     """Returns the files that may have rows with one of the keys, as ``AddFile``. Returns None if Delta has to find
     them, which takes more jobs of Spark: the files are many, have unusual names or no number of rows, or Delta's
     checksum of the version has another number of files or bytes. ``has_vectors``: files may have deletion vectors,
     which only Delta knows; its list of all files takes one job."""
-    files = known.files
+    files = logged_table.files
     if files is None or not has_files(snapshot, files.count, files.size_bytes):
         return None
-    found = files.adds(known.keys)
-    if len(found) > _MOST_LISTED or not all(PLAIN_NAME.fullmatch(one["path"]) for one in found):
+    adds = files.adds(logged_table.keys)
+    if len(adds) > _MOST_LISTED or not all(PLAIN_NAME.fullmatch(add["path"]) for add in adds):
         return None
     if not has_vectors:
-        return [delta_action(jvm.view, {"add": one}) for one in found]
+        return [delta_action(jvm.view, {"add": add}) for add in adds]
     if files.count > _MOST_LISTED:
         return None
-    paths = {one["path"] for one in found}
-    listed = [one for one in snapshot.allFiles().collectAsList() if one.path() in paths]
+    paths = {add["path"] for add in adds}
+    listed = [file for file in snapshot.allFiles().collectAsList() if file.path() in paths]
     return listed if len(listed) == len(paths) else None
 
 
@@ -239,13 +241,13 @@ class _Replacement:
             # Without a file that may have one of the keys, nothing is looked for.
             matches = [] if files.isEmpty() else self._matches(keys, files, marks=marks)
             scanned = time.monotonic()
-            partly = [one for one in matches if one.remaining]
-            removed = [one.file.remove() for one in matches if not one.remaining]
+            partly = [match for match in matches if match.remaining]
+            removed = [match.file.remove() for match in matches if not match.remaining]
             marked: list[Any] = []
             if marks:
                 marked = self._mark(partly) if partly else []
                 partly = []
-            removed += [one.file.remove() for one in partly]
+            removed += [match.file.remove() for match in partly]
             added = self._write(keys, partly)
         replaced = self._replaced(matches)
         metrics = {
@@ -256,11 +258,11 @@ class _Replacement:
             "numTargetRowsDeleted": replaced.deleted,
             "numTargetRowsMatchedUpdated": replaced.updated,
             "numTargetRowsMatchedDeleted": replaced.deleted,
-            "numTargetRowsCopied": sum(one.remaining for one in partly),
+            "numTargetRowsCopied": sum(match.remaining for match in partly),
             "numTargetFilesAdded": len(added),
             "numTargetFilesRemoved": len(removed),
-            "numTargetBytesAdded": sum(int(one.getFileSize()) for one in added),
-            "numTargetBytesRemoved": sum(int(one.file.getFileSize()) for one in matches) if not marked else 0,
+            "numTargetBytesAdded": sum(int(file.getFileSize()) for file in added),
+            "numTargetBytesRemoved": sum(int(match.file.getFileSize()) for match in matches) if not marked else 0,
             "numTargetDeletionVectorsAdded": len(marked) // 2,
             "scanTimeMs": int((scanned - began) * 1000),
             "rewriteTimeMs": int((time.monotonic() - scanned) * 1000),
@@ -273,8 +275,8 @@ class _Replacement:
         return replaced
 
     def _replaced(self, matches: Sequence[_Match]) -> Replaced:
-        deleted = sum(one.deleted for one in matches)
-        updated = sum(one.rows for one in matches) - deleted
+        deleted = sum(match.deleted for match in matches)
+        updated = sum(match.rows for match in matches) - deleted
         # A table that somebody has damaged may have several rows with one key. All of them go.
         return Replaced(max(0, self.new.upserts - updated), updated, deleted)
 
@@ -372,17 +374,17 @@ class _Replacement:
         vector_data = java_class(view, f"{delta}.commands.DeletionVectorData")
         whole = {file.path(): file for file in self._whole_files(matches)}
         rows = []
-        for one in matches:
-            vector = whole[one.file.path()].deletionVector()
+        for match in matches:
+            vector = whole[match.file.path()].deletionVector()
             before = some(view, None if vector is None else vector.serializeToBase64())
-            rows.append(vector_data(one.path, before, one.bitmap, one.rows))
+            rows.append(vector_data(match.path, before, match.bitmap, match.rows))
         prefix = scala_object(view, f"{delta}.util.Utils").getRandomPrefixLength(self.transaction.txn.metadata())
         write = scala_object(view, f"{delta}.commands.DeletionVectorWriter").createMapperToStoreDeletionVectors(
             self.jvm.session, self.transaction.log.newDeltaHadoopConf(), self.transaction.log.dataPath(), prefix
         )
         written = from_scala(write.apply(self._seq(rows).iterator()).toVector())
-        vectors = {one.filePath(): one.deletionVector() for one in written}
-        pairs = [whole[one.file.path()].removeRows(vectors[one.path], True, True) for one in matches]
+        vectors = {vector_file.filePath(): vector_file.deletionVector() for vector_file in written}
+        pairs = [whole[match.file.path()].removeRows(vectors[match.path], True, True) for match in matches]
         return [action for pair in pairs for action in (pair._2(), pair._1())]
 
     def _whole_files(self, matches: Sequence[_Match]) -> Iterable[Any]:
@@ -390,27 +392,27 @@ class _Replacement:
         if self.listed is not None:
             return self.listed
         files = self.transaction.txn.snapshot().allFiles()
-        paths = [self._functions.lit(one.file.path()) for one in matches]
-        found: Iterable[Any] = files.filter(files.col("path").isin(self._seq(paths))).collectAsList()
-        return found
+        paths = [self._functions.lit(match.file.path()) for match in matches]
+        whole_files: Iterable[Any] = files.filter(files.col("path").isin(self._seq(paths))).collectAsList()
+        return whole_files
 
     def _write(self, keys: Any, rewritten: Sequence[_Match]) -> list[Any]:
         """Writes the new rows, and those that stay of files that are rewritten. Raises RetryableError if other than
         these were written."""
-        expected = self.new.upserts + sum(one.remaining for one in rewritten)
+        expected = self.new.upserts + sum(match.remaining for match in rewritten)
         if not expected:
             return []
         columns = self._seq(quote(field.name) for field in self.schema.fields)
         rows = self.rows.filter(f"NOT ({self.new.is_delete})").selectExpr(columns)
         if rewritten:
-            table = self._frame(self._seq(one.file for one in rewritten))
+            table = self._frame(self._seq(match.file for match in rewritten))
             pairs = [table.col(quote(key)).equalTo(keys.col(f"{_OURS}{i}")) for i, key in enumerate(self.new.keys)]
             same = functools.reduce(lambda left, right: getattr(left, "and")(right), pairs)
             rows = table.join(keys, same, "left_anti").selectExpr(columns).union(rows)
         if expected <= _FEW_ROWS:
             rows = rows.coalesce(1)
         added = from_scala(self.transaction.txn.writeFiles(rows))
-        written = sum(_rows_of(one.numPhysicalRecords()) for one in added)
+        written = sum(_rows_of(file.numPhysicalRecords()) for file in added)
         if written != expected:
             raise _lost(written, expected, "written")
         return added
@@ -434,7 +436,7 @@ def _rows_of(number: Any) -> int:
     return int(number.get())
 
 
-def _lost(found: int, expected: int, what: str) -> RetryableError:
+def _lost(count: int, expected: int, what: str) -> RetryableError:
     return RetryableError(
-        f"Spark has {what} {found:,} of {expected:,} rows; nothing was committed", remedy="The batch is merged again."
+        f"Spark has {what} {count:,} of {expected:,} rows; nothing was committed", remedy="The batch is merged again."
     )

@@ -342,8 +342,8 @@ def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> 
 
 def recorded_policies(state: DeltaState) -> dict[str, str]:
     """Returns the policies that were applied to the table's columns so far; see :data:`COLUMNS_PROPERTY`."""
-    found: dict[str, str] = json.loads(state.properties.get(COLUMNS_PROPERTY, "{}"))
-    return found
+    policies: dict[str, str] = json.loads(state.properties.get(COLUMNS_PROPERTY, "{}"))
+    return policies
 
 
 def labels_json(labels: dict[str, str]) -> str:
@@ -355,12 +355,12 @@ def require_same_policies(state: DeltaState, target: Target, columns: SourceColu
     """Raises TargetError if a column was written, or left out, by another policy than the configuration has now: its
     old and new values would not be comparable. ``names``: the source's column names."""
     recorded = recorded_policies(state)
-    there = {f.name.lower() for f in schema_of(state).fields}
+    lake_names = {f.name.lower() for f in schema_of(state).fields}
     for name in names:
         was, now = recorded.get(name.lower()), columns.labels.get(name.lower(), "")
         if was is None:
             in_lake = {name.lower(), (target.policies.lake_name(name) or name).lower()}
-            was = "" if in_lake & there else now  # a column that is not there yet may have any policy
+            was = "" if in_lake & lake_names else now  # a column that is not there yet may have any policy
         if was != now:
             raise TargetError(
                 f"the column {name} was written by the policy {was or 'keep'} so far, and the configuration now says "
@@ -427,12 +427,12 @@ def _differing_layout(state: DeltaState, target: Target) -> Layout | None:
 
 
 def _require_partitions(state: DeltaState, target: Target, layout: Layout) -> None:
-    there, wanted = ", ".join(state.partition_by) or "nothing", layout.partition_by
-    asked = ", ".join(wanted or ()) or "nothing"
-    differs = wanted is not None and wanted != state.partition_by
+    present, partition_by = ", ".join(state.partition_by) or "nothing", layout.partition_by
+    asked = ", ".join(partition_by or ()) or "nothing"
+    differs = partition_by is not None and partition_by != state.partition_by
     if target.apply.shared and (differs or (layout.cluster_by and state.partition_by)):
         raise TargetError(
-            f"the shared Delta table is partitioned by {there}, and the configuration says {asked}",
+            f"the shared Delta table is partitioned by {present}, and the configuration says {asked}",
             place=f"table {target.table} at {target.path}",
             remedy="Write the same partition_by and cluster_by for all destinations that share the table: it has the "
             "partitions that the first of them gave it.",
@@ -440,13 +440,13 @@ def _require_partitions(state: DeltaState, target: Target, layout: Layout) -> No
     anew = f"have the table written anew by `cdc replay {target.destination} {target.table}` or, in mode upsert, by "
     if differs:
         raise TargetError(
-            f"the Delta table is partitioned by {there}, and the configuration says {asked}",
+            f"the Delta table is partitioned by {present}, and the configuration says {asked}",
             place=f"table {target.table} at {target.path}",
             remedy=f"Set partition_by back, or {anew}`cdc snapshot`.",
         )
     if layout.cluster_by and state.partition_by:
         raise TargetError(
-            f"the Delta table is partitioned by {there}, so it cannot be clustered",
+            f"the Delta table is partitioned by {present}, so it cannot be clustered",
             place=f"table {target.table} at {target.path}",
             remedy=f"Write partition_by: [] beside cluster_by, and {anew}`cdc snapshot`.",
         )
@@ -454,8 +454,8 @@ def _require_partitions(state: DeltaState, target: Target, layout: Layout) -> No
 
 def missing_features(state: DeltaState, types: Iterable[t.DataType]) -> dict[str, str]:
     """Returns the properties that must be set before columns of these types are added to the table."""
-    there = feature_properties(f.dataType for f in schema_of(state).fields)
-    return {name: value for name, value in feature_properties(types).items() if name not in there}
+    properties = feature_properties(f.dataType for f in schema_of(state).fields)
+    return {name: value for name, value in feature_properties(types).items() if name not in properties}
 
 
 def add_columns(

@@ -96,9 +96,11 @@ def records(state: DeltaState) -> list[Record]:
 def record_in_force(state: DeltaState, before: int | None = None) -> Record | None:
     """Returns the newest record that the table's applied position has reached; None for a table of an older Towpath.
     ``before``: only records of earlier statements."""
-    found = records(state)
-    first = found[0] if found else None
-    reached = [r for r in found if (r is first or r.seq <= state.applied_seq) and (before is None or r.seq < before)]
+    all_records = records(state)
+    first = all_records[0] if all_records else None
+    reached = [
+        r for r in all_records if (r is first or r.seq <= state.applied_seq) and (before is None or r.seq < before)
+    ]
     return reached[-1] if reached else None
 
 
@@ -117,8 +119,8 @@ def is_dropped(state: DeltaState) -> bool:
 
 def outdated_records(state: DeltaState) -> list[str]:
     """Returns the names of properties with records that are no longer in force, if there are many of them."""
-    found = [r for r in records(state) if r.seq <= state.applied_seq and r.name in state.properties]
-    return [r.name for r in found[:-1]] if len(found) > _KEPT_RECORDS else []
+    reached = [r for r in records(state) if r.seq <= state.applied_seq and r.name in state.properties]
+    return [r.name for r in reached[:-1]] if len(reached) > _KEPT_RECORDS else []
 
 
 # --- a schema from rows ----------------------------------------------------------------------------------------------
@@ -127,18 +129,18 @@ def outdated_records(state: DeltaState) -> list[str]:
 def schema_of_layout(layout: TableLayout, stored: TableSchema | None) -> TableSchema:
     """Returns the source schema that rows have shown. ``stored``: the definition that capture read, perhaps at a later
     time; each column that it shares with the rows is taken from there."""
-    known = {} if stored is None else {c.name.lower(): c for c in stored.columns}
+    stored_columns = {} if stored is None else {c.name.lower(): c for c in stored.columns}
     columns = []
     for column in layout.columns:
-        found = known.get(column.name.lower())
-        if found is None or not column.column_type or column.column_type != found.column_type.lower():
+        schema = stored_columns.get(column.name.lower())
+        if schema is None or not column.column_type or column.column_type != schema.column_type.lower():
             kind, full = _words(column)
             charset = column.charset if column.charset not in (None, "binary") else None
-            found = ColumnSchema(
+            schema = ColumnSchema(
                 name=column.name, data_type=kind, column_type=full, nullable=column.nullable, default=None, extra="",
                 charset=charset, collation=None,
             )  # fmt: skip
-        columns.append(found)
+        columns.append(schema)
     same = stored is not None and tuple(columns) == stored.columns
     return TableSchema(
         columns=tuple(columns),

@@ -155,7 +155,9 @@ def _cascades(
 def one_table(config: DestinationConfig, table: str) -> DestinationConfig:
     """Returns the configuration for a job on one table, in which an error stops the job and parks nothing."""
     apply = config.apply.model_copy(update={"on_error": "block"})
-    overrides = {name: one.model_copy(update={"on_error": None}) for name, one in config.tables.overrides.items()}
+    overrides = {
+        name: override.model_copy(update={"on_error": None}) for name, override in config.tables.overrides.items()
+    }
     return config.model_copy(
         update={"apply": apply, "tables": config.tables.model_copy(update={"overrides": overrides})}
     )

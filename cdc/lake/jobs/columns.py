@@ -44,22 +44,22 @@ class TooEarlyError(UnusableError):
     """Chunks of columns that may show the table before the statement."""
 
 
-def merge_columns(mine: Job, files: SnapshotFiles, wanted: UnknownColumns, low_seq: int) -> CatchUp:
+def merge_columns(mine: Job, files: SnapshotFiles, unknown_columns: UnknownColumns, low_seq: int) -> CatchUp:
     """Gives the table's rows the values that were read, and brings it level. The store must be complete up to the
     chunks' last position. ``low_seq``: the chunks show everything up to there.
 
     Raises TooEarlyError if the columns have to be read again, and what stopped the table.
     """
-    if low_seq < wanted.seq:
+    if low_seq < unknown_columns.seq:
         raise TooEarlyError("the columns were read before the statement was done", place=f"table {mine.table}")
-    reading = make_reading(table_sessions(mine.config), mine.config, mine.batches, files, wanted)
+    reading = make_reading(table_sessions(mine.config), mine.config, mine.batches, files, unknown_columns)
     return bring_level(mine, mine.keep_seq(), reading=reading)
 
 
 def merge_rest(mine: Job) -> CatchUp | None:
     """Brings a table level whose columns a killed process has merged already. Returns None if they are not merged."""
-    wanted, state = mine.columns(), target_of(mine.config, mine.table).state()
-    if wanted is None or state is None or state.applied_seq < wanted.seq:
+    unknown_columns, state = mine.columns(), target_of(mine.config, mine.table).state()
+    if unknown_columns is None or state is None or state.applied_seq < unknown_columns.seq:
         return None
     try:
         done = bring_level(mine, mine.keep_seq())

@@ -38,11 +38,11 @@ class Job:
     def subscription(self) -> Subscription:
         """Returns the subscription as a merge of this table alone needs it: with the record of this table only, and
         without parked tables."""
-        known = self.batches.meta.read().subscription(SUBSCRIBER)
-        return known.model_copy(
+        subscription = self.batches.meta.read().subscription(SUBSCRIBER)
+        return subscription.model_copy(
             update={
                 "parked": {},
-                "tables": {name: text for name, text in known.tables.items() if name == self.table},
+                "tables": {name: text for name, text in subscription.tables.items() if name == self.table},
             }
         )
 
@@ -140,7 +140,7 @@ def raise_failure(what: str, failures: Mapping[str, CdcError]) -> None:
         for table, failure in failures.items():
             _log.error(f"{what} failed", table=table, reason=str(failure))
     if failures:
-        raise next((one for one in failures.values() if not one.retryable), next(iter(failures.values())))
+        raise next((failure for failure in failures.values() if not failure.retryable), next(iter(failures.values())))
 
 
 def table_sessions(config: DestinationConfig) -> TableSessions:

@@ -242,7 +242,7 @@ def _adopt(
     with _cached(changes):
         changed = set()
         if changes is not None:
-            changed = _changed_files(spark, [one.path for one in chunks], columns, keys, changes)
+            changed = _changed_files(spark, [chunk.path for chunk in chunks], columns, keys, changes)
         whole = [chunk for chunk in chunks if Path(chunk.path).name not in changed]
         if 2 * sum(chunk.footer.num_rows for chunk in whole) < sum(chunk.footer.num_rows for chunk in chunks):
             return False
@@ -278,8 +278,8 @@ def _changed_files(
     rows = spark.read.schema(t.StructType(columns.read_fields)).parquet(*paths)
     file = f"_file_{uuid.uuid4().hex}"
     named = rows.select(*[quote(key) for key in keys], rows.metadataColumn("_metadata")["file_name"].alias(file))
-    found = matched(named, changes.select(*[quote(key) for key in keys]).distinct(), keys, "left_semi")
-    return {row[0] for row in found.select(file).distinct().collect()}
+    changed_rows = matched(named, changes.select(*[quote(key) for key in keys]).distinct(), keys, "left_semi")
+    return {row[0] for row in changed_rows.select(file).distinct().collect()}
 
 
 def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
@@ -327,23 +327,23 @@ def replace_by(
 
     Raises TargetError for a table of another owner, and if nothing was built."""
     target, side = target_of(config, table), target_of(built, table)
-    state, found = target.state(), side.state()
-    if found is None:
+    state, built_state = target.state(), side.state()
+    if built_state is None:
         raise TargetError("the store has no rows of the table to build it from", place=f"table {table}")
     if state is not None:
         require_owner(state, target)
         require_no_archive(state, target)
     generation = 0 if state is None else state.generation + 1
-    schema = tracked_schema(found)
+    schema = tracked_schema(built_state)
     kept = {
         key: value
-        for key, value in {**kept_properties(state), **found.properties}.items()
+        for key, value in {**kept_properties(state), **built_state.properties}.items()
         if key not in (_MAX_COLUMN_ID, BEGINS_PROPERTY) and not key.startswith(SCHEMA_PROPERTY)
     }
     properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
     if schema is not None:
         properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
-    properties |= feature_properties(f.dataType for f in schema_of(found).fields)
+    properties |= feature_properties(f.dataType for f in schema_of(built_state).fields)
     if begins is not None:
         properties[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
@@ -364,8 +364,8 @@ def replace_by(
 
 def kept_properties(state: DeltaState | None) -> dict[str, str]:
     """Returns the properties that somebody else gave a table, and that a new generation keeps."""
-    found = {} if state is None else state.properties
-    return {key: value for key, value in found.items() if not key.startswith("towpath.") and key != _MAX_COLUMN_ID}
+    properties = {} if state is None else state.properties
+    return {key: value for key, value in properties.items() if not key.startswith("towpath.") and key != _MAX_COLUMN_ID}
 
 
 def require_no_archive(state: DeltaState, target: Target) -> None:
@@ -382,11 +382,11 @@ def require_no_archive(state: DeltaState, target: Target) -> None:
         )
 
 
-def require_same_columns(found: SourceColumns, snapshot: SourceColumns, table: str) -> None:
+def require_same_columns(stored: SourceColumns, snapshot: SourceColumns, table: str) -> None:
     """Raises NeedsSnapshotError if the rows in the store have other columns than those that the snapshot read: the
     table changed in between."""
     ours = [(field.name, field.dataType) for field in snapshot.read_fields if field.name != BEFORE]
-    theirs = [(field.name, field.dataType) for field in found.read_fields if field.name != BEFORE]
+    theirs = [(field.name, field.dataType) for field in stored.read_fields if field.name != BEFORE]
     if ours != theirs:
         raise NeedsSnapshotError(
             "the columns changed while the snapshot was taken",
@@ -612,19 +612,19 @@ def replace_own_rows(session: TableSession, load: Load, rows: DataFrame, begins:
 
 def _in_shape(rows: DataFrame, schema: t.StructType) -> DataFrame:
     """Returns rows with the columns of a shared table; those that they lack are null."""
-    there = {field.name.lower(): field for field in rows.schema.fields}
+    fields_by_name = {field.name.lower(): field for field in rows.schema.fields}
     columns = []
     for field in schema.fields:
-        found = there.get(field.name.lower())
-        value = f.lit(None) if found is None else f.col(quote(found.name))
-        if found is not None and field.name == BEFORE:
-            assert isinstance(field.dataType, t.StructType) and isinstance(found.dataType, t.StructType)
-            inner = {one.name.lower() for one in found.dataType.fields}
+        row_field = fields_by_name.get(field.name.lower())
+        value = f.lit(None) if row_field is None else f.col(quote(row_field.name))
+        if row_field is not None and field.name == BEFORE:
+            assert isinstance(field.dataType, t.StructType) and isinstance(row_field.dataType, t.StructType)
+            inner = {inner_field.name.lower() for inner_field in row_field.dataType.fields}
             images = [
-                (f.col(f"{BEFORE}.{quote(one.name)}") if one.name.lower() in inner else f.lit(None))
-                .cast(one.dataType)
-                .alias(one.name)
-                for one in field.dataType.fields
+                (f.col(f"{BEFORE}.{quote(image_field.name)}") if image_field.name.lower() in inner else f.lit(None))
+                .cast(image_field.dataType)
+                .alias(image_field.name)
+                for image_field in field.dataType.fields
             ]
             value = f.when(f.col(BEFORE).isNotNull(), f.struct(*images))
         columns.append(value.cast(field.dataType).alias(field.name))
@@ -650,7 +650,11 @@ def _shared_commit(session: TableSession, load: Load, begins: int | None) -> Com
         state = record_policies(spark, target, state, load.columns, load.schema.column_names)
         ensure_columns(spark, target, load.columns.fields)
     in_force = record_in_force(state) or record
-    older = [one.name for one in records(state) if one.seq < in_force.seq and one.name in state.properties]
+    older = [
+        older_record.name
+        for older_record in records(state)
+        if older_record.seq < in_force.seq and older_record.name in state.properties
+    ]
     if older:
         names = ", ".join(literal(target.stored_name(name)) for name in older)
         spark.sql(f"ALTER TABLE {target.sql} UNSET TBLPROPERTIES IF EXISTS ({names})").collect()
@@ -700,14 +704,14 @@ def _changes(
     """Returns the changes of a manifest after ``low_seq``, and those by foreign keys; None if it has no rows of the
     table."""
     target, schema = load.target, load.schema
-    found = survey(
+    contents = survey(
         manifest.ranges,
         [target.table],
         Schemas(tables={target.table: schema}),
         lambda _: value_policies(target.apply),
         table_mask=manifest.table_mask(target.table) or ALL_TABLES,
     )
-    layout = found.layouts.get(target.table)
+    layout = contents.layouts.get(target.table)
     columns = load.columns
     if layout is not None:
         columns = columns_of_layout(layout, target.policies)
@@ -722,7 +726,7 @@ def _changes(
         columns=columns,
         schema=schema,
         check=lambda: None,
-        is_large=found.largest_event_bytes.get(target.table, 0) > LARGE_BYTES,
+        is_large=contents.largest_event_bytes.get(target.table, 0) > LARGE_BYTES,
         unlogged=cascaded,
     )
     rows = read_changes(merge, columns, low_seq, "after" if keys.is_primary else "both")

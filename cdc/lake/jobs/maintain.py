@@ -94,8 +94,8 @@ def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, d
         "destination": config.name,
         "dry_run": dry_run,
         "removed": [
-            {"segment": one.name, "bytes": one.bytes, "last_seq": one.last_seq, "why": one.why}
-            for one in removal.removed
+            {"segment": segment.name, "bytes": segment.bytes, "last_seq": segment.last_seq, "why": segment.why}
+            for segment in removal.removed
         ],
         "removed_bytes": removal.bytes,
         "removed_until": reader.removed_seq() or None,
@@ -104,7 +104,8 @@ def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, d
         "unarchived": removal.unarchived,
         "cut_off": list(removal.cut_off),
         "subscriptions": [
-            {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in run.backlogs
+            {"name": backlog.name, "acked_seq": backlog.acked_seq, "held_back": held_document(backlog)}
+            for backlog in run.backlogs
         ],
         "disk": disk_document(cleaner.watch),
     }

@@ -36,16 +36,18 @@ def maintain_tables(
     for table in tables:
         require_included(config, table)
     meta = open_meta(config)
-    known = meta.read().subscription(SUBSCRIBER).tables
-    wanted = list(dict.fromkeys(tables)) or [one for one in sorted(known) if config.tables.includes(*split_table(one))]
-    if not wanted:
+    records = meta.read().subscription(SUBSCRIBER).tables
+    names = list(dict.fromkeys(tables)) or [
+        table for table in sorted(records) if config.tables.includes(*split_table(table))
+    ]
+    if not names:
         return []
     from cdc.lake.delta.maintenance import Maintained, maintain_table
 
     needed_for_h = kept_for_h(config)
     maintained: list[Maintained] = []
     errors: dict[str, CdcError] = {}
-    for table in wanted:
+    for table in names:
         try:
             with job_lock(meta, table):
                 done = maintain_table(table_sessions(config), config, table, vacuum=vacuum, needed_for_h=needed_for_h)

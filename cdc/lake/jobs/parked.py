@@ -24,8 +24,12 @@ _log = get_logger(__name__)
 
 def waiting_tables(config: DestinationConfig) -> list[str]:
     """Returns the included tables that are parked because of an error, and may come back when they are tried again."""
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
-    waiting = [] if known is None else sorted(table for table, one in known.parked.items() if one.due == "retry")
+    subscription = open_meta(config).read().subscriptions.get(SUBSCRIBER)
+    waiting = (
+        []
+        if subscription is None
+        else sorted(table for table, parked in subscription.parked.items() if parked.due == "retry")
+    )
     return [table for table in waiting if config.tables.includes(*split_table(table))]
 
 
@@ -42,14 +46,14 @@ class LeftOut(NamedTuple):
 def left_out(config: DestinationConfig) -> list[LeftOut]:
     """Returns the included tables that are parked, by name. One that waits for its first snapshot, or was taken back by
     an operator, fails no run."""
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
+    subscription = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
     return [
         LeftOut(
             table,
             f"{table} is left out: {parked.reason} {way_back(parked.due, config.name, table)}",
-            parked.due == "retry" or (parked.due == "snapshot" and known.table(table) is not None),
+            parked.due == "retry" or (parked.due == "snapshot" and subscription.table(table) is not None),
         )
-        for table, parked in sorted(known.parked.items())
+        for table, parked in sorted(subscription.parked.items())
         if config.tables.includes(*split_table(table))
     ]
 
@@ -79,24 +83,24 @@ def require_none_left_out(config: DestinationConfig, say: Callable[[str], object
 def retry_parked(config: DestinationConfig) -> list[CatchUp]:
     """Tries the tables again that were parked because of an error, each once. Returns what was done for those that came
     back. A table that fails again stays parked, with the new reason."""
-    found = []
+    results = []
     for table in waiting_tables(config):
         try:
             with job(config, table, None, archived=_needs_archive(config, table)) as mine:
-                found.append(_retry(mine))
+                results.append(_retry(mine))
         except LeaseHeldError as error:  # a snapshot or a replay works on it
             _log.info("parked table left alone", table=table, reason=str(error))
         except CdcError as error:
             _log.warning("parked table failed again", table=table, reason=str(error))
-    return found
+    return results
 
 
 def _needs_archive(config: DestinationConfig, table: str) -> bool:
     """Whether a table waits for changes that retention has removed: a replay that began in the archive was cut off."""
     if config.store.archive.url is None:
         return False
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
-    parked = known.parked.get(table)
+    subscription = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
+    parked = subscription.parked.get(table)
     return parked is not None and parked.keep_seq is not None and parked.keep_seq < open_store(config).removed_seq()
 
 
@@ -132,27 +136,27 @@ def bring_level(
 
     config = mine.config
     while True:
-        known = mine.subscription()
+        subscription = mine.subscription()
         target = target_of(config, mine.table)
         # A table that failed before it was created has neither rows nor a record: the catch-up creates it.
-        is_new = known.table(mine.table) is None and target.state() is None
+        is_new = subscription.table(mine.table) is None and target.state() is None
         if not is_new:
-            prove_known(target, target.state(), known)
-        wanted = mine.end_of_batches()
+            prove_known(target, target.state(), subscription)
+        until_seq = mine.end_of_batches()
         sessions = table_sessions(config)
         done = catch_up(
             config,
             mine.table,
             mine.batches,
-            known,
+            subscription,
             sessions,
-            Span(after_seq, wanted, reading),
+            Span(after_seq, until_seq, reading),
             progress=progress,
         )
         state = target.state()
         if is_new and state is None:  # no change in the store makes it, and apply creates it once one does
             result = TableResult(table=mine.table)
         else:
-            result = result_of(mine.table, prove_known(target, state, known))
+            result = result_of(mine.table, prove_known(target, state, subscription))
         if mine.unpark(result, done.level_seq):
             return done

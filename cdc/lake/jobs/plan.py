@@ -97,7 +97,7 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
 
     for table in tables:
         require_included(config, table)
-    found = []
+    plans = []
     connection = open_session(config.source)
     try:
         for table in dict.fromkeys(tables):
@@ -110,10 +110,10 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
             if not facts:
                 raise UsageError(f"the source has no table {table}", place=config.name)
             rows, size = int(facts[0]["row_count"] or 0), int(facts[0]["size"] or 0)
-            found.append(TablePlan(table, rows, size, _reading_s(config, table, rows), _lake(config, table)))
+            plans.append(TablePlan(table, rows, size, _reading_s(config, table, rows), _lake(config, table)))
     finally:
         close_now(connection)
-    return Plan(tuple(found))
+    return Plan(tuple(plans))
 
 
 def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
@@ -132,11 +132,11 @@ def plan_replay(config: DestinationConfig, request: Replay) -> Plan:
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
     require_sensible(config, request)
     batches = open_table_batches(config)
-    reader, known = batches.reader, batches.meta.read().subscription(SUBSCRIBER)
+    reader, subscription = batches.reader, batches.meta.read().subscription(SUBSCRIBER)
     rate = _merge_rate(config)
-    found = []
+    plans = []
     for table in dict.fromkeys(request.tables):
-        upto = known.end_of_batches() if request.to is None else find_point(reader, request.to)
+        upto = subscription.end_of_batches() if request.to is None else find_point(reader, request.to)
         rows = size = 0
         if request.from_ is not None:
             first = find_point(reader, request.from_)
@@ -150,8 +150,8 @@ def plan_replay(config: DestinationConfig, request: Replay) -> Plan:
         reading_s = rows / READ_ROWS_PER_S
         events, stored = _changes(reader, table, first, upto)
         now = None if request.into is not None else _lake(config, table)
-        found.append(TablePlan(table, rows + events, size + stored, round(reading_s + events / rate, 1), now))
-    return Plan(tuple(found))
+        plans.append(TablePlan(table, rows + events, size + stored, round(reading_s + events / rate, 1), now))
+    return Plan(tuple(plans))
 
 
 def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[int, int]:
@@ -172,12 +172,12 @@ def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[
 def _merge_rate(config: DestinationConfig) -> float:
     """Returns the rows that recent merges changed in a second."""
     batches = open_batches(config)
-    known = batches.subscription(SUBSCRIBER)
+    subscription = batches.subscription(SUBSCRIBER)
     rows, seconds = 0, 0.0
-    for manifest in batches.acked_manifests(SUBSCRIBER, after_batch=known.next_batch - 1 - _MEASURED_BATCHES):
-        for one in () if manifest.acked is None else manifest.acked.tables:
-            rows += one.inserted + one.updated + one.deleted
-            seconds += one.seconds
+    for manifest in batches.acked_manifests(SUBSCRIBER, after_batch=subscription.next_batch - 1 - _MEASURED_BATCHES):
+        for result in () if manifest.acked is None else manifest.acked.tables:
+            rows += result.inserted + result.updated + result.deleted
+            seconds += result.seconds
     return rows / seconds if rows > 1000 and seconds > 0 else MERGE_ROWS_PER_S
 
 

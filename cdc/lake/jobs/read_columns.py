@@ -51,7 +51,7 @@ def make_reading(
     config: DestinationConfig,
     batches: TableChanges,
     files: SnapshotFiles,
-    wanted: UnknownColumns,
+    unknown_columns: UnknownColumns,
 ) -> ColumnReading:
     """Writes the changes between the statement and the snapshot's last chunk beside the chunks, and returns the values.
 
@@ -62,12 +62,14 @@ def make_reading(
     target, schema = target_of(config, info.table), info.definition
     whole = columns_of_schema(schema, target.policies)
     keys = whole.keys(info.key)
-    names = [name for one in wanted.names if (name := target.policies.lake_name(one)) is not None]
+    names = [
+        name for source_name in unknown_columns.names if (name := target.policies.lake_name(source_name)) is not None
+    ]
     columns = whole.only([*keys, *names])
-    reading = ColumnReading(wanted.seq, wanted.names, keys, columns, tuple(files.paths()))
+    reading = ColumnReading(unknown_columns.seq, unknown_columns.names, keys, columns, tuple(files.paths()))
     changes: list[str] = []
     statements: list[DdlStatement] = []
-    for manifest in batches_between(batches, info.table, wanted.seq, files.high_seq(), whole=True):
+    for manifest in batches_between(batches, info.table, unknown_columns.seq, files.high_seq(), whole=True):
         if manifest.ddl:
             statements += read_statements(
                 manifest.ranges, ignores_case=config.tables.ignores_case, system_zone=zone_of(manifest)
@@ -78,11 +80,11 @@ def make_reading(
             if _write(session, target, manifest, files, reading, folder):
                 changes.append(folder)
     was_altered = require_untouched(
-        info.table, schema, statements, {name.lower() for name in (*info.key, *wanted.names)}
+        info.table, schema, statements, {name.lower() for name in (*info.key, *unknown_columns.names)}
     )
     if was_altered and changes and not info.has_row_metadata:
         raise _whole(info.table, "it was altered again, and the source's rows do not name their columns")
-    return ColumnReading(wanted.seq, wanted.names, keys, columns, reading.chunks, tuple(changes))
+    return ColumnReading(unknown_columns.seq, unknown_columns.names, keys, columns, reading.chunks, tuple(changes))
 
 
 def _write(
@@ -121,18 +123,18 @@ def require_untouched(table: str, now: TableSchema, statements: list[DdlStatemen
     table's columns at all."""
     is_computed = any(column.is_generated for column in now.columns if column.name.lower() in names)
     changed = False
-    for by in statements:
-        effect = effect_on(table, by)
+    for statement in statements:
+        effect = effect_on(table, statement)
         if effect is None:
             continue
         changed = True
         if effect.creates is not None or effect.drops or effect.origin != table:
-            raise _whole(table, f"it was renamed, dropped or created since then: {by.shown}")
+            raise _whole(table, f"it was renamed, dropped or created since then: {statement.shown}")
         for change in effect.changes:
             touched = _touched(change)
             is_other = isinstance(change, ChangeColumn) and is_computed  # the column may be computed from this one
             if touched is None or is_other or touched & names:
-                raise _whole(table, f"it was altered again: {by.shown}")
+                raise _whole(table, f"it was altered again: {statement.shown}")
     return changed
 
 

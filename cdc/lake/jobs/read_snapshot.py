@@ -44,8 +44,8 @@ def read_in_spark(spark: SparkSession) -> ReadSegments:
             if isinstance(failure, MergeFailedError):
                 failure = MergeFailedError(f"the snapshot could not be read by Spark: {failure.message}")
             raise failure from error
-        found = {(row["folder"], row["segment"]): row["error"] for row in rows}
-        return [(task, _error(found.get((task.folder, task.segment)))) for task in tasks]
+        messages = {(row["folder"], row["segment"]): row["error"] for row in rows}
+        return [(task, _error(messages.get((task.folder, task.segment)))) for task in tasks]
 
     return read
 
@@ -92,8 +92,8 @@ def read_part(text: str, file: str, tasks: Sequence[SegmentTask]) -> list[Outcom
             if task.folder not in failed:
                 try:
                     read_segment(config, task, sessions)
-                except CdcError as found:
+                except CdcError as failure:
                     failed.add(task.folder)
-                    error = found
+                    error = failure
             outcomes.append((task, error))
     return outcomes

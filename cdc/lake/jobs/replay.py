@@ -145,8 +145,8 @@ def require_sensible(config: DestinationConfig, request: Replay) -> None:
     for point in (request.from_, request.to):
         if point is not None:
             require_point(point)
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
-    if known is None:
+    subscription = open_meta(config).read().subscriptions.get(SUBSCRIBER)
+    if subscription is None:
         raise UsageError(
             "nothing was applied yet, so there is nothing to replay",
             place=config.name,
@@ -251,8 +251,8 @@ def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
 def _into(config: DestinationConfig, table: str, request: Replay, points: _Points, progress: Progress) -> ReplayResult:
     assert request.into is not None
     began = time.monotonic()
-    there = elsewhere(config, request.into, request.mode)
-    target = target_of(there, table)
+    side_config = elsewhere(config, request.into, request.mode)
+    target = target_of(side_config, table)
     if target.state() is not None:
         raise UsageError(
             "a Delta table is there already",
@@ -274,7 +274,7 @@ def elsewhere(config: DestinationConfig, target: str, mode: str | None) -> Desti
     tables = config.tables
     if mode is not None:
         update["mode"] = mode
-        overrides = {name: one.model_copy(update={"mode": None}) for name, one in tables.overrides.items()}
+        overrides = {name: override.model_copy(update={"mode": None}) for name, override in tables.overrides.items()}
         tables = tables.model_copy(update={"overrides": overrides})
     return config.model_copy(update={"apply": config.apply.model_copy(update=update), "tables": tables})
 
@@ -283,15 +283,15 @@ def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, prog
     """Builds a table at ``folder/DB/TABLE`` up to a seq."""
     from cdc.lake.jobs.load import ChangesMeanwhile, load_snapshot
 
-    there = elsewhere(mine.config, folder, mode)
+    side_config = elsewhere(mine.config, folder, mode)
     sessions = table_sessions(mine.config)
     after = base.first_seq()
     if base.snapshot is not None:
         with mine.batches.next(mine.table, base.seq, after, whole=True) as manifest:
             meanwhile = ChangesMeanwhile(mine.config, mine.batches, manifest, base.seq)
-            load_snapshot(sessions, there, base.snapshot, meanwhile, position_of(mine, after))
+            load_snapshot(sessions, side_config, base.snapshot, meanwhile, position_of(mine, after))
     return catch_up(
-        there,
+        side_config,
         mine.table,
         mine.batches,
         Subscription(),

@@ -89,13 +89,13 @@ def due_tables(config: DestinationConfig) -> list[str]:
     """Returns the tables that wait for a snapshot: those that are parked for one, and, with ``start: snapshot``, those
     that were never loaded."""
     state = open_meta(config).read()
-    known = state.subscriptions.get(SUBSCRIBER)
-    parked = {} if known is None else known.parked
-    found = {table for table, one in parked.items() if one.due == "snapshot"}
+    subscription = state.subscriptions.get(SUBSCRIBER)
+    parked = {} if subscription is None else subscription.parked
+    due = {table for table, parked_table in parked.items() if parked_table.due == "snapshot"}
     if config.source.start == "snapshot":
-        loaded = set() if known is None else set(known.tables)
-        found |= {table for table in _source_tables(config) if table not in loaded and table not in parked}
-    return sorted(table for table in found if config.tables.includes(*split_table(table)))
+        loaded = set() if subscription is None else set(subscription.tables)
+        due |= {table for table in _source_tables(config) if table not in loaded and table not in parked}
+    return sorted(table for table in due if config.tables.includes(*split_table(table)))
 
 
 def _source_tables(config: DestinationConfig) -> list[str]:
@@ -128,25 +128,25 @@ def take_snapshots(
     from cdc.source.connection import require_server  # loads PyMySQL, which those who only plan do without
 
     require_server(config.source, "a snapshot")
-    known = open_meta(config).source()
-    config = config.at_server(None if known is None else known.address)
-    there = _source_tables(config)
+    identity = open_meta(config).source()
+    config = config.at_server(None if identity is None else identity.address)
+    source_tables = _source_tables(config)
     errors: dict[str, CdcError] = {}
     if tables is None:
         due = due_tables(config)
-        wanted = [table for table in due if table in there]
-        errors = _release_dropped(config, [table for table in due if table not in there])
+        names = [table for table in due if table in source_tables]
+        errors = _release_dropped(config, [table for table in due if table not in source_tables])
     else:
-        wanted = list(dict.fromkeys(tables))
-    for table in wanted:
+        names = list(dict.fromkeys(tables))
+    for table in names:
         require_included(config, table)
-        if table not in there:
+        if table not in source_tables:
             raise UsageError(
                 f"the source has no table {table}",
                 place=config.name,
-                remedy=there_is(table, there),
+                remedy=there_is(table, source_tables),
             )
-    if not wanted:
+    if not names:
         raise_failure("snapshot", errors)
         return []
     remove_useless(config)
@@ -154,9 +154,9 @@ def take_snapshots(
     results: list[SnapshotResult] = []
     with ExitStack() as stack:
         asked = tables is not None
-        jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=asked, whole=whole)) for table in wanted}
-        left, reread = [], dict.fromkeys(wanted, 0)
-        for table in wanted:
+        jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=asked, whole=whole)) for table in names}
+        left, reread = [], dict.fromkeys(names, 0)
+        for table in names:
             files, began = _loaded_before(jobs[table]), time.monotonic()
             try:
                 if files is not None:
@@ -173,7 +173,9 @@ def take_snapshots(
         while left:
             again: list[str] = []
             in_margin = False
-            columns = {table: one for table in left if (one := jobs[table].columns()) is not None}
+            columns = {
+                table: unknown_columns for table in left if (unknown_columns := jobs[table].columns()) is not None
+            }
             for table, outcome in _read(config, left, columns, progress).items():
                 try:
                     if isinstance(outcome, CdcError):
@@ -207,7 +209,7 @@ def take_snapshots(
             if table in jobs:
                 jobs[table].note(failure)
     raise_failure("snapshot", errors)
-    return sorted(results, key=lambda one: wanted.index(one.table))
+    return sorted(results, key=lambda result: names.index(result.table))
 
 
 def remove_useless(config: DestinationConfig) -> list[str]:
@@ -241,8 +243,8 @@ def _loaded_before(mine: Job) -> SnapshotFiles | None:
     record = mine.record()
     if record is None or record.loaded is None:
         return None
-    found = [one for one in SnapshotFiles.find(mine.config, *split_table(mine.table)) if one.id == record.loaded]
-    return found[0] if found and found[0].loaded() is not None else None
+    loaded = [files for files in SnapshotFiles.find(mine.config, *split_table(mine.table)) if files.id == record.loaded]
+    return loaded[0] if loaded and loaded[0].loaded() is not None else None
 
 
 def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> dict[str, CdcError]:
@@ -319,7 +321,7 @@ def _read(
     read = None
     if not in_process(config.spark):  # executors are elsewhere, perhaps many; else threads of this process read
         read = read_in_spark(acquire(config.spark).spark)
-    names = {table: one.names for table, one in columns.items()}
+    names = {table: unknown_columns.names for table, unknown_columns in columns.items()}
     return take_all(config, tables, source, progress=progress, read=read, columns=names)
 
 
@@ -351,9 +353,9 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
     except (IdentityError, RetryableError) as error:
         # A transaction that was being committed when capture or the snapshot began; the next chunks are later.
         raise UnusableError(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
-    wanted = mine.columns()
-    if wanted is not None:
-        done = merge_columns(mine, files, wanted, low)
+    unknown_columns = mine.columns()
+    if unknown_columns is not None:
+        done = merge_columns(mine, files, unknown_columns, low)
         result = _result(mine, files, (low, high), done, reread, began)
         files.remove()  # no table can be built from it
         return result
@@ -461,9 +463,9 @@ def _result(
 
 def _remove_older(mine: Job, files: SnapshotFiles) -> None:
     """Removes the snapshots that the table was loaded from before."""
-    for one in SnapshotFiles.find(mine.config, files.info.db, files.info.name):
-        if one.id < files.id:
-            one.remove()
+    for older_files in SnapshotFiles.find(mine.config, files.info.db, files.info.name):
+        if older_files.id < files.id:
+            older_files.remove()
 
 
 def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:

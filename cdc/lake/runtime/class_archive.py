@@ -42,7 +42,7 @@ def digest_of(values: Mapping[str, str], program: str) -> str:
 
 def class_path(values: Mapping[str, str]) -> list[str]:
     """Returns the jars of ``spark.driver.extraClassPath``."""
-    return [one for one in values.get("spark.driver.extraClassPath", "").split(os.pathsep) if one]
+    return [jar for jar in values.get("spark.driver.extraClassPath", "").split(os.pathsep) if jar]
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class NewArchive:
 def add_archive(values: dict[str, str], program: str = DRIVER) -> NewArchive | None:
     """Adds the options of a program's archive to the settings of a driver. Returns the archive that the driver should
     write at its end; None if there is one, or if there can be none."""
-    given, folder = values.get(_OPTIONS, ""), cache_dir() / "classes"
-    if any(option in given for option in _THEIRS) or (program == DRIVER and str(CLASSES) not in class_path(values)):
+    options, folder = values.get(_OPTIONS, ""), cache_dir() / "classes"
+    if any(option in options for option in _THEIRS) or (program == DRIVER and str(CLASSES) not in class_path(values)):
         return None
     if ":" in str(folder):  # which separates two archives
         return None
     archive = NewArchive(folder, digest_of(values, program))
     try:
-        found = _found(archive)
-        if found is not None:
-            os.utime(found)
-            values[_OPTIONS] = f"{given} {shlex.quote(f'-XX:SharedArchiveFile={found}')} {_QUIET}"
+        usable = _found(archive)
+        if usable is not None:
+            os.utime(usable)
+            values[_OPTIONS] = f"{options} {shlex.quote(f'-XX:SharedArchiveFile={usable}')} {_QUIET}"
             return None
         archive.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _begin(archive.folder / f"{archive.digest}.begun"):
@@ -76,7 +76,7 @@ def add_archive(values: dict[str, str], program: str = DRIVER) -> NewArchive | N
     except OSError as error:  # the cache cannot be written
         _log.debug("this driver uses no archive of classes", folder=str(archive.folder), reason=str(error))
         return None
-    values[_OPTIONS] = f"{given} -XX:+RecordDynamicDumpInfo {_QUIET}"
+    values[_OPTIONS] = f"{options} -XX:+RecordDynamicDumpInfo {_QUIET}"
     return archive
 
 
@@ -90,40 +90,40 @@ def _begin(marker: Path) -> bool:
     return True
 
 
-def _found(wanted: NewArchive) -> Path | None:
+def _found(new: NewArchive) -> Path | None:
     """Returns the largest archive that is whole, and removes others: a JVM that maps a damaged one crashes, and of two
     that were written at the same time one is enough. Raises OSError."""
-    found = None
-    for one in sorted(wanted.folder.glob(f"{wanted.digest}-*.jsa"), key=lambda file: -file.stat().st_size):
-        if found is not None:
-            one.unlink(missing_ok=True)
-        elif f"{_crc32(one):08x}" == one.stem.rpartition("-")[2]:
-            found = one
+    usable = None
+    for file in sorted(new.folder.glob(f"{new.digest}-*.jsa"), key=lambda file: -file.stat().st_size):
+        if usable is not None:
+            file.unlink(missing_ok=True)
+        elif f"{_crc32(file):08x}" == file.stem.rpartition("-")[2]:
+            usable = file
         else:
-            _log.warning("the archive of Spark's classes is damaged, and is written anew", file=str(one))
-            one.unlink(missing_ok=True)
-    return found
+            _log.warning("the archive of Spark's classes is damaged, and is written anew", file=str(file))
+            file.unlink(missing_ok=True)
+    return usable
 
 
 def _crc32(file: Path) -> int:
-    found = 0
+    crc = 0
     with file.open("rb") as reading:
         while part := reading.read(1 << 20):
-            found = zlib.crc32(part, found)
-    return found
+            crc = zlib.crc32(part, crc)
+    return crc
 
 
 def _remove_unused(folder: Path) -> None:
     """Removes archives that were not used for long, and those of JVMs that were killed while they wrote."""
-    for one in folder.iterdir():
-        limit_s = {".jsa": _UNUSED_S, ".begun": _UNUSED_S, ".new": _UNFINISHED_S}.get(one.suffix)
-        if limit_s is not None and one.stat().st_mtime < time.time() - limit_s:
-            one.unlink(missing_ok=True)
+    for file in folder.iterdir():
+        limit_s = {".jsa": _UNUSED_S, ".begun": _UNUSED_S, ".new": _UNFINISHED_S}.get(file.suffix)
+        if limit_s is not None and file.stat().st_mtime < time.time() - limit_s:
+            file.unlink(missing_ok=True)
 
 
 def _identity(file: Path) -> str:
     try:
-        known = file.stat()
+        stat = file.stat()
     except OSError:
         return f"{file} is missing"
-    return f"{file} {known.st_size} {known.st_mtime_ns}"
+    return f"{file} {stat.st_size} {stat.st_mtime_ns}"

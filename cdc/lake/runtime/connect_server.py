@@ -112,14 +112,14 @@ def find(port: int) -> Server | None:
     was stopped. Raises ConfigError for a record that cannot be read."""
     file = folder_of(port) / "server.json"
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known.get("version") != _FORMAT:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if document.get("version") != _FORMAT:
             raise ConfigError(
-                f"is of format version {known.get('version')}, and this Towpath knows {_FORMAT}",
+                f"is of format version {document.get('version')}, and this Towpath knows {_FORMAT}",
                 place=str(file),
                 remedy="End that server with the Towpath that has started it, or remove the file.",
             )
-        return Server(**known)
+        return Server(**document)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -130,34 +130,34 @@ def with_token(remote: str) -> str:
     """Returns the URL of a Connect server with the token of the server that was started here for its port. Other URLs
     are returned as they are. Raises RetryableError if that server has died, ConfigError if it runs other code."""
     address, _, parameters = remote.removeprefix("sc://").partition("/")
-    found = None if "token=" in parameters else _started_for(address)
-    if found is None:
+    server = None if "token=" in parameters else _started_for(address)
+    if server is None:
         return remote
-    if not found.is_alive():
+    if not server.is_alive():
         raise RetryableError(
-            f"the Spark Connect server that `cdc spark start` has started (process {found.pid}) has ended",
-            place=f"spark.remote {found.url}",
-            remedy=f"See {folder_of(found.port) / 'server.log'}, and start it again: `cdc spark start`.",
+            f"the Spark Connect server that `cdc spark start` has started (process {server.pid}) has ended",
+            place=f"spark.remote {server.url}",
+            remedy=f"See {folder_of(server.port) / 'server.log'}, and start it again: `cdc spark start`.",
         )
-    if not found.is_of_this_code():
+    if not server.is_of_this_code():
         raise ConfigError(
-            f"the Spark Connect server runs Towpath {found.towpath}, and this process {code_version()}",
-            place=f"spark.remote {found.url}",
+            f"the Spark Connect server runs Towpath {server.towpath}, and this process {code_version()}",
+            place=f"spark.remote {server.url}",
             remedy="Start it again: `cdc spark stop`, then `cdc spark start`.",
         )
     separator = "" if not parameters or parameters.endswith(";") else ";"
-    given = f"{parameters}{separator}" if parameters else ";"
-    return f"sc://{address}/{given}token={found.token}"
+    leading = f"{parameters}{separator}" if parameters else ";"
+    return f"sc://{address}/{leading}token={server.token}"
 
 
 def gateway_of(remote: str, spark: SparkSession) -> Gateway | None:
     """Returns where the server of a session lets this process reach its JVM; None if it was not started here, by this
     user. ``remote``: the URL of the session."""
-    found = _started_for(remote.removeprefix("sc://").partition("/")[0])
-    if found is None or not found.is_alive():
+    server = _started_for(remote.removeprefix("sc://").partition("/")[0])
+    if server is None or not server.is_alive():
         return None
     port = spark.conf.get(PORT_SETTING, None)
-    return None if port is None else Gateway(int(port), found.token)
+    return None if port is None else Gateway(int(port), server.token)
 
 
 def _started_for(address: str) -> Server | None:
@@ -175,14 +175,14 @@ def start(config: SparkConfig, port: int = DEFAULT_PORT, progress: Callable[[str
 
     Raises UsageError if one runs already, or another program listens there; RetryableError if it does not start.
     """
-    known = find(port)
-    if known is not None and known.is_alive():
+    earlier = find(port)
+    if earlier is not None and earlier.is_alive():
         raise UsageError(
-            f"a server runs already (process {known.pid}, since {known.since})",
-            place=known.url,
+            f"a server runs already (process {earlier.pid}, since {earlier.since})",
+            place=earlier.url,
             remedy="Stop it with `cdc spark stop`, or choose another --port.",
         )
-    if known is not None:
+    if earlier is not None:
         _wait_until_free(port, time.monotonic() + _FREE_S)  # it may have been killed a moment ago
     if _listens(port):
         raise UsageError("another program listens there", place=f"localhost:{port}", remedy="Choose another --port.")

@@ -54,7 +54,7 @@ def submit_options(values: Mapping[str, str]) -> Iterator[list[str]]:
         for key in _JAVA_OPTIONS:
             if values.get(key):
                 file = folder / f"{key.rpartition('.')[2]}.txt"
-                _write(file, "".join(f"{_java_argument(one)}\n" for one in shlex.split(values[key])))
+                _write(file, "".join(f"{_java_argument(option)}\n" for option in shlex.split(values[key])))
                 shown[key] = f"@{file}"
         file = folder / "spark.properties"
         _write(file, "".join(f"{_java_property(key)}={_java_property(value)}\n" for key, value in shown.items()))

@@ -138,9 +138,9 @@ def explain(error: BaseException, table: str) -> CdcError:
     if isinstance(error, CdcError):
         return error
     text = _text(error)
-    found = find_error(text)
-    if found is not None:
-        return found
+    known_error = find_error(text)
+    if known_error is not None:
+        return known_error
     if is_driver_gone(error):
         return MergeFailedError("the Spark driver ended while the table was merged", place=f"table {table}")
     if any(mark in text for mark in _TARGET):

@@ -117,9 +117,9 @@ def of_session(conf: Mapping[str, str], *, with_s3: bool) -> list[str]:
     pattern in ``spark.jars`` cannot be looked through from here (``hdfs:///jars/*.jar``), it is taken to name both.
     Raises what :func:`jars_of` raises.
     """
-    given = [one.strip() for one in conf.get("spark.jars", "").split(",") if one.strip()]
-    names = [name for one in given for name in _names(one)]
-    names += [one.strip() for one in conf.get("spark.jars.packages", "").split(",")]
+    entries = [entry.strip() for entry in conf.get("spark.jars", "").split(",") if entry.strip()]
+    names = [name for entry in entries for name in _names(entry)]
+    names += [package.strip() for package in conf.get("spark.jars.packages", "").split(",")]
 
     def theirs(artifact: str) -> bool:
         return any(name is None or artifact in name for name in names)
@@ -128,7 +128,7 @@ def of_session(conf: Mapping[str, str], *, with_s3: bool) -> list[str]:
     if with_s3:
         ours += [] if theirs("hadoop-aws") else jars_of(s3_packages())
         ours += [] if theirs(CLASSES.name) else [CLASSES]
-    return [*map(str, ours), *given]
+    return [*map(str, ours), *entries]
 
 
 def of_driver(jars: Sequence[str]) -> list[str]:
@@ -145,7 +145,7 @@ def _names(jar: str) -> list[str | None]:
     if not any(sign in jar for sign in "*?[{"):
         return [jar.rpartition("/")[2]]
     path = jar.removeprefix("file://")
-    return [None] if "://" in path or "{" in path else [one.name for one in Path(path).parent.glob(Path(path).name)]
+    return [None] if "://" in path or "{" in path else [file.name for file in Path(path).parent.glob(Path(path).name)]
 
 
 def _fetched(packages: Packages) -> dict[str, str]:
@@ -162,18 +162,18 @@ def _fetched(packages: Packages) -> dict[str, str]:
     if damaged or not (folder / "complete").exists():
         _resolve(packages)
     jars = sorted((folder / "jars").glob("*.jar"))
-    found = {jar.name: digest for jar in jars if (digest := _sha256(jar)) is not None}
+    digests = {jar.name: digest for jar in jars if (digest := _sha256(jar)) is not None}
     for name, digest in recorded.items():
-        if found.get(name) != digest:
+        if digests.get(name) != digest:
             raise DamagedError(
-                f"this jar has the SHA-256 {found.get(name, '(missing)')}, and had {digest} at its first download",
+                f"this jar has the SHA-256 {digests.get(name, '(missing)')}, and had {digest} at its first download",
                 place=str(folder / "jars" / name),
                 remedy=f"Find out who changed it; then remove {folder}, or name jar files in spark.conf as spark.jars.",
             )
     if not recorded:
-        lines = "".join(f"{digest}  {name}\n" for name, digest in found.items())
+        lines = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
         replace_file(folder / "complete", lines.encode())
-    return recorded or found
+    return recorded or digests
 
 
 def _recorded(folder: Path) -> dict[str, str]:
@@ -249,9 +249,9 @@ def _reason(output: str) -> str:
 
 def spark_home() -> Path:
     """Returns ``$SPARK_HOME``, else the Spark inside the installed PySpark."""
-    given = os.environ.get("SPARK_HOME")
-    if given:
-        return Path(given)
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        return Path(home)
     import pyspark
 
     return Path(pyspark.__file__).parent

@@ -103,9 +103,9 @@ def settings(config: SparkConfig) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(_cores(config.master)),
         }
-    found = jars.of_session(config.conf, with_s3=config.lake is not None)
-    values["spark.jars"] = ",".join(found)
-    if in_process(config) and (on_driver := jars.of_driver(found)):
+    session_jars = jars.of_session(config.conf, with_s3=config.lake is not None)
+    values["spark.jars"] = ",".join(session_jars)
+    if in_process(config) and (on_driver := jars.of_driver(session_jars)):
         values["spark.driver.extraClassPath"] = os.pathsep.join(on_driver)
         values |= _LOCAL_FILES
     if config.lake is not None:
@@ -126,9 +126,9 @@ def _merged(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
     """Returns ``conf`` over our settings. Lists keep our values, before those of ``conf``; ``spark.jars`` is ours."""
     values = {**ours, **conf, "spark.jars": ours["spark.jars"]}
     for key, separator in _LISTS.items():
-        given = conf.get(key, "").strip()
-        if given and key in ours and ours[key] not in given:
-            values[key] = f"{ours[key]}{separator}{given}"
+        listed = conf.get(key, "").strip()
+        if listed and key in ours and ours[key] not in listed:
+            values[key] = f"{ours[key]}{separator}{listed}"
     if not values["spark.jars"]:
         del values["spark.jars"]
     return values
@@ -178,14 +178,16 @@ def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
     Spark cannot be started or reached, ConfigError if it is not installed."""
     key = _key(config)
     with _lock:
-        found = _warm.get(key)
+        warm_session = _warm.get(key)
         merged_bytes = (
-            sys.maxsize if batch_bytes is None else batch_bytes + (0 if found is None else found.merged_bytes)
+            sys.maxsize
+            if batch_bytes is None
+            else batch_bytes + (0 if warm_session is None else warm_session.merged_bytes)
         )
         is_short = merged_bytes <= _SHORT_BYTES and "TieredStopAtLevel" not in config.conf.get(_JAVA_OPTIONS, "")
-        if found is not None and found.alive() and (is_short or not found.is_short):
-            found.merged_bytes = merged_bytes
-            return found
+        if warm_session is not None and warm_session.alive() and (is_short or not warm_session.is_short):
+            warm_session.merged_bytes = merged_bytes
+            return warm_session
         discard()
         if importlib.util.find_spec("pyspark") is None:
             raise ConfigError("PySpark is not installed", place="spark", remedy="Install towpath[spark].")
@@ -195,20 +197,20 @@ def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
             # At the interpreter's end gRPC's threads are gone, and closing a session would hang.
             atexit.register(discard)
             remote = with_token(config.remote)
-            found = WarmSession(_connect(config, remote), remote)
+            warm_session = WarmSession(_connect(config, remote), remote)
         elif is_inside_submit():
-            found = WarmSession(_of_submit(), None)
+            warm_session = WarmSession(_of_submit(), None)
         else:
-            found = WarmSession(_start(config, is_short=is_short), None, is_short=is_short)
+            warm_session = WarmSession(_start(config, is_short=is_short), None, is_short=is_short)
         try:
-            prove_guard(found.spark, config)
+            prove_guard(warm_session.spark, config)
         except BaseException:
-            _warm[key] = found
+            _warm[key] = warm_session
             discard()
             raise
-        found.merged_bytes = merged_bytes
-        _warm[key] = found
-        return found
+        warm_session.merged_bytes = merged_bytes
+        _warm[key] = warm_session
+        return warm_session
 
 
 def _of_submit() -> SparkSession:
@@ -248,11 +250,11 @@ def _start(config: SparkConfig, *, is_short: bool) -> SparkSession:
         ) from error
 
 
-def short_options(given: str) -> str:
+def short_options(options: str) -> str:
     """Returns the options of a JVM for a small batch: those that are given, a quick compiler, and the collector that
     needs the least memory unless another one is chosen."""
-    is_chosen = re.search(r"-XX:\+Use\w+GC\b", given)
-    return f"{given}{_QUICK_COMPILER}{'' if is_chosen else _SMALL_COLLECTOR}"
+    is_chosen = re.search(r"-XX:\+Use\w+GC\b", options)
+    return f"{options}{_QUICK_COMPILER}{'' if is_chosen else _SMALL_COLLECTOR}"
 
 
 def _connect(config: SparkConfig, remote: str) -> SparkSession:
@@ -287,10 +289,10 @@ def _set_there(session: SparkSession, key: str, value: str, config: SparkConfig)
     except Exception as error:
         if "CANNOT_MODIFY_STATIC_CONFIG" not in str(error):
             raise
-        there = session.conf.get(key, None) or ""
-        if there.removeprefix("file:") != value.removeprefix("file:"):  # Spark shows folders as URIs
+        server_value = session.conf.get(key, None) or ""
+        if server_value.removeprefix("file:") != value.removeprefix("file:"):  # Spark shows folders as URIs
             raise ConfigError(
-                f"the Spark Connect server was started with {key}={there}, and spark.conf says {value}",
+                f"the Spark Connect server was started with {key}={server_value}, and spark.conf says {value}",
                 place=f"spark.remote {config.remote_address}",
                 remedy=f"Start the server with this setting (`cdc spark start` does), or remove {key}.",
             ) from None
@@ -299,10 +301,10 @@ def _set_there(session: SparkSession, key: str, value: str, config: SparkConfig)
 def worker_path() -> str:
     """Returns the PYTHONPATH of Python workers, with the checkout that towpath runs from, if it runs from one."""
     root = str(Path(__file__).resolve().parents[3])
-    given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    if root not in given and "site-packages" not in root:
-        given.insert(0, root)
-    return os.pathsep.join(given)
+    folders = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if root not in folders and "site-packages" not in root:
+        folders.insert(0, root)
+    return os.pathsep.join(folders)
 
 
 def _quiet_python() -> None:
@@ -343,8 +345,8 @@ def interrupt() -> None:
     Each session of this process is interrupted as a whole: tags belong to threads, and no other process uses these
     sessions. Threads of their own do it, since a signal may have come in the middle of a request.
     """
-    found = [one for warm in list(_warm.values()) for one in warm.sessions_on_server()]
-    threads = [threading.Thread(target=one.interrupt, name="interrupt", daemon=True) for one in found]
+    server_sessions = [session for warm in list(_warm.values()) for session in warm.sessions_on_server()]
+    threads = [threading.Thread(target=session.interrupt, name="interrupt", daemon=True) for session in server_sessions]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + _INTERRUPT_S
@@ -457,7 +459,7 @@ class TableSessions:
 
             self._gateway = gateway_of(remote, spark)
         self._idle: queue.SimpleQueue[TableSession] = queue.SimpleQueue()
-        self._made: list[TableSession] = []
+        self._sessions: list[TableSession] = []
 
     @cached_property
     def _settings(self) -> dict[str, str]:
@@ -487,17 +489,17 @@ class TableSessions:
         else:
             spark = self._parent.newSession()
         session = TableSession(spark, self._gateway)
-        self._made.append(session)
+        self._sessions.append(session)
         return session
 
     def sessions(self) -> list[TableSession]:
         """Returns the sessions that were made, lent or idle."""
-        return [*self._made]
+        return [*self._sessions]
 
     def close(self) -> None:
         """Ends the sessions on a Connect server; those of this process end with their parent."""
-        for session in self._made:
+        for session in self._sessions:
             if is_connect(session.spark):
                 driver.ignore_errors(session.spark.stop)
-        self._made.clear()
+        self._sessions.clear()
         self._idle = queue.SimpleQueue()

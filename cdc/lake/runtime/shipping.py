@@ -35,8 +35,8 @@ def settings(values: Mapping[str, str], folder: Path) -> dict[str, str]:
     warm_up()  # compiles the kernels that all tables need, if this machine has not done so
     archive = folder / f"{FOLDER}.zip"
     _write(archive)
-    sent = [one for one in (values.get(_ARCHIVES, ""), f"{archive}#{FOLDER}") if one]
-    path = [one for one in (FOLDER, values.get(_PATH, "")) if one]
+    sent = [entry for entry in (values.get(_ARCHIVES, ""), f"{archive}#{FOLDER}") if entry]
+    path = [entry for entry in (FOLDER, values.get(_PATH, "")) if entry]
     return {_ARCHIVES: ",".join(sent), _PATH: os.pathsep.join(path)}
 
 

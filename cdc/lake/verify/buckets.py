@@ -66,11 +66,11 @@ class Buckets:
             return f"IFNULL({columns.keys[0].value} MOD {self.count}, 0)"
         return f"(CRC32({columns.key}) MOD {self.count})"
 
-    def condition(self, columns: TableColumns, wanted: Iterable[int]) -> str:
+    def condition(self, columns: TableColumns, numbers: Iterable[int]) -> str:
         """SQL that is true for the rows in these buckets."""
         if not self.borders:
-            return f"{self.number(columns)} IN ({', '.join(map(str, wanted))})"
-        return " OR ".join(f"({self._range(columns.keys[0].value, one)})" for one in wanted)
+            return f"{self.number(columns)} IN ({', '.join(map(str, numbers))})"
+        return " OR ".join(f"({self._range(columns.keys[0].value, number)})" for number in numbers)
 
     def _range(self, key: str, number: int) -> str:
         low = [f"{key} > {self.borders[number - 1]}"] if number else []
@@ -86,8 +86,8 @@ def find_buckets(conn: Connection, table: tuple[str, str], schema: TableSchema, 
     if is_plain and ranges > 1 and _lower(schema.primary_key) == [columns.keys[0].source.lower()]:
         paging = paging_key(conn, table, schema, schema.primary_key)
         if paging is not None and paging.index == "PRIMARY":
-            found = Borders(conn, ".".join(map(quoted, table)), paging).segments(ranges)
-            borders = tuple(int(bytes.fromhex(one.upto[0])) for one in found if one.upto is not None)
+            segments = Borders(conn, ".".join(map(quoted, table)), paging).segments(ranges)
+            borders = tuple(int(bytes.fromhex(segment.upto[0])) for segment in segments if segment.upto is not None)
             if borders:
                 return Buckets(len(borders) + 1, is_plain, borders)
     return Buckets(max(_FEWEST_BUCKETS, min(_MOST_BUCKETS, rows // _ROWS_A_BUCKET)), is_plain)
@@ -95,13 +95,13 @@ def find_buckets(conn: Connection, table: tuple[str, str], schema: TableSchema, 
 
 def _estimate(conn: Connection, table: tuple[str, str]) -> tuple[int, str]:
     """Returns the server's estimate of a table's rows, 0 if there is none, and the table's engine."""
-    found = query(
+    facts = query(
         conn,
         "SELECT TABLE_ROWS AS n, ENGINE AS engine FROM information_schema.TABLES "
         "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         table,
     )
-    return (int(found[0]["n"] or 0), str(found[0]["engine"]).lower()) if found else (0, "")
+    return (int(facts[0]["n"] or 0), str(facts[0]["engine"]).lower()) if facts else (0, "")
 
 
 def _lower(names: Sequence[str]) -> list[str]:

@@ -56,7 +56,7 @@ class ClientColumns:
         """Prepares the reading. Raises ConfigError if the key of ``hash`` cannot be read, UnsupportedTypeError."""
         whole = TableReading.of(config, *table, schema, has_row_metadata=has_row_metadata)
         names = {column.source for column in columns.read}
-        policed = tuple(one for one in whole.policed.columns if one.source.name in names)
+        policed = tuple(column for column in whole.policed.columns if column.source.name in names)
         reading = replace(whole, policed=replace(whole.policed, columns=policed))
         return cls(reading, columns.read, columns.checksum)
 
@@ -70,10 +70,10 @@ class ClientColumns:
         chosen = ", ".join([first, self.checksum, *(column.select for column in reading.columns)])
         query(conn, "SET SESSION character_set_results = NULL")
         for block in ResultSet(conn, f"SELECT {chosen} FROM {reading.quoted_name} WHERE {condition}"):  # noqa: S608
-            found, checksums = (
+            leading_values, checksums = (
                 read_array(reading.table, column, block.cells(at), stats) for at, column in enumerate(leading)
             )
-            if found.null_count or checksums.null_count:
+            if leading_values.null_count or checksums.null_count:
                 raise UnsupportedError(
                     "a row is larger than the server's max_allowed_packet, so its checksum cannot be computed",
                     place=f"table {reading.table}",
@@ -84,7 +84,7 @@ class ClientColumns:
                 checksums, *(piece(read.column(column.lake)) for column in self.columns), "", ","
             )
             sums = [crc32(b"%d" % crc32(text)) for text in texts.cast(pa.binary()).to_pylist()]
-            yield ReadRows(found.to_pylist(), sums, read.to_pylist() if values else [])
+            yield ReadRows(leading_values.to_pylist(), sums, read.to_pylist() if values else [])
         query(conn, "SET SESSION character_set_results = utf8mb4")
 
 

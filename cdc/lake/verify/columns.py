@@ -229,10 +229,10 @@ def table_columns(schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool
             left_out.append(UncomparedColumn(column.name, lake, reason))
             continue
         compared.append(_compared(column, lake, policy, apply))
-    wanted = [] if apply.mode == "append" and not schema.primary_key else list(apply.keys or schema.primary_key)
+    names = [] if apply.mode == "append" and not schema.primary_key else list(apply.keys or schema.primary_key)
     by_source = {column.source.lower(): column for column in compared}
-    keys = tuple(by_source[name.lower()] for name in wanted if name.lower() in by_source)
-    return TableColumns(tuple(compared), tuple(left_out), keys if len(keys) == len(wanted) else (), tuple(read))
+    keys = tuple(by_source[name.lower()] for name in names if name.lower() in by_source)
+    return TableColumns(tuple(compared), tuple(left_out), keys if len(keys) == len(names) else (), tuple(read))
 
 
 def _is_for_clients(column: ColumnSchema, policy: str, is_old_mysql: bool) -> bool:
@@ -287,10 +287,10 @@ def _of(column: ColumnSchema, lake: str, kind: Kind, value: str, shown: str | No
     joined = parts[0] if len(parts) == 1 else f"CONCAT({', '.join(parts)})"
     is_null = column.nullable or value != quoted(column.name)  # what is computed may fail
     piece = f"IFNULL({joined}, '')" if is_null else joined
-    found = ComparedColumn(column.name, lake, kind, value, piece, shown or f"CAST({value} AS CHAR)")
+    compared = ComparedColumn(column.name, lake, kind, value, piece, shown or f"CAST({value} AS CHAR)")
     if kind in ("text", "long", "json"):
-        return replace(found, form="bytes", terms=(Term(f"CRC32({value})", is_unsigned=True, nullable=is_null),))
-    return found
+        return replace(compared, form="bytes", terms=(Term(f"CRC32({value})", is_unsigned=True, nullable=is_null),))
+    return compared
 
 
 def _text(column: ColumnSchema, c: str) -> str:
@@ -343,30 +343,32 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
         return _of(column, lake, "number", number)
     if data_type == "date":
         days = f"TO_DAYS({c})"
-        found = _moment(name, lake, "day", days, c, _is_a_day(c))
-        return replace(found, form="day", terms=(Term(days),))
+        compared = _moment(name, lake, "day", days, c, _is_a_day(c))
+        return replace(compared, form="day", terms=(Term(days),))
     if data_type in ("datetime", "timestamp"):
         valid = _is_a_day(c) if data_type == "datetime" else f"YEAR({c}) > 0"
         seconds, fraction = f"TO_SECONDS({c})", f"MICROSECOND({c})" if _DIGITS.search(full) else ""
         count = f"{seconds} * 1000000" + (f" + {fraction}" if fraction else "")
-        found = _moment(name, lake, "instant", count, c, valid)
-        return replace(found, form="instant", terms=(Term(seconds, "small"), *([Term(fraction)] if fraction else [])))
+        compared = _moment(name, lake, "instant", count, c, valid)
+        return replace(
+            compared, form="instant", terms=(Term(seconds, "small"), *([Term(fraction)] if fraction else []))
+        )
     if data_type == "time" and apply.types.get("time") == "microseconds":
         whole = f"(HOUR({c}) * 3600 + MINUTE({c}) * 60 + SECOND({c})) * 1000000 + MICROSECOND({c})"
         return _of(column, lake, "number", f"(IF(LEFT(CAST({c} AS CHAR), 1) = '-', -1, 1) * ({whole}))")
     return _of(column, lake, "word", f"CAST({c} AS CHAR)")  # TIME, UUID, INET4, INET6
 
 
-def _weighted(column: ColumnSchema, found: ComparedColumn, c: str) -> ComparedColumn:
+def _weighted(column: ColumnSchema, compared: ComparedColumn, c: str) -> ComparedColumn:
     """Adds the word of an integer. An unsigned BIGINT keeps that of its piece: Spark has a decimal for it."""
     is_unsigned = any(word in column.column_type.lower() for word in ("unsigned", "zerofill"))
     if column.data_type.lower() != "bigint":
-        return replace(found, form="small", terms=(Term(c, "large", is_unsigned, column.nullable),))
+        return replace(compared, form="small", terms=(Term(c, "large", is_unsigned, column.nullable),))
     if is_unsigned:
-        return found
+        return compared
     low = Term(f"({c} & {LOW_BITS})", "large", is_unsigned=True, nullable=column.nullable)
     high = Term(f"({c} >> {LOW_BITS.bit_length()})", "middle", is_unsigned=True, nullable=column.nullable)
-    return replace(found, form="big", terms=(low, high))
+    return replace(compared, form="big", terms=(low, high))
 
 
 def _bits(c: str) -> str:

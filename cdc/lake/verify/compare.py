@@ -39,8 +39,8 @@ def add_sums(first: Mapping[int, BucketSum], second: Mapping[int, BucketSum], si
     """Adds the sums of the second to those of the first, or subtracts them with ``sign=-1``."""
     sums = dict(first)
     for bucket, (rows, total) in second.items():
-        known = sums.get(bucket, BucketSum(0, 0))
-        sums[bucket] = BucketSum(known.rows + sign * rows, known.total + sign * total)
+        bucket_sum = sums.get(bucket, BucketSum(0, 0))
+        sums[bucket] = BucketSum(bucket_sum.rows + sign * rows, bucket_sum.total + sign * total)
     return sums
 
 
@@ -102,9 +102,9 @@ class Narrowing:
         """Returns the keys that differ, in order."""
         findings = []
         for name, key in sorted(self._keys.items()):
-            one = self._keyed(name, key) if self._has_key and key.changes else self._plain(name, key)
-            if one is not None:
-                findings.append(one)
+            finding = self._keyed(name, key) if self._has_key and key.changes else self._plain(name, key)
+            if finding is not None:
+                findings.append(finding)
         return findings
 
     def _plain(self, name: str, key: _Key) -> Finding | None:

@@ -27,25 +27,25 @@ def gtids_of(parts: Iterable[Entries]) -> GtidSet:
 
 def parse_mariadb(text: str) -> dict[str, int]:
     """Parses ``domain-server-number,…``. Returns the number of each ``domain-server``."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for match in _MARIADB.finditer(text):
         name = f"{match[1]}-{match[2]}"
-        found[name] = max(found.get(name, 0), int(match[3]))
-    return found
+        numbers[name] = max(numbers.get(name, 0), int(match[3]))
+    return numbers
 
 
 def by_source(entries: Entries) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
     """Yields the name of each source with the places of its entries. Those without a GTID belong to none."""
-    there = np.flatnonzero(entries["gtid_count"] > 0)
-    left = entries[there]
+    places = np.flatnonzero(entries["gtid_count"] > 0)
+    left = entries[places]
     while len(left):
         # There are few sources, so one comparison for each is faster than sorting.
-        one = left[0]
-        is_mariadb = int(one["flags"]) & int(EntryFlag.GTID_MARIADB)
-        same = (left["gtid_source"] == one["gtid_source"]) & (left["gtid_tag"] == one["gtid_tag"])
+        entry = left[0]
+        is_mariadb = int(entry["flags"]) & int(EntryFlag.GTID_MARIADB)
+        same = (left["gtid_source"] == entry["gtid_source"]) & (left["gtid_tag"] == entry["gtid_tag"])
         same &= (left["flags"] & int(EntryFlag.GTID_MARIADB)) == is_mariadb
-        yield _name(one, is_mariadb=bool(is_mariadb)), there[same]
-        there, left = there[~same], left[~same]
+        yield _name(entry, is_mariadb=bool(is_mariadb)), places[same]
+        places, left = places[~same], left[~same]
 
 
 def _name(entry: np.void, *, is_mariadb: bool) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check_history(
-    config: DestinationConfig, known: SourceIdentity, store: StoreView, wait_s: float, tick: Callable[[], object]
+    config: DestinationConfig, identity: SourceIdentity, store: StoreView, wait_s: float, tick: Callable[[], object]
 ) -> HistoryReport:
     """Compares the store with the source."""
     report = HistoryReport()
@@ -35,7 +35,7 @@ def check_history(
         files = store.reader.check_files()
         report.faults += files.faults
         report.remarks += files.remarks
-        with SourceSnapshot(config, known) as snapshot:
+        with SourceSnapshot(config, identity) as snapshot:
             before = snapshot.position.gtids_before
             if before is None:
                 report.kind = "position"
@@ -137,19 +137,21 @@ def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str,
 # --- the cursor
 
 
-def check_cursor(known: Subscription, acked: Iterable[Manifest], report: HistoryReport, *, begins: int | None) -> None:
+def check_cursor(
+    subscription: Subscription, acked: Iterable[Manifest], report: HistoryReport, *, begins: int | None
+) -> None:
     """Checks that the cursor lies where the acked batches lead to: each batch begins where the one before it ends."""
     manifests = sorted(acked, key=lambda manifest: manifest.batch)
-    since = known.since_seq or 0
+    since = subscription.since_seq or 0
     reached = manifests[0].after_seq if manifests and manifests[0].batch > 1 else max(since, 0)
     ranges = [(m.after_seq, m.last_seq) for m in manifests]
     for after_seq, last_seq in sorted(ranges):
         if after_seq > reached:
-            _missing(known, reached, after_seq, report)
+            _missing(subscription, reached, after_seq, report)
         reached = max(reached, last_seq)
-    if known.acked_seq > reached and (manifests or begins is not None):
-        _missing(known, reached, known.acked_seq, report)
-    for gap in known.gaps:
+    if subscription.acked_seq > reached and (manifests or begins is not None):
+        _missing(subscription, reached, subscription.acked_seq, report)
+    for gap in subscription.gaps:
         whose = gap.table or "all tables"
         report.remarks.append(
             f"{whose}: the loss of the transactions after {gap.after_seq} up to {gap.until_seq} was accepted "
@@ -157,8 +159,8 @@ def check_cursor(known: Subscription, acked: Iterable[Manifest], report: History
         )
 
 
-def _missing(known: Subscription, after_seq: int, until_seq: int, report: HistoryReport) -> None:
-    if known.filter is not None or known.has_accepted(after_seq, until_seq):
+def _missing(subscription: Subscription, after_seq: int, until_seq: int, report: HistoryReport) -> None:
+    if subscription.filter is not None or subscription.has_accepted(after_seq, until_seq):
         return  # a filter moves the cursor over transactions that it leaves out
     report.faults.append(
         f"no batch has the transactions after {after_seq} ({format_seq(after_seq)}) up to {until_seq} "

@@ -176,8 +176,8 @@ class TableRows:
         return {str(row["k"]) for row in changes.where(f.col("seq") > after_seq).select("k").distinct().collect()}
 
     def _rows(self, rows: DataFrame, buckets: Sequence[int], keys: Sequence[str]) -> Iterator[KeyedRow]:
-        wanted = f.col("k").isin(list(keys)) if keys else f.col("b").isin(list(buckets))
-        for row in rows.where(wanted).toLocalIterator():
+        condition = f.col("k").isin(list(keys)) if keys else f.col("b").isin(list(buckets))
+        for row in rows.where(condition).toLocalIterator():
             yield KeyedRow(str(row["k"]), int(row["c"]), int(row["sign"]), int(row["seq"]))
 
     def shown(self, keys: Sequence[str]) -> Iterator[ShownRow]:
@@ -249,14 +249,14 @@ class TableRows:
         """Returns the images of a batch's changes after the table's position; None if it has none of the table."""
         target = self._table.target
         schemas, mask = schemas_of(manifest), manifest.table_mask(target.table)
-        found = survey(
+        contents = survey(
             manifest.ranges,
             [target.table],
             schemas,
             lambda _: value_policies(target.apply),
             ALL_TABLES if mask is None else mask,
         )
-        layout = found.layouts.get(target.table)
+        layout = contents.layouts.get(target.table)
         if layout is None:
             return None
         columns = columns_of_layout(layout, target.policies)
@@ -337,12 +337,12 @@ def _text(pieces: Iterable[Column]) -> Column:
 
 def _types(rows: DataFrame, prefix: str) -> dict[str, t.DataType]:
     """Returns the types of the columns of an image, by their names in lower case."""
-    found = rows.schema
+    fields = rows.schema
     if prefix:
-        image = found[prefix.removesuffix(".")].dataType
+        image = fields[prefix.removesuffix(".")].dataType
         assert isinstance(image, t.StructType)
-        found = image
-    return {field.name.lower(): field.dataType for field in found.fields}
+        fields = image
+    return {field.name.lower(): field.dataType for field in fields.fields}
 
 
 def _bits(value: Column, method: str, kind: str) -> Column:
@@ -365,7 +365,7 @@ def _value(column: ComparedColumn, c: Column) -> Column:
         bits = _bits(c.cast("double"), "doubleToRawLongBits", "Double")
         return f.when(c.isNotNull(), f.when(bits == 0, f.lit("x")).otherwise(f.concat(f.lit("x"), f.hex(bits))))
     if column.kind == "reals":
-        parts = f.transform(c, lambda one: _swapped(_bits(one, "floatToRawIntBits", "Float")))
+        parts = f.transform(c, lambda number: _swapped(_bits(number, "floatToRawIntBits", "Float")))
         return f.concat(f.lit("v"), f.array_join(parts, ""))
     if column.kind == "day":  # numbers take Spark a quarter of the time of texts
         return (f.unix_date(c) + _DAYS_TO_1970).cast("string")
@@ -388,17 +388,17 @@ def word(column: ComparedColumn, at: int, prefix: str, kind: t.DataType) -> Colu
         moment = c.cast("timestamp")
         whole = f.unix_seconds(moment)
         seconds, fraction = whole + _DAYS_TO_1970 * 86_400, f.unix_micros(moment) - whole * 1_000_000
-        found = f.when(seconds.between(0, _MOST_SECONDS), seconds * weights.small + fraction * weights.large)
-        return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(found, f.lit(_FOREIGN_WORD)))
+        value = f.when(seconds.between(0, _MOST_SECONDS), seconds * weights.small + fraction * weights.large)
+        return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(value, f.lit(_FOREIGN_WORD)))
     if isinstance(kind, t.ByteType | t.ShortType | t.IntegerType) and column.form == "small":
         return f.coalesce(c.cast("long") * weights.large, f.lit(NULL_WORD))
     number = _long(c, kind)
     if column.form == "small":
-        found = f.try_multiply(number, f.lit(weights.large))
+        value = f.try_multiply(number, f.lit(weights.large))
     else:
         high = f.shiftrightunsigned(number, LOW_BITS.bit_length())
-        found = number.bitwiseAND(f.lit(LOW_BITS)) * weights.large + high * weights.middle
-    return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(found, f.lit(_FOREIGN_WORD)))
+        value = number.bitwiseAND(f.lit(LOW_BITS)) * weights.large + high * weights.middle
+    return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(value, f.lit(_FOREIGN_WORD)))
 
 
 def _long(c: Column, kind: t.DataType) -> Column:
@@ -416,14 +416,14 @@ def piece(column: ComparedColumn, prefix: str) -> Column:
     if column.kind == "nothing":
         return f.when(c.isNull(), f.lit("")).otherwise(f.lit("?"))
     if column.kind == "text":
-        found = f.concat(f.octet_length(c).cast("string"), f.lit(":"), c)
+        text = f.concat(f.octet_length(c).cast("string"), f.lit(":"), c)
     elif column.kind == "long":
-        found = f.concat(f.octet_length(c).cast("string"), f.lit(":"), f.crc32(c.cast("binary")).cast("string"))
+        text = f.concat(f.octet_length(c).cast("string"), f.lit(":"), f.crc32(c.cast("binary")).cast("string"))
     elif column.kind == "json":
-        found = f.crc32(c.cast("binary")).cast("string")
+        text = f.crc32(c.cast("binary")).cast("string")
     else:
-        found = _value(column, c)
-    return f.coalesce(found, f.lit(""))
+        text = _value(column, c)
+    return f.coalesce(text, f.lit(""))
 
 
 def readable(column: ComparedColumn, prefix: str) -> Column:

@@ -107,8 +107,8 @@ def read_commits(
 
 
 def _rebuild(entry: Mapping[str, Any]) -> str | None:
-    found = entry.get("rebuild")
-    return str(found.get("kind")) if isinstance(found, dict) else None
+    rebuild = entry.get("rebuild")
+    return str(rebuild.get("kind")) if isinstance(rebuild, dict) else None
 
 
 class Ledger:
@@ -165,11 +165,11 @@ class Ledger:
         record = table.since_seq if table.record is None else table.record.applied_seq
         if not table.commits:
             return max(table.since_seq, record)
-        found = table.commits[0].first_seq
-        if record < found:
-            self._report_missing(name, record, found, report)
+        first_seq = table.commits[0].first_seq
+        if record < first_seq:
+            self._report_missing(name, record, first_seq, report)
         # Batches between that position and the first remaining commit were acked: batches are acked in order.
-        return max(found, min(table.commits[0].after_seq, record))
+        return max(first_seq, min(table.commits[0].after_seq, record))
 
     def _require_same_history(
         self, name: str, previous: LedgerEntry | None, commit: LedgerEntry, report: LedgerReport

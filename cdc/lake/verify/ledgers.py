@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cdc.meta import Subscription
 
 
-def table_history(config: DestinationConfig, table: str, known: Subscription) -> TableHistory | None:
+def table_history(config: DestinationConfig, table: str, subscription: Subscription) -> TableHistory | None:
     """Returns the commits of a Delta table; None if there is no table, or if it is shared and the destination has not
     joined it. Raises TargetError, RetryableError."""
     with open_delta(table_path(config.apply.target, *split_table(table)), table) as delta:
@@ -42,17 +42,17 @@ def table_history(config: DestinationConfig, table: str, known: Subscription) ->
             applied_seq=applied or 0,
             since_seq=int(properties.get(SINCE_PROPERTY, "0")),
             whole=any(commit.get("version") == 0 for commit in history),
-            record=known.table(table),
-            parked=table in known.parked,
+            record=subscription.table(table),
+            parked=table in subscription.parked,
         )
 
 
 def check_ledgers(
-    histories: dict[str, TableHistory], acked: Iterable[Manifest], known: Subscription
+    histories: dict[str, TableHistory], acked: Iterable[Manifest], subscription: Subscription
 ) -> dict[str, LedgerResult]:
     """Checks the commits of the tables together, because batches are joined over all of them."""
-    found = Ledger(histories, acked, known.gaps).check()
-    return {name: _result(report) for name, report in found.items()}
+    reports = Ledger(histories, acked, subscription.gaps).check()
+    return {name: _result(report) for name, report in reports.items()}
 
 
 def _result(report: LedgerReport) -> LedgerResult:

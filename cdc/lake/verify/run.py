@@ -144,13 +144,13 @@ class _Run:
                 remedy=f"Run `cdc capture {config.name}` and `cdc apply {config.name}` first.",
             )
         self._source: SourceIdentity = source
-        self._known: Subscription = self._meta.read().subscriptions.get(SUBSCRIBER) or Subscription()
+        self._subscription: Subscription = self._meta.read().subscriptions.get(SUBSCRIBER) or Subscription()
         self._store = StoreView(config, self._meta)
         self._histories: dict[str, TableHistory] = {}
 
-    def verify(self, wanted: Sequence[str]) -> Report:
+    def verify(self, tables: Sequence[str]) -> Report:
         report = Report(self._config.name)
-        names = self._names(wanted)
+        names = self._names(tables)
         self._progress("comparing the store with the source")
         report.history = check_history(
             self._config, self._source, self._store, self._options.wait_s, lambda: self._progress("waiting for capture")
@@ -163,40 +163,40 @@ class _Run:
             list(pool.map(self._check_rows, report.tables))
         return report
 
-    def _names(self, wanted: Sequence[str]) -> list[str]:
+    def _names(self, tables: Sequence[str]) -> list[str]:
         with SourceSnapshot(self._config, self._source) as snapshot:
-            there = snapshot.schemas(self._config)
+            source_tables = snapshot.schemas(self._config)
         included = self._config.tables.includes
-        names = {*there, *(name for name in self._known.tables if included(*split_table(name)))}
-        unknown = [name for name in wanted if name not in names]
+        names = {*source_tables, *(name for name in self._subscription.tables if included(*split_table(name)))}
+        unknown = [name for name in tables if name not in names]
         if unknown:
             raise UsageError(
                 f"the destination has no table {unknown[0]}",
                 place=self._config.name,
                 remedy=there_is(unknown[0], names),
             )
-        return sorted(wanted or names)
+        return sorted(tables or names)
 
     # --- ledgers
 
     def _check_ledgers(self, report: Report) -> None:
         acked = open_batches(self._config).acked_manifests(SUBSCRIBER)
         beginning = self._store.reader.beginning()
-        check_cursor(self._known, acked, report.history, begins=None if beginning is None else beginning.seq)
+        check_cursor(self._subscription, acked, report.history, begins=None if beginning is None else beginning.seq)
         # Apply may go on meanwhile. What was acked by now has its commits, and who was parked by now is known as such.
-        self._known = self._meta.read().subscriptions.get(SUBSCRIBER) or self._known
-        names = {*self._known.tables, *(table.table for table in report.tables)}
+        self._subscription = self._meta.read().subscriptions.get(SUBSCRIBER) or self._subscription
+        names = {*self._subscription.tables, *(table.table for table in report.tables)}
         for name in sorted(names):  # batches are joined over all tables
             try:
-                found = table_history(self._config, name, self._known)
+                history = table_history(self._config, name, self._subscription)
             except CdcError as error:
                 for table in report.tables:
                     if table.table == name:
                         table.unknown.append(str(error))
                 continue
-            if found is not None:
-                self._histories[name] = found
-        results = check_ledgers(self._histories, acked, self._known)
+            if history is not None:
+                self._histories[name] = history
+        results = check_ledgers(self._histories, acked, self._subscription)
         for table in report.tables:
             if table.table in results:
                 table.ledger = results[table.table]
@@ -205,7 +205,7 @@ class _Run:
 
     def _check_rows(self, report: TableReport) -> None:
         name = report.table
-        parked = self._known.parked.get(name)
+        parked = self._subscription.parked.get(name)
         if parked is not None:
             report.unknown.append(
                 f"the table is parked since {iso_time(parked.since)}: {parked.reason}"
@@ -229,9 +229,13 @@ class _Run:
 
     def _compare(self, report: TableReport) -> None:
         facts = self._lake.find(report.table)  # before the snapshot, which must not be older
-        if facts is not None and report.table in self._known.tables and report.table not in self._known.parked:
+        if (
+            facts is not None
+            and report.table in self._subscription.tables
+            and report.table not in self._subscription.parked
+        ):
             # A batch without changes of its rows leaves no position in the table: an index, another table's statement.
-            facts = replace(facts, position=max(facts.position, self._known.acked_seq))
+            facts = replace(facts, position=max(facts.position, self._subscription.acked_seq))
         with SourceSnapshot(self._config, self._source) as snapshot:
             db, table = split_table(report.table)
             schema = snapshot.schema(db, table, self._config)
@@ -257,8 +261,8 @@ class _Run:
         if facts is None and schema is None:
             report.checksums.faults.append("neither the source nor the lake has the table")
         elif facts is None:
-            pending = self._known.acked_seq < (self._store.reader.last_seq() or 0)
-            if report.table in self._known.parked or pending:
+            pending = self._subscription.acked_seq < (self._store.reader.last_seq() or 0)
+            if report.table in self._subscription.parked or pending:
                 report.unknown.append("there is no Delta table yet")
             else:
                 report.checksums.faults.append("there is no Delta table")
@@ -287,12 +291,12 @@ class _Run:
         self, report: TableReport, facts: LakeFacts, schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool
     ) -> TableColumns | None:
         """Returns the columns that both sides have; None if the table cannot be compared."""
-        found = table_columns(schema, apply, is_old_mysql=is_old_mysql)
+        columns = table_columns(schema, apply, is_old_mysql=is_old_mysql)
         result = report.checksums
-        there = {name.lower() for name in facts.columns}
-        wanted = [column.lake for column in found.all] + [column.lake for column in found.left_out]
-        missing = [name for name in wanted if name.lower() not in there]
-        extra = [name for name in facts.columns if name.lower() not in {w.lower() for w in wanted}]
+        lake_names = {name.lower() for name in facts.columns}
+        expected = [column.lake for column in columns.all] + [column.lake for column in columns.left_out]
+        missing = [name for name in expected if name.lower() not in lake_names]
+        extra = [name for name in facts.columns if name.lower() not in {w.lower() for w in expected}]
         follows = getattr(apply, "schema_changes", "evolve") == "evolve"
         for names, where in ((missing, "the Delta table lacks"), (extra, "only the Delta table has")):
             for name in names:
@@ -301,20 +305,21 @@ class _Run:
                 else:
                     result.excepted[name] = f"{where} it, by schema_changes: {getattr(apply, 'schema_changes', '')}"
         later = {name.lower() for name in facts.later_columns} if facts.mode == "append" else set()
-        for one in found.left_out:
-            result.left_out[one.lake] = one.reason
-        for column in found.all:
+        for left_out in columns.left_out:
+            result.left_out[left_out.lake] = left_out.reason
+        for column in columns.all:
             if column.lake.lower() in later:
                 result.left_out[column.lake] = "it was added later, and a changelog keeps null in its older rows"
-        known = there - later
+        compared_names = lake_names - later
         kept, read = (
-            tuple(one for one in columns if one.lake.lower() in known) for columns in (found.compared, found.read)
+            tuple(column for column in sides if column.lake.lower() in compared_names)
+            for sides in (columns.compared, columns.read)
         )
-        lost = [column.lake for column in found.keys if column not in kept]
+        lost = [column.lake for column in columns.keys if column not in kept]
         if lost or not kept:
             report.unknown.append(f"the rows cannot be told apart without the column {(lost or ['of the key'])[0]}")
             return None
-        return replace(found, compared=kept, read=read)
+        return replace(columns, compared=kept, read=read)
 
 
 class _RetakeError(UnsureError):
@@ -359,7 +364,7 @@ class _Table:
                 raise
             source = reading.result()
         self.snapshot.require_transactional(db, table)
-        self.report.rows = sum(one.rows for one in source.values())
+        self.report.rows = sum(bucket.rows for bucket in source.values())
         if uncertain:
             source = add_sums(source, self._source_sums(uncertain), -1)
         bad = differing(source, delta)
@@ -418,10 +423,10 @@ class _Table:
         return self.snapshot.rows(db, table, self.columns, self.buckets, buckets, keys)
 
     def _source_sums(self, keys: Sequence[str]) -> dict[int, BucketSum]:
-        found: dict[int, BucketSum] = {}
+        sums: dict[int, BucketSum] = {}
         for key, checksum in self._source_rows(keys):
-            found = add_sums(found, {self._bucket(key): BucketSum(1, checksum)})
-        return found
+            sums = add_sums(sums, {self._bucket(key): BucketSum(1, checksum)})
+        return sums
 
     def _bucket(self, key: str) -> int:
         return self.buckets.of(key)
@@ -446,14 +451,14 @@ class _Table:
             for manifest in self.store.changes(self.report.table, span):
                 narrowing.add_changes(self.lake.changed_rows(manifest, keys=uncertain))
             yield narrowing.findings()
-        known = set(uncertain)
+        reported = set(uncertain)
         for group in _groups(bad, source, delta):
             narrowing = Narrowing(has_key=has_key, low_seq=span.low_seq)
             narrowing.add_source(self.snapshot.rows(db, table, self.columns, self.buckets, group))
             narrowing.add_delta(self.lake.rows(buckets=group))
             for manifest in self.store.changes(self.report.table, span):
                 narrowing.add_changes(self.lake.changed_rows(manifest, buckets=group))
-            yield [finding for finding in narrowing.findings() if finding.key not in known]
+            yield [finding for finding in narrowing.findings() if finding.key not in reported]
 
     # --- what people see
 
@@ -467,14 +472,14 @@ class _Table:
         delta = _by_key(self.lake.shown(keys))
         return [self._difference(finding, source.get(finding.key), delta.get(finding.key)) for finding in findings]
 
-    def _difference(self, one: Finding, source: list[ShownRow] | None, delta: list[ShownRow] | None) -> Difference:
-        first = (source or delta or [ShownRow(one.key, 0, {})])[0]
+    def _difference(self, finding: Finding, source: list[ShownRow] | None, delta: list[ShownRow] | None) -> Difference:
+        first = (source or delta or [ShownRow(finding.key, 0, {})])[0]
         key = {column.lake: _short(first.values.get(column.lake, ("", None))[1]) for column in self.columns.keys}
-        note = one.note
+        note = finding.note
         if not self.columns.keys:
-            note = f"{len(one.source)} times at the source, {len(one.delta)} times in the Delta table"
-        elif len(one.delta) > 1:
-            note = f"{len(one.delta)} rows in the Delta table"
+            note = f"{len(finding.source)} times at the source, {len(finding.delta)} times in the Delta table"
+        elif len(finding.delta) > 1:
+            note = f"{len(finding.delta)} rows in the Delta table"
         in_source, in_delta = source[0] if source else None, delta[0] if delta else None
         if in_source is None and in_delta is None:
             note = note or "the row is in the store's changes only"
@@ -488,11 +493,11 @@ def _values(
     """Returns both rows as text. Columns that are equal have the same text, and those that differ have different ones,
     even if a server prints them alike."""
     if source is None or delta is None:
-        one, other = (
+        source_texts, delta_texts = (
             None if row is None else {name: _short(text) for name, (_, text) in row.values.items()}
             for row in (source, delta)
         )
-        return one, other
+        return source_texts, delta_texts
     mine: dict[str, str | None] = {}
     theirs: dict[str, str | None] = {}
     for name, (piece, text) in source.values.items():
@@ -510,10 +515,10 @@ def _short(text: str | None) -> str | None:
 
 
 def _by_key(rows: Iterable[ShownRow]) -> dict[str, list[ShownRow]]:
-    found: dict[str, list[ShownRow]] = {}
+    groups: dict[str, list[ShownRow]] = {}
     for row in rows:
-        found.setdefault(row.key, []).append(row)
-    return found
+        groups.setdefault(row.key, []).append(row)
+    return groups
 
 
 def _groups(bad: Sequence[int], source: dict[int, BucketSum], delta: dict[int, BucketSum]) -> Iterator[list[int]]:

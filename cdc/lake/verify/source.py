@@ -72,11 +72,11 @@ class SnapshotPosition:
 class SourceSnapshot:
     """A transaction that sees the source as it was at one moment. Use it as a context."""
 
-    def __init__(self, config: DestinationConfig, known: SourceIdentity) -> None:
+    def __init__(self, config: DestinationConfig, identity: SourceIdentity) -> None:
         """Connects and takes the snapshot. Raises SourceUnavailableError, SourceRefusedError; IdentityError if the
         server is not the one that was captured."""
-        config = config.at_server(known.address)
-        self._known, self._config = known, config
+        config = config.at_server(identity.address)
+        self._identity, self._config = identity, config
         self._client: ClientColumns | None = None
         self._conn = connect(config.source, read_timeout=_READ_TIMEOUT_S)
         try:
@@ -111,7 +111,7 @@ class SourceSnapshot:
     @property
     def high_seq(self) -> int:
         """The seq of :attr:`SnapshotPosition.high`."""
-        return make_seq(self._known.epoch, self.position.high.file_number, self.position.high.pos)
+        return make_seq(self._identity.epoch, self.position.high.file_number, self.position.high.pos)
 
     @property
     def is_old_mysql(self) -> bool:
@@ -119,9 +119,9 @@ class SourceSnapshot:
         return self.info.flavor == "mysql" and self.info.version_info < (8,)
 
     def _require_same(self, source: SourceConfig) -> None:
-        if self.info.server_uuid != self._known.server_uuid:
+        if self.info.server_uuid != self._identity.server_uuid:
             raise IdentityError(
-                f"the server is {self.info.server_uuid}, and the store was captured from {self._known.server_uuid}",
+                f"the server is {self.info.server_uuid}, and the store was captured from {self._identity.server_uuid}",
                 place=f"source {place_of(source)}",
                 remedy="Correct source.url.",
             )
@@ -137,8 +137,8 @@ class SourceSnapshot:
         return executed_gtids(self._conn, self.info.flavor)
 
     def _clock(self) -> int:
-        found = query(self._conn, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS us")[0]
-        return int(found["us"])
+        row = query(self._conn, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS us")[0]
+        return int(row["us"])
 
     def executed(self) -> str | None:
         """Returns the GTIDs that the server has executed by now; None without GTIDs."""
@@ -164,16 +164,16 @@ class SourceSnapshot:
 
     def require_transactional(self, db: str, table: str) -> None:
         """Raises UnsupportedError for a table of an engine without consistent snapshots, if the server writes now."""
-        found = query(
+        facts = query(
             self._conn,
             "SELECT t.ENGINE AS engine, e.TRANSACTIONS AS transactions FROM information_schema.TABLES t "
             "LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE "
             "WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s",
             (db, table),
         )
-        if found and str(found[0]["transactions"]).upper() != "YES" and self.has_later_position():
+        if facts and str(facts[0]["transactions"]).upper() != "YES" and self.has_later_position():
             raise UnsupportedError(
-                f"the table's engine {found[0]['engine']} has no consistent snapshots, and the source was written to "
+                f"the table's engine {facts[0]['engine']} has no consistent snapshots, and the source was written to "
                 "meanwhile",
                 place=f"table {db}.{table}",
                 remedy="Verify it while nothing is written, or change its engine to InnoDB.",
@@ -184,8 +184,10 @@ class SourceSnapshot:
         if self._client is not None:
             return self._read_sums(self._client, columns, buckets)
         if buckets.is_ranges:
-            found = ((one, self._range_sum(db, table, columns, buckets, one)) for one in range(buckets.count))
-            return {one: total for one, total in found if total.rows}
+            range_sums = (
+                (bucket, self._range_sum(db, table, columns, buckets, bucket)) for bucket in range(buckets.count)
+            )
+            return {bucket: total for bucket, total in range_sums if total.rows}
         sums: dict[int, BucketSum] = {}
         for sql in _sums_of(columns):
             # By number: GROUP BY takes a name for the table's column before it takes it for an alias.
@@ -224,7 +226,7 @@ class SourceSnapshot:
         table: str,
         columns: TableColumns,
         buckets: Buckets,
-        wanted: Iterable[int],
+        numbers: Iterable[int],
         keys: Sequence[str] | None = None,
     ) -> Iterator[tuple[str, int]]:
         """Yields the canonical key and the checksum of each row in these buckets, or of those with these keys.
@@ -232,12 +234,12 @@ class SourceSnapshot:
         Raises UnsupportedError for a row that is larger than the server's ``max_allowed_packet``.
         """
         if self._client is not None:
-            for block in self._client.rows(self._conn, columns.key, _condition(columns, buckets, wanted, keys)):
+            for block in self._client.rows(self._conn, columns.key, _condition(columns, buckets, numbers, keys)):
                 yield from zip(block.first, block.checksums, strict=True)
             return
         statement = (
             f"SELECT {columns.key} AS k, {columns.checksum} AS c FROM {quoted(db)}.{quoted(table)} "  # noqa: S608
-            f"WHERE {_condition(columns, buckets, wanted, keys)}"
+            f"WHERE {_condition(columns, buckets, numbers, keys)}"
         )
         for key, checksum in self._stream(statement):
             if key is None or checksum is None:
@@ -249,24 +251,24 @@ class SourceSnapshot:
             yield _text(key), int(checksum)
 
     def shown(
-        self, db: str, table: str, columns: TableColumns, buckets: Buckets, wanted: Iterable[int], keys: Sequence[str]
+        self, db: str, table: str, columns: TableColumns, buckets: Buckets, numbers: Iterable[int], keys: Sequence[str]
     ) -> Iterator[ShownRow]:
         """Yields the rows with these canonical keys, which lie in these buckets, with their values."""
         values = ", ".join(f"{column.piece}, {column.shown}" for column in columns.compared)
         names = [column.lake for column in columns.compared]
         statement = (
             f"SELECT {columns.key}, {columns.checksum}, {values} FROM {quoted(db)}.{quoted(table)} "  # noqa: S608
-            f"WHERE {_condition(columns, buckets, wanted, keys)}"
+            f"WHERE {_condition(columns, buckets, numbers, keys)}"
         )
         others: dict[str, list[tuple[int, dict[str, str | None]]]] = {}
         if self._client is not None:
-            condition = _condition(columns, buckets, wanted, keys)
+            condition = _condition(columns, buckets, numbers, keys)
             for block in self._client.rows(self._conn, columns.key, condition, values=True):
                 for key, checksum, read in zip(*block, strict=True):
                     others.setdefault(key, []).append((checksum, read))
-        for found_key, found_checksum, *found in self._stream(statement):
+        for found_key, found_checksum, *texts in self._stream(statement):
             key, checksum = _text(found_key), int(found_checksum)
-            pairs = zip(map(_text, found[::2]), map(_value, found[1::2]), strict=True)
+            pairs = zip(map(_text, texts[::2]), map(_value, texts[1::2]), strict=True)
             shown = dict(zip(names, pairs, strict=True))
             if key in others:
                 checksum, read = others[key].pop()
@@ -279,8 +281,8 @@ class SourceSnapshot:
     def _stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
         with mapped(self._conn), self._conn.cursor(pymysql.cursors.SSCursor) as cursor:
             cursor.execute(statement)
-            while found := cursor.fetchmany(_FETCHED):
-                yield from found
+            while rows := cursor.fetchmany(_FETCHED):
+                yield from rows
 
     def schemas(self, config: DestinationConfig) -> dict[str, TableSchema]:
         """Returns the definitions of the included tables."""
@@ -289,7 +291,7 @@ class SourceSnapshot:
     def schema(self, db: str, table: str, config: DestinationConfig) -> TableSchema | None:
         """Returns the definition of a table; None if there is no such table."""
         name = exact(f"{db}.{table}")
-        overrides = {key: one for key, one in config.tables.overrides.items() if key == f"{db}.{table}"}
+        overrides = {key: override for key, override in config.tables.overrides.items() if key == f"{db}.{table}"}
         setting = config.tables.lower_case_table_names
         only = TablesConfig(include=(name,), overrides=overrides, lower_case_table_names=setting)
         return read_schemas(self._conn, only).tables.get(f"{db}.{table}")
@@ -301,18 +303,20 @@ def _sums_of(columns: TableColumns) -> tuple[str, str]:
     return f"{columns.checksum} + 0e0", columns.checksum
 
 
-def _condition(columns: TableColumns, buckets: Buckets, wanted: Iterable[int], keys: Sequence[str] | None) -> str:
+def _condition(
+    columns: TableColumns, buckets: Buckets, bucket_numbers: Iterable[int], keys: Sequence[str] | None
+) -> str:
     """SQL that is true for the rows in these buckets, and with these canonical keys."""
-    found = buckets.condition(columns, wanted)
+    in_buckets = buckets.condition(columns, bucket_numbers)
     if keys is None:
-        return found
+        return in_buckets
     if is_plain_key(columns.keys):  # the server looks them up
         numbers = [key.rstrip(",") for key in keys]
         listed = ", ".join(number for number in numbers if number)
         by_number = f"{columns.keys[0].value} IN ({listed})" if listed else "FALSE"
         return by_number if all(numbers) else f"({by_number} OR {columns.keys[0].value} IS NULL)"
     listed = ", ".join(f"X'{key.encode().hex()}'" for key in keys)
-    return f"{found} AND CAST({columns.key} AS BINARY) IN ({listed})"
+    return f"{in_buckets} AND CAST({columns.key} AS BINARY) IN ({listed})"
 
 
 def _no_time_limit(info: ServerInfo) -> Iterable[str]:

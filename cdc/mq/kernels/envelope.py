@@ -17,17 +17,17 @@ _MESSAGES_OF_ROW = 3
 
 
 @njit
-def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base: int, keys: bool, at: int) -> int:
+def put_object(buf: Bytes, definitions: Definitions, table: int, output: Output, base: int, keys: bool, at: int) -> int:
     """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of
     its column's type, which ``numbers[N_ERR]`` names."""
-    out, cells, columns = output.out, output.cells, known.columns
-    first, limit = known.tables[table, r.D_FIRST], out.shape[0]
+    out, cells, columns = output.out, output.cells, definitions.columns
+    first, limit = definitions.tables[table, r.D_FIRST], out.shape[0]
     if limit - at < SLACK:
         return -1
     out[at] = np.uint8(w.OPEN_OBJECT)
     at += 1
     some = False
-    for c in range(known.tables[table, r.D_COUNT]):
+    for c in range(definitions.tables[table, r.D_COUNT]):
         cell, k = base + c, first + c
         if not cells[cell, r.V_PRESENT] or (keys and not columns[k, r.K_KEY]):
             continue
@@ -39,12 +39,21 @@ def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base:
             out[at] = np.uint8(w.COMMA)
             at += 1
         some = True
-        at = put_const(out, at, known.consts, columns[k, r.K_NAME], name_size)
+        at = put_const(out, at, definitions.consts, columns[k, r.K_NAME], name_size)
         if cells[cell, r.V_NULL]:
             at = put_null(out, at)
         else:
             at = put_value(
-                out, at, buf, p, size, code, columns[k, r.K_A], columns[k, r.K_B], known.members, known.consts
+                out,
+                at,
+                buf,
+                p,
+                size,
+                code,
+                columns[k, r.K_A],
+                columns[k, r.K_B],
+                definitions.members,
+                definitions.consts,
             )
             if at < 0:
                 output.numbers[r.N_ERR] = c
@@ -54,9 +63,9 @@ def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base:
 
 
 @njit
-def put_source(buf: Bytes, entry: Longs, known: Definitions, table: int, row: int, out: Bytes, at: int) -> int:
+def put_source(buf: Bytes, entry: Longs, definitions: Definitions, table: int, row: int, out: Bytes, at: int) -> int:
     """Writes the part ``source``, up to its last field. The room was looked at."""
-    tables, consts = known.tables, known.consts
+    tables, consts = definitions.tables, definitions.consts
     at = put_const(out, at, consts, tables[table, r.D_HEAD], tables[table, r.D_HEAD_SIZE])
     at = put_signed(out, at, entry[r.E_TIME])
     at = put_const(out, at, consts, tables[table, r.D_TYPES], tables[table, r.D_TYPES_SIZE])
@@ -85,7 +94,7 @@ def put_message(
     buf: Bytes,
     entry: Longs,
     table: int,
-    known: Definitions,
+    definitions: Definitions,
     output: Output,
     change: int,
     row: int,
@@ -93,9 +102,11 @@ def put_message(
     at: int,
 ) -> int:
     """Writes the value of one change of the row in the cells. Returns what :func:`put_object` returns."""
-    out, count = output.out, known.tables[table, r.D_COUNT]
+    out, count = output.out, definitions.tables[table, r.D_COUNT]
     fixed = (
-        known.tables[table, r.D_HEAD_SIZE] + known.tables[table, r.D_TYPES_SIZE] + known.tables[table, r.D_TAIL_SIZE]
+        definitions.tables[table, r.D_HEAD_SIZE]
+        + definitions.tables[table, r.D_TYPES_SIZE]
+        + definitions.tables[table, r.D_TAIL_SIZE]
     )
     fixed += entry[r.E_GTID_SIZE] + entry[r.E_FILE_SIZE] + w.MOST_WORDS
     if out.shape[0] - at < fixed:
@@ -104,7 +115,7 @@ def put_message(
     if change == r.INSERT:
         at = put_null(out, at)
     else:
-        at = put_object(buf, known, table, output, 0, False, at)
+        at = put_object(buf, definitions, table, output, 0, False, at)
         if at < 0:
             return at
     if out.shape[0] - at < fixed:
@@ -113,12 +124,12 @@ def put_message(
     if change == r.DELETE:
         at = put_null(out, at)
     else:
-        at = put_object(buf, known, table, output, count, False, at)
+        at = put_object(buf, definitions, table, output, count, False, at)
         if at < 0:
             return at
     if out.shape[0] - at < fixed:
         return -1
-    at = put_source(buf, entry, known, table, row, out, at)
+    at = put_source(buf, entry, definitions, table, row, out, at)
     if change == r.INSERT:
         at = put_word(out, at, w.CREATED)
     elif change == r.UPDATE:
@@ -153,31 +164,31 @@ def note(
 
 
 @njit
-def moved(known: Definitions, table: int, cells: Longs, count: int) -> bool:
+def moved(definitions: Definitions, table: int, cells: Longs, count: int) -> bool:
     """Whether an update has changed the row's key."""
-    first = known.tables[table, r.D_FIRST]
+    first = definitions.tables[table, r.D_FIRST]
     for c in range(count):
-        if known.columns[first + c, r.K_KEY] and cells[count + c, r.V_PRESENT] and cells[count + c, r.V_UPDATED]:
+        if definitions.columns[first + c, r.K_KEY] and cells[count + c, r.V_PRESENT] and cells[count + c, r.V_UPDATED]:
             return True
     return False
 
 
 @njit
-def place_of(buf: Bytes, known: Definitions, table: int, cells: Longs, base: int) -> int:
+def place_of(buf: Bytes, definitions: Definitions, table: int, cells: Longs, base: int) -> int:
     """The partition of the row at ``base``; -1: that of the message's key."""
-    mode = known.tables[table, r.D_MODE]
+    mode = definitions.tables[table, r.D_MODE]
     if mode == r.BY_HASH:
-        return row_partition(buf, known, table, cells, base)
-    return -1 if mode == r.BY_KEY else known.tables[table, r.D_PARTITION]
+        return row_partition(buf, definitions, table, cells, base)
+    return -1 if mode == r.BY_KEY else definitions.tables[table, r.D_PARTITION]
 
 
 @njit
 def put_envelopes(
-    buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output, now_us: int, tombstones: bool
+    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, now_us: int, tombstones: bool
 ) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
     cells, numbers = output.cells, output.numbers
-    count, has_key = known.tables[table, r.D_COUNT], known.tables[table, r.D_HAS_KEY] == 1
+    count, has_key = definitions.tables[table, r.D_COUNT], definitions.tables[table, r.D_HAS_KEY] == 1
     at, number = numbers[r.N_AT], numbers[r.N_COUNT]
     change = entry[r.E_CHANGE]
     p = entry[r.E_ROWS]
@@ -194,19 +205,19 @@ def put_envelopes(
         key_end = np.int64(-1)
         if has_key:
             key = at
-            at = put_object(buf, known, table, output, base, True, at)
+            at = put_object(buf, definitions, table, output, base, True, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             key_end = at
-        part = place_of(buf, known, table, cells, base)
-        if change == r.UPDATE and has_key and moved(known, table, cells, count):
+        part = place_of(buf, definitions, table, cells, base)
+        if change == r.UPDATE and has_key and moved(definitions, table, cells, count):
             old = at
-            at = put_object(buf, known, table, output, 0, True, at)
+            at = put_object(buf, definitions, table, output, 0, True, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             old_end = at
-            old_part = place_of(buf, known, table, cells, 0)
-            at = put_message(buf, entry, table, known, output, r.DELETE, row, now_us, at)
+            old_part = place_of(buf, definitions, table, cells, 0)
+            at = put_message(buf, entry, table, definitions, output, r.DELETE, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, old_end, at, old, old_end, old_part)
@@ -217,7 +228,7 @@ def put_envelopes(
             if tombstones:
                 number = note(output, number, entry, table, -1, -1, old, old_end, old_part)
             start = at
-            at = put_message(buf, entry, table, known, output, r.INSERT, row, now_us, at)
+            at = put_message(buf, entry, table, definitions, output, r.INSERT, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, start, at, key, key_end, part)
@@ -226,7 +237,7 @@ def put_envelopes(
             output.messages[number - 1, r.M_OTHER_END] = old_end
         else:
             start = at
-            at = put_message(buf, entry, table, known, output, change, row, now_us, at)
+            at = put_message(buf, entry, table, definitions, output, change, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, start, at, key, key_end, part)

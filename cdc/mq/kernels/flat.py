@@ -21,28 +21,28 @@ caller restores."""
 
 @njit
 def put_columns(
-    buf: Bytes, known: Definitions, table: int, cells: Longs, base: int, updated: int, out: Bytes, at: int
+    buf: Bytes, definitions: Definitions, table: int, cells: Longs, base: int, updated: int, out: Bytes, at: int
 ) -> int:
     """Writes a row as an object of texts. ``updated`` is the first cell whose columns say which ones are wanted; -1:
     all. Returns the offset behind it; -1: there is no room."""
-    first, limit = known.tables[table, r.D_FIRST], out.shape[0]
+    first, limit = definitions.tables[table, r.D_FIRST], out.shape[0]
     if limit - at < SLACK:
         return -1
     out[at] = np.uint8(w.OPEN_OBJECT)
     at += 1
     some = False
-    for c in range(known.tables[table, r.D_COUNT]):
+    for c in range(definitions.tables[table, r.D_COUNT]):
         cell = base + c
         if not cells[cell, r.V_PRESENT] or (updated >= 0 and not cells[updated + c, r.V_UPDATED]):
             continue
-        name_size = known.columns[first + c, r.K_NAME_SIZE]
+        name_size = definitions.columns[first + c, r.K_NAME_SIZE]
         if limit - at < name_size + escaped_size(buf, cells[cell, r.V_AT], cells[cell, r.V_SIZE]) + SLACK:
             return -1
         if some:
             out[at] = np.uint8(w.COMMA)
             at += 1
         some = True
-        at = put_const(out, at, known.consts, known.columns[first + c, r.K_NAME], name_size)
+        at = put_const(out, at, definitions.consts, definitions.columns[first + c, r.K_NAME], name_size)
         if cells[cell, r.V_NULL]:
             at = put_null(out, at)
         else:
@@ -53,12 +53,12 @@ def put_columns(
 
 @njit
 def put_rows(
-    buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output, part: int, old: bool, at: int
+    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, part: int, old: bool, at: int
 ) -> int:
     """Writes the rows of a partition, separated by commas; their old columns if ``old``. Returns the offset behind
     them; -1: there is no room; -2: a column is not in the definition."""
     cells, out = output.cells, output.out
-    count = known.tables[table, r.D_COUNT]
+    count = definitions.tables[table, r.D_COUNT]
     base = 0 if old or entry[r.E_CHANGE] == r.DELETE else count
     p = entry[r.E_ROWS]
     number = 0
@@ -72,7 +72,7 @@ def put_rows(
                 out[at] = np.uint8(w.COMMA)
                 at += 1
             some = True
-            at = put_columns(buf, known, table, cells, base, count if old else -1, out, at)
+            at = put_columns(buf, definitions, table, cells, base, count if old else -1, out, at)
             if at < 0:
                 return at
         p += size
@@ -81,20 +81,20 @@ def put_rows(
 
 
 @njit
-def find_parts(buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output) -> int:
+def find_parts(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output) -> int:
     """Notes the partition of each row. Returns OK or BAD_ENTRY."""
-    count = known.tables[table, r.D_COUNT]
+    count = definitions.tables[table, r.D_COUNT]
     base = 0 if entry[r.E_CHANGE] == r.DELETE else count
     p = entry[r.E_ROWS]
     number = 0
-    hashed = known.tables[table, r.D_MODE] == r.BY_HASH
+    hashed = definitions.tables[table, r.D_MODE] == r.BY_HASH
     while p < entry[r.E_ROWS_END]:
         size, p = read_varint(buf, p + 1)
         part = np.int64(0)
         if hashed:
             if not read_row(buf, p, p + size, output.cells, count):
                 return r.BAD_ENTRY
-            part = row_partition(buf, known, table, output.cells, base)
+            part = row_partition(buf, definitions, table, output.cells, base)
         output.parts[number] = part
         number += 1
         p += size
@@ -104,27 +104,27 @@ def find_parts(buf: Bytes, entry: Longs, table: int, known: Definitions, output:
 @njit
 def next_part(parts: Longs, rows: int, before: int) -> int:
     """The least partition above ``before``; -1 if there is none."""
-    found = np.int64(-1)
+    next_partition = np.int64(-1)
     for i in range(rows):
-        if parts[i] > before and (found < 0 or parts[i] < found):
-            found = parts[i]
-    return found
+        if parts[i] > before and (next_partition < 0 or parts[i] < next_partition):
+            next_partition = parts[i]
+    return next_partition
 
 
 @njit
 def rows_in(parts: Longs, rows: int, part: int) -> int:
-    found = 0
+    count = 0
     for i in range(rows):
         if parts[i] == part:
-            found += 1
-    return found
+            count += 1
+    return count
 
 
 @njit
-def put_types(buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output, at: int) -> int:
+def put_types(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, at: int) -> int:
     """Writes the types of the columns in the last row. Returns the offset behind them; -1: there is no room."""
     cells, out = output.cells, output.out
-    count, first = known.tables[table, r.D_COUNT], known.tables[table, r.D_FIRST]
+    count, first = definitions.tables[table, r.D_COUNT], definitions.tables[table, r.D_FIRST]
     base = 0 if entry[r.E_CHANGE] == r.DELETE else count
     p = entry[r.E_ROWS]
     while p < entry[r.E_ROWS_END]:
@@ -135,28 +135,30 @@ def put_types(buf: Bytes, entry: Longs, table: int, known: Definitions, output: 
     some = False
     for c in range(count):
         if cells[base + c, r.V_PRESENT]:
-            name_size = known.columns[first + c, r.K_NAME_SIZE]
+            name_size = definitions.columns[first + c, r.K_NAME_SIZE]
             if out.shape[0] - at < name_size + SLACK:
                 return -1
             if some:
                 out[at] = np.uint8(w.COMMA)
                 at += 1
             some = True
-            at = put_const(out, at, known.consts, known.columns[first + c, r.K_NAME], name_size)
+            at = put_const(out, at, definitions.consts, definitions.columns[first + c, r.K_NAME], name_size)
             at = put_signed(out, at, cells[base + c, r.V_TYPE])
     return at
 
 
 @njit
-def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output, batch: int, now_ms: int) -> int:
+def put_flat(
+    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, batch: int, now_ms: int
+) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
     out, numbers, messages = output.out, output.numbers, output.messages
     rows = number_of(buf, entry)
     if rows > output.parts.shape[0]:
         return MORE_ROWS
-    if find_parts(buf, entry, table, known, output) != r.OK:
+    if find_parts(buf, entry, table, definitions, output) != r.OK:
         return r.BAD_ENTRY
-    tables, consts = known.tables, known.consts
+    tables, consts = definitions.tables, definitions.consts
     fixed = tables[table, r.D_HEAD_SIZE] + tables[table, r.D_TYPES_SIZE] + tables[table, r.D_KEYS_SIZE]
     fixed += tables[table, r.D_TAIL_SIZE] + entry[r.E_GTID_SIZE] + w.MOST_WORDS
     at, count = numbers[r.N_AT], numbers[r.N_COUNT]
@@ -166,7 +168,7 @@ def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: O
             return r.FULL
         start = at
         at = put_word(out, at, w.DATA)
-        at = put_rows(buf, entry, table, known, output, part, False, at)
+        at = put_rows(buf, entry, table, definitions, output, part, False, at)
         if at < 0:
             return r.FULL if at == -1 else r.BAD_ENTRY
         if out.shape[0] - at < fixed:
@@ -180,7 +182,7 @@ def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: O
         at = put_const(out, at, consts, tables[table, r.D_TYPES], tables[table, r.D_TYPES_SIZE])
         if entry[r.E_CHANGE] == r.UPDATE:
             out[at] = np.uint8(w.OPEN_LIST)
-            at = put_rows(buf, entry, table, known, output, part, True, at + 1)
+            at = put_rows(buf, entry, table, definitions, output, part, True, at + 1)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_ENTRY
             if out.shape[0] - at < fixed:
@@ -190,7 +192,7 @@ def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: O
         else:
             at = put_null(out, at)
         at = put_const(out, at, consts, tables[table, r.D_KEYS], tables[table, r.D_KEYS_SIZE])
-        at = put_types(buf, entry, table, known, output, at)
+        at = put_types(buf, entry, table, definitions, output, at)
         if at < 0 or out.shape[0] - at < fixed:
             return r.FULL
         at = put_const(out, at, consts, tables[table, r.D_TAIL], tables[table, r.D_TAIL_SIZE])

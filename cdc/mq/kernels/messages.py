@@ -23,7 +23,7 @@ def put_messages(
     at: int,
     end: int,
     entry: Longs,
-    known: Definitions,
+    definitions: Definitions,
     output: Output,
     form: int,
     batch: int,
@@ -37,15 +37,15 @@ def put_messages(
         if entry[r.E_KIND] == r.ROWS:
             if entry[r.E_ROWS_END] == 0 or entry[r.E_CHANGE] > r.DELETE:
                 return r.STATEMENT, at
-            table = definition_of(buf, entry, known)
+            table = definition_of(buf, entry, definitions)
             if table < 0:
                 return r.NEED_DEFINITION, at
             if form == FLAT:
-                status = put_flat(buf, entry, table, known, output, batch, now_us // 1000)
+                status = put_flat(buf, entry, table, definitions, output, batch, now_us // 1000)
             elif form == RAW:
-                status = put_entries(buf, entry, table, known, output)
+                status = put_entries(buf, entry, table, definitions, output)
             else:
-                status = put_envelopes(buf, entry, table, known, output, now_us, tombstones)
+                status = put_envelopes(buf, entry, table, definitions, output, now_us, tombstones)
             if status != r.OK:
                 return status, at
         at = stop

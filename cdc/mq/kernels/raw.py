@@ -21,26 +21,26 @@ def rows_bytes(buf: Bytes, entry: Longs, parts: Longs, part: int) -> int:
     """The bytes of the rows of a partition, with their fields' beginnings."""
     p = entry[r.E_ROWS]
     number = 0
-    found = 0
+    row_bytes = 0
     while p < entry[r.E_ROWS_END]:
         begin = p
         size, p = read_varint(buf, p + 1)
         p += size
         if parts[number] == part:
-            found += p - begin
+            row_bytes += p - begin
         number += 1
-    return found
+    return row_bytes
 
 
 @njit
-def put_entries(buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output) -> int:
+def put_entries(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output) -> int:
     """Writes the field ``messages`` for each partition that rows of an entry belong to. Returns a status; unless it is
     OK, nothing is written."""
     out, numbers, messages = output.out, output.numbers, output.messages
     rows = number_of(buf, entry)
     if rows > output.parts.shape[0]:
         return MORE_ROWS
-    if find_parts(buf, entry, table, known, output) != r.OK:
+    if find_parts(buf, entry, table, definitions, output) != r.OK:
         return r.BAD_ENTRY
     at, count = numbers[r.N_AT], numbers[r.N_COUNT]
     rest = entry[r.E_VALUE_SIZE] - (entry[r.E_ROWS_END] - entry[r.E_ROWS])
@@ -77,7 +77,7 @@ def put_entries(buf: Bytes, entry: Longs, table: int, known: Definitions, output
         messages[count, r.M_KEY] = -1
         messages[count, r.M_TABLE] = table
         messages[count, r.M_PARTITION] = (
-            part if known.tables[table, r.D_MODE] == r.BY_HASH else known.tables[table, r.D_PARTITION]
+            part if definitions.tables[table, r.D_MODE] == r.BY_HASH else definitions.tables[table, r.D_PARTITION]
         )
         messages[count, r.M_ROWS] = rows_in(output.parts, rows, part)
         messages[count, r.M_KIND] = 0

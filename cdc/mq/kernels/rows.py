@@ -217,7 +217,7 @@ def find_rows(buf: Bytes, entry: Longs) -> None:
 
 
 @njit
-def definition_of(buf: Bytes, entry: Longs, known: Definitions) -> int:
+def definition_of(buf: Bytes, entry: Longs, definitions: Definitions) -> int:
     """The number of the definition of the entry's table: its name, and names, types and key of the columns of the first
     row; -1 if it is not known."""
     a = np.int64(1469598103934665603)
@@ -227,12 +227,12 @@ def definition_of(buf: Bytes, entry: Longs, known: Definitions) -> int:
         b = (b + np.int64(buf[i])) * np.int64(6364136223846793005)
     size, p = read_varint(buf, entry[E_ROWS] + 1)
     end = p + size
-    want = t.ROW_BEFORE if entry[E_CHANGE] == DELETE else t.ROW_AFTER
+    row_tag = t.ROW_BEFORE if entry[E_CHANGE] == DELETE else t.ROW_AFTER
     while p < end:
         tag = np.int64(buf[p])
         size, p = read_varint(buf, p + 1)
         stop = p + size
-        if tag == want:
+        if tag == row_tag:
             while p < stop:
                 field = np.int64(buf[p])
                 begin = p
@@ -242,15 +242,15 @@ def definition_of(buf: Bytes, entry: Longs, known: Definitions) -> int:
                         a = (a ^ np.int64(buf[i])) * np.int64(1099511628211)
                         b = (b + np.int64(buf[i])) * np.int64(6364136223846793005)
         p = stop
-    mask = known.slots.shape[0] - 1
+    mask = definitions.slots.shape[0] - 1
     slot = (a ^ a >> np.int64(32)) & mask
-    while known.slots[slot] >= 0:
-        number = known.slots[slot]
-        if known.hashes[number, 0] == a and known.hashes[number, 1] == b:
+    while definitions.slots[slot] >= 0:
+        number = definitions.slots[slot]
+        if definitions.hashes[number, 0] == a and definitions.hashes[number, 1] == b:
             return number
         slot = (slot + 1) & mask
-    known.hashes[known.hashes.shape[0] - 1, 0] = a
-    known.hashes[known.hashes.shape[0] - 1, 1] = b
+    definitions.hashes[definitions.hashes.shape[0] - 1, 0] = a
+    definitions.hashes[definitions.hashes.shape[0] - 1, 1] = b
     return -1
 
 
@@ -334,15 +334,15 @@ def partition_of(code: int, partitions: int) -> int:
 
 
 @njit
-def row_partition(buf: Bytes, known: Definitions, table: int, cells: Longs, base: int) -> int:
+def row_partition(buf: Bytes, definitions: Definitions, table: int, cells: Longs, base: int) -> int:
     """The partition of the row whose cells begin at ``base``."""
-    code = known.tables[table, D_SEED]
-    first = known.tables[table, D_FIRST]
-    for c in range(known.tables[table, D_COUNT]):
+    code = definitions.tables[table, D_SEED]
+    first = definitions.tables[table, D_FIRST]
+    for c in range(definitions.tables[table, D_COUNT]):
         cell = base + c
-        if known.columns[first + c, K_HASHED] and cells[cell, V_PRESENT] and not cells[cell, V_NULL]:
+        if definitions.columns[first + c, K_HASHED] and cells[cell, V_PRESENT] and not cells[cell, V_NULL]:
             code ^= java_hash(buf, cells[cell, V_AT], cells[cell, V_SIZE])
-    return partition_of(code, known.tables[table, D_PARTITION])
+    return partition_of(code, definitions.tables[table, D_PARTITION])
 
 
 @njit

@@ -32,16 +32,16 @@ def escaped_size(buf: Bytes, at: int, size: int) -> int:
     """Bytes that a text needs in JSON at most, with its quotes: exact for large ones."""
     if size < 1024:
         return 6 * size + 2
-    found = 2
+    most_bytes = 2
     for i in range(at, at + size):
         byte = buf[i]
         if byte < 32:
-            found += 6
+            most_bytes += 6
         elif byte == w.QUOTE or byte == w.BACKSLASH:
-            found += 2
+            most_bytes += 2
         else:
-            found += 1
-    return found
+            most_bytes += 1
+    return most_bytes
 
 
 @njit

@@ -32,39 +32,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tool = commands.add_parser("tool", help="print the command that runs a client tool")
     tool.add_argument("kind", metavar="KIND")
     tool.add_argument("tool", metavar="TOOL")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if given.command == "fetch":
-            for name in given.kinds or sorted(KINDS):
+        if options.command == "fetch":
+            for name in options.kinds or sorted(KINDS):
                 print(f"{name}: {find_kind(name).root()}", flush=True)
-        elif given.command == "stop":
-            stop_detached(given.folder)
-        elif given.command == "tool":
-            print(shlex.join(client_tool(given.kind, given.tool)))
+        elif options.command == "stop":
+            stop_detached(options.folder)
+        elif options.command == "tool":
+            print(shlex.join(client_tool(options.kind, options.tool)))
         else:
-            return _start(given)
+            return _start(options)
     except CdcError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def _start(given: argparse.Namespace) -> int:
-    server = Server(given.kind, port=given.port, options=given.option, folder=given.folder, detach=given.detach)
+def _start(options: argparse.Namespace) -> int:
+    server = Server(
+        options.kind, port=options.port, options=options.option, folder=options.folder, detach=options.detach
+    )
     stop = threading.Event()
-    if not given.detach:
+    if not options.detach:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
     server.start()
     print(f"{server.url} (password {PASSWORD}); log: {server.folder / 'server.log'}", flush=True)
-    if given.detach:
+    if options.detach:
         return 0
     while server.alive and not stop.wait(0.5):
         pass
     ended = not server.alive
     server.stop()
     if ended:
-        print(f"{given.kind} ended without being stopped", file=sys.stderr)
+        print(f"{options.kind} ended without being stopped", file=sys.stderr)
     return 1 if ended else 0
 
 

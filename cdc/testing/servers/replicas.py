@@ -109,10 +109,10 @@ class ReplicaPair(ServerSet):
     def _status(self) -> dict[str, Any]:
         with self.replica.connect() as conn, conn.cursor(pymysql.cursors.DictCursor) as cursor:
             cursor.execute(f"SHOW {self._word} STATUS")
-            found = cursor.fetchone()
-        if found is None:
+            row = cursor.fetchone()
+        if row is None:
             raise SourceUnavailableError(f"the server at port {self.replica.port} is no replica")
-        return dict(found)
+        return dict(row)
 
     def _wait_for(self, function: str, gtids: str, reached: int) -> None:
         if not gtids:

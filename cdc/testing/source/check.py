@@ -60,12 +60,14 @@ def _header_size(data: bytes) -> int | None:
 
 
 def _compare(stored: dict[int, bytes], expected: dict[int, bytes], *, whole: bool, before: int | None) -> list[str]:
-    found = [f"seq {seq} is not in the history" for seq in stored if seq not in expected]
-    found += [f"seq {seq} has other bytes" for seq, data in stored.items() if seq in expected and data != expected[seq]]
+    differences = [f"seq {seq} is not in the history" for seq in stored if seq not in expected]
+    differences += [
+        f"seq {seq} has other bytes" for seq, data in stored.items() if seq in expected and data != expected[seq]
+    ]
     last = max(stored, default=-1)
     need = max(expected, default=-1) if whole else max(last, -1 if before is None else before)
-    found += [f"seq {seq} is missing" for seq in expected if seq <= need and seq not in stored]
-    return found
+    differences += [f"seq {seq} is missing" for seq in expected if seq <= need and seq not in stored]
+    return differences
 
 
 def _selected(store: Path, stored: dict[int, bytes]) -> list[str]:

@@ -215,15 +215,15 @@ class History:
         borders = {4, file.size, *(start for start, _ in file.events)}
         if pos not in borders:
             raise UsageError("log event entry exceeded max_allowed_packet; Increase max_allowed_packet on source")
-        found: list[bytes] = []
+        events: list[bytes] = []
         for number in range(self.files.index(file), len(self.files)):
             file = self.files[number]
-            found.append(self._artificial_rotate(file.name, pos))
+            events.append(self._artificial_rotate(file.name, pos))
             description = file.events[0][1]
-            found.append(description if pos == 4 else _without_position(description))
-            found += [event for start, event in file.events[1:] if start >= pos]
+            events.append(description if pos == 4 else _without_position(description))
+            events += [event for start, event in file.events[1:] if start >= pos]
             pos = 4
-        return found
+        return events
 
     def heartbeat(self) -> bytes:
         """Returns the heartbeat event that a server sends when it has no other event."""

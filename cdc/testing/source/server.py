@@ -253,8 +253,8 @@ def _nothing(_: FakeSource, __: re.Match[str]) -> Rows:
 
 def _variables(source: FakeSource, match: re.Match[str]) -> Rows:
     names = re.findall(r"'([^']*)'", match[1])
-    known = {**source.variables, "server_uuid": source.server_uuid, "gtid_executed": source.history.gtids}
-    return [{"Variable_name": n.lower(), "Value": known[n.lower()]} for n in names if n.lower() in known]
+    values = {**source.variables, "server_uuid": source.server_uuid, "gtid_executed": source.history.gtids}
+    return [{"Variable_name": n.lower(), "Value": values[n.lower()]} for n in names if n.lower() in values]
 
 
 def _files(source: FakeSource, _: re.Match[str]) -> Rows:
@@ -268,8 +268,8 @@ def _status(source: FakeSource, _: re.Match[str]) -> Rows:
 
 
 def _subset(_: FakeSource, match: re.Match[str]) -> Rows:
-    (uuid, number), (there, last) = match[1].split(":"), (match[2] or ":1-0").split(":1-")
-    return [{"there": int(uuid == there and int(number) <= int(last))}]
+    (uuid, number), (source, last) = match[1].split(":"), (match[2] or ":1-0").split(":1-")
+    return [{"there": int(uuid == source and int(number) <= int(last))}]
 
 
 def _columns(source: FakeSource, _: re.Match[str]) -> Rows:

@@ -68,13 +68,13 @@ class Wire:
         self.write(*packets, EOF)
 
     def _exactly(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            part = self._conn.recv(size - len(found))
+        data = b""
+        while len(data) < size:
+            part = self._conn.recv(size - len(data))
             if not part:
                 return b""
-            found += part
-        return found
+            data += part
+        return data
 
 
 def _lenenc(n: int) -> bytes:

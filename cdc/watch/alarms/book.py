@@ -118,7 +118,7 @@ class AlarmBook:
         """Takes note of what is wrong now."""
         wait = timedelta(seconds=self._settings.for_s)
         open_ones = {record.key: record for record in self.records if record.resolved is None}
-        for condition in findings.found:
+        for condition in findings.conditions:
             alarm = open_ones.pop(condition.key, None)
             if alarm is None:
                 alarm = _record(condition, now)

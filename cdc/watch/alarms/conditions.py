@@ -57,7 +57,7 @@ class Facts:
 class Findings:
     """The conditions at one moment."""
 
-    found: Sequence[Condition]
+    conditions: Sequence[Condition]
     unknown: frozenset[str] = frozenset()
     """Kinds of which nobody can tell now whether they hold: their alarms stay as they are."""
     facts: Facts = field(default_factory=Facts)
@@ -106,7 +106,7 @@ _ALL = frozenset(all_kinds())
 def _without_ignored(config: DestinationConfig, findings: Findings) -> Findings:
     ignored = config.alarms.ignore
     return Findings(
-        [condition for condition in findings.found if condition.kind not in ignored],
+        [condition for condition in findings.conditions if condition.kind not in ignored],
         findings.unknown - {*ignored},
         findings.facts,
     )

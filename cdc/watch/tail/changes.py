@@ -71,7 +71,7 @@ class DdlLine:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ChangeChoice:
     """The changes that are wanted."""
 
     tables: frozenset[str] | None = None
@@ -92,12 +92,12 @@ class ChangeDecoder:
     """Decodes the changes of pieces of a store."""
 
     def __init__(
-        self, config: DestinationConfig, choice: Wanted, *, source_values: bool, remark: Callable[[str], None]
+        self, config: DestinationConfig, choice: ChangeChoice, *, source_values: bool, remark: Callable[[str], None]
     ) -> None:
         """``source_values``: values as the source has them, without the column policies of the configuration.
         ``remark`` is called with what users should know."""
         self._config = config
-        self._wanted = choice
+        self._choice = choice
         self._source_values = source_values
         self._remark = remark
         self._told: set[str] = set()
@@ -105,7 +105,7 @@ class ChangeDecoder:
 
     def statements(self, piece: Piece) -> Iterator[DdlLine]:
         """Yields the wanted DDL statements of a piece. Raises DamagedError."""
-        if not piece.is_ddl or not self._wanted.takes_operation("ddl"):
+        if not piece.is_ddl or not self._choice.takes_operation("ddl"):
             return
         transactions = piece.transactions
         begins, ends = transactions.bounds()
@@ -120,7 +120,7 @@ class ChangeDecoder:
                     ignores_case = self._config.tables.ignores_case
                     statement = classify(query.sql, query.db, query.sql_mode, ignores_case=ignores_case)
                     tables = tuple(f"{db}.{table}" for db, table in statement.tables)
-                    if statement.kind == "ddl" and (not tables or any(map(self._wanted.takes, tables))):
+                    if statement.kind == "ddl" and (not tables or any(map(self._choice.takes, tables))):
                         yield DdlLine(tables, query.sql, at)
                 at += header.length
 
@@ -130,7 +130,7 @@ class ChangeDecoder:
         masks = piece.entries["table_mask"][piece.entries["row_events"] > 0]
         mask = int(np.bitwise_or.reduce(masks)) if len(masks) else 0
         bits = {name: 1 << (number & 63) for number, name in enumerate(names)}
-        return [(name, bit) for name, bit in bits.items() if mask & bit and self._wanted.takes(name)]
+        return [(name, bit) for name, bit in bits.items() if mask & bit and self._choice.takes(name)]
 
     def rows(self, piece: Piece, table: str, mask: int, tables: int) -> Iterator[Rows]:
         """Yields the wanted rows of a table. ``mask``: its bit in table masks; ``tables``: how many are decoded side by
@@ -173,7 +173,7 @@ class ChangeDecoder:
         for name, kind in layout.shape:
             if kind is None:
                 self._say(f"column {name} of {layout.table} has a type that cannot be decoded, and is left out")
-        by_key = {name for key in self._wanted.keys for name in key.values}
+        by_key = {name for key in self._choice.keys for name in key.values}
         for name in sorted(by_key - set(names)):
             self._say(f"{layout.table} has no column {name} at this time; its rows are not compared with a key by it")
         needed = set(names) if policed is None else by_key | set(policed.sources)
@@ -182,12 +182,12 @@ class ChangeDecoder:
     def _chosen(self, batch: pa.RecordBatch) -> pa.BooleanArray | None:
         """Returns which rows are wanted; None: all."""
         chosen: pa.BooleanArray | None = None
-        if self._wanted.operations is not None:
-            numbers = [number for number, word in enumerate(OPERATIONS) if word in self._wanted.operations]
+        if self._choice.operations is not None:
+            numbers = [number for number, word in enumerate(OPERATIONS) if word in self._choice.operations]
             chosen = pc.is_in(batch.column(0), pa.array(numbers, pa.int8()))
-        if self._wanted.keys:
+        if self._choice.keys:
             has_key = pa.repeat(False, len(batch))
-            for key in self._wanted.keys:
+            for key in self._choice.keys:
                 if all(name in batch.schema.names for name in key.values):
                     has_key = pc.or_(has_key, pc.or_(*matches(batch, key)))
             chosen = has_key if chosen is None else pc.and_(chosen, has_key)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.binlog.positions import EPOCH_SHIFT
-from cdc.watch.tail.changes import ChangeDecoder, Longs, Rows, Wanted, merged
+from cdc.watch.tail.changes import ChangeChoice, ChangeDecoder, Longs, Rows, merged
 from cdc.watch.tail.follow import Piece, StoreFollower
 from cdc.watch.tail.lines import JsonLines, ReadableLines
 
@@ -25,7 +25,7 @@ class Tail:
         self,
         config: DestinationConfig,
         follower: StoreFollower,
-        choice: Wanted,
+        choice: ChangeChoice,
         *,
         as_json: bool,
         colours: bool,
@@ -34,7 +34,7 @@ class Tail:
     ) -> None:
         """``remark`` is called with what users should know about the changes. See :class:`ChangeDecoder`."""
         self._follower = follower
-        self._wanted = choice
+        self._choice = choice
         self._remark = remark
         self._decoder = ChangeDecoder(config, choice, source_values=source_values, remark=remark)
         find = follower.reader.source_file
@@ -48,7 +48,7 @@ class Tail:
 
         Raises what :meth:`StoreFollower.pieces` and :meth:`ChangeDecoder.rows` raise.
         """
-        for piece in self._follower.pieces(self._wanted.tables, until_seq):
+        for piece in self._follower.pieces(self._choice.tables, until_seq):
             self._note(piece)
             yield from self._piece(piece)
         if self._follower.lost > self._lost:

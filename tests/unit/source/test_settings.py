@@ -60,5 +60,5 @@ def test_amazons_own_retention_counts() -> None:
 def test_the_page_for_administrators_has_the_ways_of_managed_services() -> None:
     page = PAGE.read_text()
     assert RDS_RETENTION in page
-    assert all(f"{one.name} = {one.wanted}" in page for one in (settings.FORMAT, settings.IMAGE, settings.METADATA))
+    assert all(f"{one.name} = {one.required}" in page for one in (settings.FORMAT, settings.IMAGE, settings.METADATA))
     assert all(str(service) in page for service in Service)

@@ -49,7 +49,7 @@ def found(
         one["lag_s"] = 10.0  # the store's transactions are of another year
     if change is not None:
         change(document)
-    return list(conditions(config, document, now_s, facts).found)
+    return list(conditions(config, document, now_s, facts).conditions)
 
 
 def kinds(config: DestinationConfig, **more: Any) -> list[str]:
@@ -191,7 +191,7 @@ def test_parked_tables(config: DestinationConfig) -> None:
 
 def test_a_status_that_cannot_be_read_hides_nothing(config: DestinationConfig) -> None:
     look = unreadable(config, "the disk hangs.", Facts(failure="it broke"))
-    assert [one.kind for one in look.found] == ["status_unreadable", "capture_failed"]
+    assert [one.kind for one in look.conditions] == ["status_unreadable", "capture_failed"]
     assert look.unknown == {*all_kinds()} - {"status_unreadable", "capture_failed"}
 
 
