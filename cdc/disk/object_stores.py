@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cdc.base.errors import CdcError, ConfigError, RetryableError
@@ -67,13 +67,23 @@ def can_put_if_absent(uri: str) -> bool:
     files, path = filesystem(uri)
     name = f"{path.rstrip('/')}/_towpath_check_{secrets.token_hex(8)}"
     with reading(uri):
-        files.pipe_file(name, b"first", mode="create")
         try:
-            files.pipe_file(name, b"second", mode="create")
-        except Exception:
-            if files.cat_file(name) != b"first":
-                raise
-            return True
+            if not _put_if_absent(files, name, b"first"):
+                raise RetryableError("the object store refuses a name that is free", place=uri)
+            return not _put_if_absent(files, name, b"second")
         finally:
-            files.rm_file(name)
-    return False
+            with suppress(FileNotFoundError):
+                files.rm_file(name)
+
+
+def _put_if_absent(files: Any, name: str, content: bytes) -> bool:
+    """Whether the object has this content after the put: a put whose answer was lost is repeated, and meets itself."""
+    try:
+        files.pipe_file(name, content, mode="create")
+    except Exception as error:  # noqa: BLE001 - each package has its own error for a name that is taken
+        try:
+            present = files.cat_file(name)
+        except FileNotFoundError:
+            raise error from None
+        return bool(present == content)
+    return True

@@ -92,7 +92,8 @@ class _Application:
             self._let_replace(key, environ)
         error = 503 if self._server.fail else self._server.faults and self._server.faults(f"{method} {key}")
         if error and error > 0:
-            return self._refuse(error, method, key, environ, start_response)
+            _body(environ)  # a client that is still sending would see a connection that breaks
+            return self._refuse(error, method, key, start_response)
         status: list[str] = []
 
         def started(line: str, *more: Any) -> Any:
@@ -102,16 +103,13 @@ class _Application:
         with self._turn:
             body = list(self._application(environ, started))
             if error:
-                return self._refuse(-error, method, f"{key} {status[0]} answered", environ, start_response)
+                return self._refuse(-error, method, f"{key} {status[0]} answered", start_response)
             self._server.requests.append(f"{method} {key} {status[0]}")
         return body
 
-    def _refuse(
-        self, status: int, method: str, key: str, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
+    def _refuse(self, status: int, method: str, key: str, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answers an error as Amazon words it."""
         self._server.requests.append(f"{method} {key} {status}")
-        _body(environ)  # a client that is still sending would see a connection that breaks
         start_response(f"{status} {http.client.responses[status]}", [("Content-Type", "application/xml")])
         code, message = _MESSAGES[status]
         return [f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode() if method != "HEAD" else b""]
