@@ -26,7 +26,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers kernels demo lock test-upgrade clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers kernels demo lock test-upgrade clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -55,6 +55,9 @@ test-pythons: install ## the quick tests on each Python from 3.11 to 3.14 that t
 
 test-airflows: install ## the tests of the DAGs on the oldest and the newest Airflow 3 (minutes)
 	@scripts/test-airflows.sh $(ARGS)
+
+test-numbas: install ## all kernels built with the oldest and the newest Numba, and golden files decoded with them (minutes)
+	@scripts/test-numbas.sh $(ARGS)
 
 test-sparks: install ## tests with Spark on the other tried pairs of Spark and Delta (an hour)
 	@$(WITH_JAVA) scripts/test-sparks.sh $(ARGS)

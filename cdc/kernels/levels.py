@@ -63,5 +63,8 @@ def cpu_flags() -> frozenset[str]:
 
 
 def fitting() -> list[Level]:
-    """Returns the levels whose code runs on this machine, the best first."""
+    """Returns the levels whose code runs on this machine, the best first; none after :func:`build_for`, which asks for
+    one to be compiled."""
+    if _building is not None:
+        return []
     return [level for level in LEVELS if level.machine == os.uname().machine and level.flags <= _host_flags()]
