@@ -26,7 +26,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers kernels demo lock test-upgrade clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers kernels demo lock test-upgrade release clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -131,6 +131,9 @@ lock: install ## new lock files from pyproject.toml
 
 test-upgrade: install ## a deployment goes from the commit or tag FROM to this checkout, back, and over again (minutes)
 	@$(WITH_JAVA) TOWPATH_UPGRADE_FROM=$(FROM) $(PY) -m pytest -m '' -v tests/slow/packaging/test_upgrade.py $(ARGS)
+
+release: install ## dist/ of VERSION: wheel, sources, chart, site, bill of materials, checksums; tries the wheel on each Python here (minutes)
+	@$(WITH_JAVA) scripts/release.sh $(VERSION)
 
 clean: ## remove .venv, caches and what the demo left here
 	@rm -rf .venv .venv-* build dist site demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
