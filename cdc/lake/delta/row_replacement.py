@@ -74,6 +74,8 @@ _FILE, _ROW, _DELETES = "_file", "_row_index", "_deletes"
 _STATISTICS = "spark.databricks.delta.stats.collect"
 _FEW_ROWS = 100_000
 """Up to this many rows are written by one task, into one file, and as many keys are sent to every executor."""
+_TINY_BYTES = 1 << 20
+"""Up to this size, files are written anew without a look at which of them have rows that go."""
 _MOST_LISTED = 1_000
 """Files that are listed without Spark."""
 
@@ -217,6 +219,21 @@ class _Match:
     """The numbers of the rows that go, in the format of a deletion vector; None if they were not asked for."""
 
 
+@dataclass(frozen=True)
+class _Change:
+    """What a transaction changes: files, as ``AddFile``, and rows."""
+
+    replaced: Replaced
+    removed: Sequence[Any]
+    marked: Sequence[Any]
+    """Actions: pairs of one that removes a file, and one that adds it with a deletion vector."""
+    added: Sequence[Any]
+    copied: int
+    """Rows of removed files that stay."""
+    scan_s: float
+    """How long it took to find the rows that go."""
+
+
 @dataclass
 class _Replacement:
     """A transaction of Delta that replaces rows; nothing is visible before its commit."""
@@ -237,19 +254,10 @@ class _Replacement:
         began = time.monotonic()
         marks = marks and self.has_vectors
         files = self._candidates()
-        with self._keys() as keys:
-            # Without a file that may have one of the keys, nothing is looked for.
-            matches = [] if files.isEmpty() else self._matches(keys, files, marks=marks)
-            scanned = time.monotonic()
-            partly = [match for match in matches if match.remaining]
-            removed = [match.file.remove() for match in matches if not match.remaining]
-            marked: list[Any] = []
-            if marks:
-                marked = self._mark(partly) if partly else []
-                partly = []
-            removed += [match.file.remove() for match in partly]
-            added = self._write(keys, partly)
-        replaced = self._replaced(matches)
+        change = self._joined() if self._is_tiny and not marks else None
+        if change is None:
+            change = self._by_files(files, marks=marks)
+        replaced = change.replaced
         metrics = {
             "numSourceRows": self.new.count,
             "operationNumSourceRows": self.new.count,
@@ -258,21 +266,91 @@ class _Replacement:
             "numTargetRowsDeleted": replaced.deleted,
             "numTargetRowsMatchedUpdated": replaced.updated,
             "numTargetRowsMatchedDeleted": replaced.deleted,
-            "numTargetRowsCopied": sum(match.remaining for match in partly),
-            "numTargetFilesAdded": len(added),
-            "numTargetFilesRemoved": len(removed),
-            "numTargetBytesAdded": sum(int(file.getFileSize()) for file in added),
-            "numTargetBytesRemoved": sum(int(match.file.getFileSize()) for match in matches) if not marked else 0,
-            "numTargetDeletionVectorsAdded": len(marked) // 2,
-            "scanTimeMs": int((scanned - began) * 1000),
-            "rewriteTimeMs": int((time.monotonic() - scanned) * 1000),
+            "numTargetRowsCopied": change.copied,
+            "numTargetFilesAdded": len(change.added),
+            "numTargetFilesRemoved": len(change.removed),
+            "numTargetBytesAdded": sum(int(file.getFileSize()) for file in change.added),
+            "numTargetBytesRemoved": sum(int(file.getFileSize()) for file in change.removed),
+            "numTargetDeletionVectorsAdded": len(change.marked) // 2,
+            "scanTimeMs": int(change.scan_s * 1000),
+            "rewriteTimeMs": int((time.monotonic() - began - change.scan_s) * 1000),
             "executionTimeMs": int((time.monotonic() - began) * 1000),
         }
         is_delete, clause = self.new.is_delete, self.transaction.clause
         matched = [clause(f"({is_delete})", "delete"), clause(None, "update")]
         inserted = [clause(f"(NOT ({is_delete}))", "insert")]
-        self.transaction.commit([*removed, *marked, *added], matched, inserted, metrics)
+        actions = [*(file.remove() for file in change.removed), *change.marked, *change.added]
+        self.transaction.commit(actions, matched, inserted, metrics)
         return replaced
+
+    # --- one join of all rows ----------------------------------------------------------------------------------------
+
+    @property
+    def _is_tiny(self) -> bool:
+        """Whether rewriting the files takes less time than a query that tells which of them have rows that go."""
+        files = self.listed or ()
+        return bool(files) and self.is_small and sum(int(file.getFileSize()) for file in files) <= _TINY_BYTES
+
+    def _joined(self) -> _Change | None:
+        """Writes the listed files anew, with the new rows, in one task that joins both and counts what it does. Returns
+        None if the counts do not fit, which the other way looks into. The files that were written are in no version
+        then."""
+        files, names = self.listed or (), [field.name for field in self.schema.fields]
+        numbers = {name.lower(): number for number, name in enumerate(names)}
+        keys = [numbers[key.lower()] for key in self.new.keys]
+        table = self._frame(self._seq(files))
+        table = table.selectExpr(self._seq(f"{quote(name)} AS {_THEIRS}{i}" for i, name in enumerate(names)))
+        ours = [f"{quote(name)} AS {_OURS}{i}" for i, name in enumerate(names)]
+        new = self.rows.selectExpr(self._seq([*ours, f"{self.new.is_delete} AS {_DELETES}"]))
+        same = " AND ".join(f"{_THEIRS}{i} = {_OURS}{i}" for i in keys)
+        joined = table.coalesce(1).join(new.coalesce(1), self._column(same), "full_outer")
+        cases = {
+            "deleted": (f"{_DELETES} AND {_THEIRS}{keys[0]} IS NOT NULL", "FALSE"),
+            "absent": (_DELETES, "FALSE"),
+            "updated": (f"{_THEIRS}{keys[0]} IS NOT NULL", "TRUE"),
+            "inserted": ("TRUE", "TRUE"),
+        }
+        counters = {case: self.transaction.counter(case) for case in cases}
+        stays = self._functions.when(self._column(f"{_DELETES} IS NULL"), self._column("TRUE"))
+        for case, (condition, value) in cases.items():
+            stays = stays.when(self._column(condition), self._counted(value, counters[case]))
+        chosen = [f"IF({_DELETES} IS NULL, {_THEIRS}{i}, {_OURS}{i}) AS {quote(n)}" for i, n in enumerate(names)]
+        added = self._write_files(joined.filter(stays).selectExpr(self._seq(chosen)))
+        count = {case: int(counter.value()) for case, counter in counters.items()}
+        before = sum(_rows_of(file.numLogicalRecords()) for file in files)
+        is_whole = (sum(count.values()), count["inserted"] + count["updated"]) == (self.new.count, self.new.upserts)
+        if not is_whole or _rows_in(added) != before - count["deleted"] + count["inserted"]:
+            _log.info("a key has several rows in the table, or rows were lost on the way; looking into each file")
+            return None
+        replaced = Replaced(count["inserted"], count["updated"], count["deleted"])
+        return _Change(replaced, files, [], added, before - count["updated"] - count["deleted"], 0.0)
+
+    def _counted(self, value: str, counter: Any) -> Any:
+        """Returns the column of a constant that counts how often it is taken."""
+        columns = scala_object(self.jvm.view, "org.apache.spark.sql.classic.ExpressionUtils")
+        increment = java_class(self.jvm.view, "org.apache.spark.sql.delta.metric.IncrementMetric")
+        return columns.column(increment(columns.expression(self._column(value)), counter))
+
+    # --- one file after the other ------------------------------------------------------------------------------------
+
+    def _by_files(self, files: Any, *, marks: bool) -> _Change:
+        """Finds the files with rows that go, and writes these anew, or marks the rows. ``files``: those that may have
+        some."""
+        began = time.monotonic()
+        with self._keys() as keys:
+            # Without a file that may have one of the keys, nothing is looked for.
+            matches = [] if files.isEmpty() else self._matches(keys, files, marks=marks)
+            scan_s = time.monotonic() - began
+            partly = [match for match in matches if match.remaining]
+            whole = [match for match in matches if not match.remaining]
+            marked: list[Any] = []
+            if marks:
+                marked = self._mark(partly) if partly else []
+                partly = []
+            added = self._write(keys, partly)
+        removed = [match.file for match in (*whole, *partly)]
+        copied = sum(match.remaining for match in partly)
+        return _Change(self._replaced(matches), removed, marked, added, copied, scan_s)
 
     def _replaced(self, matches: Sequence[_Match]) -> Replaced:
         deleted = sum(match.deleted for match in matches)
@@ -411,11 +489,13 @@ class _Replacement:
             rows = table.join(keys, same, "left_anti").selectExpr(columns).union(rows)
         if expected <= _FEW_ROWS:
             rows = rows.coalesce(1)
-        added = from_scala(self.transaction.txn.writeFiles(rows))
-        written = sum(_rows_of(file.numPhysicalRecords()) for file in added)
-        if written != expected:
-            raise _lost(written, expected, "written")
+        added = self._write_files(rows)
+        if _rows_in(added) != expected:
+            raise _lost(_rows_in(added), expected, "written")
         return added
+
+    def _write_files(self, rows: Any) -> list[Any]:
+        return from_scala(self.transaction.txn.writeFiles(rows))
 
     def _seq(self, items: Iterable[Any]) -> Any:
         return scala_seq(self.jvm.view, items)
@@ -434,6 +514,11 @@ def _rows_of(number: Any) -> int:
     if number.isEmpty():
         raise _UnknownRowsError
     return int(number.get())
+
+
+def _rows_in(files: Iterable[Any]) -> int:
+    """Returns the number of rows in files that were written."""
+    return sum(_rows_of(file.numPhysicalRecords()) for file in files)
 
 
 def _lost(count: int, expected: int, what: str) -> RetryableError:

@@ -171,13 +171,16 @@ class PositionedTransaction:
     def clause(self, condition: str | None, action: str) -> Any:
         return java_class(self.jvm.view, f"{_OPERATIONS}$MergePredicate")(some(self.jvm.view, condition), action)
 
+    def counter(self, name: str) -> Any:
+        """Returns a new ``SQLMetric``, to which tasks add."""
+        metrics = java_class(self.jvm.view, "org.apache.spark.sql.execution.metric.SQLMetrics")
+        return metrics.createMetric(self.jvm.session.sparkContext(), name)
+
     def _register(self, values: Mapping[str, int]) -> None:
         view = self.jvm.view
         metrics = java_class(view, "java.util.HashMap")()
-        create = java_class(view, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
-        context = self.jvm.session.sparkContext()
         for name, value in values.items():
-            metric = create(context, name)
+            metric = self.counter(name)
             metric.set(value)
             metrics.put(name, metric)
         reflexive = scala_object(view, "scala.$less$colon$less").refl()
