@@ -65,9 +65,9 @@ test-sparks: install ## tests with Spark on the other tried pairs of Spark and D
 test-versions: install ## the tests with servers on MySQL 5.7 and 8.0 and MariaDB 10.5 and 11.4, random first loads on these and on those of `make test`; as root, random histories too (two hours)
 	@$(WITH_JAVA) scripts/test-versions.sh $(ARGS)
 
-test-objects: install ## lake, stage and archive on a real server of objects, which is built with Go once (an hour)
+test-objects: install ## lake, stage and archive on a real server of objects, which is built with Go once, and its faults (an hour)
 	@$(BIN)/python -m cdc.testing.servers fetch versitygw
-	@TOWPATH_OBJECT_STORE=versitygw $(WITH_JAVA) $(PY) -m pytest -m '' -v --timeout 900 tests/integration/test_object_store.py \
+	@TOWPATH_OBJECT_STORE=versitygw $(WITH_JAVA) $(PY) -m pytest -m '' -v --timeout 900 tests/integration/test_object_faults.py tests/integration/test_object_store.py \
 		tests/integration/test_archive.py tests/unit/batches/test_stage.py tests/unit/lake/delta/test_log.py $(ARGS)
 
 test-long: install ## the long tests that `make test` leaves out: the same on other servers, or more often (an hour)
