@@ -117,7 +117,7 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
             elif (result := future.result()) is not None:
                 results[table] = result
         if isinstance(sessions, TableSessions):
-            without = {*failures, *(table for table, one in results.items() if one.parked is not None)}
+            without = {*failures, *(table for table, result in results.items() if result.parked is not None)}
             for table, error in _register(batch, sessions, without).items():
                 fail(table, error)
     finally:
@@ -151,7 +151,7 @@ def with_cascades(batch: PreparedBatch, sessions: Sessions) -> PreparedBatch:
     for table, error in search.errors.items():
         note_fault(config, table, error, faults)
     tables = tuple(dict.fromkeys((*batch.tables, *sorted(cascaded), *sorted(search.errors))))
-    idle = tuple(one for one in batch.idle if one.table not in tables)
+    idle = tuple(idle_table for idle_table in batch.idle if idle_table.table not in tables)
     return replace(batch, cascaded=cascaded, faults=faults, tables=tables, idle=idle)
 
 

@@ -46,26 +46,26 @@ def statements_of(config: DestinationConfig, manifest: Manifest) -> tuple[DdlSta
     if not manifest.ddl:
         return ()
     ignores_case = config.tables.ignores_case
-    found = tuple(read_statements(manifest.ranges, ignores_case=ignores_case, system_zone=zone_of(manifest)))
-    for one in found:
-        for change in one.statement.changes:
+    statements = tuple(read_statements(manifest.ranges, ignores_case=ignores_case, system_zone=zone_of(manifest)))
+    for statement in statements:
+        for change in statement.statement.changes:
             if isinstance(change, Unsupported) and change.table is None:
                 raise UnsupportedDdlError(
-                    f"batch {manifest.batch} has a statement that may change any table: {one.shown}",
+                    f"batch {manifest.batch} has a statement that may change any table: {statement.shown}",
                     place=f"{manifest.positions.last.file}:{manifest.positions.last.pos}",
                     remedy=f"Skip it with `cdc batch get {config.name}` and `cdc batch ack {config.name}`, and load "
                     f"the tables that it changed with `cdc snapshot {config.name} DB.TABLE`.",
                 )
-    return found
+    return statements
 
 
 def creates(statements: tuple[DdlStatement, ...], table: str) -> bool:
     """Whether a statement makes a table of this name."""
     for statement in statements:
         for change in statement.statement.changes:
-            made = change.table if isinstance(change, CreateTable) else None
-            made = change.to if isinstance(change, RenameTable) else made
-            if made is not None and f"{made[0]}.{made[1]}" == table:
+            new_name = change.table if isinstance(change, CreateTable) else None
+            new_name = change.to if isinstance(change, RenameTable) else new_name
+            if new_name is not None and f"{new_name[0]}.{new_name[1]}" == table:
                 return True
     return False
 
@@ -78,17 +78,17 @@ def ends(statements: tuple[DdlStatement, ...], table: str) -> bool:
 
 def changed_tables(statements: tuple[DdlStatement, ...], tables: Iterable[str]) -> set[str]:
     """Returns those of the tables whose rows or definition a statement may change."""
-    found: set[str] = set()
+    changed: set[str] = set()
     databases: set[str] = set()
     for statement in statements:
         for change in statement.statement.changes:
             if isinstance(change, DropDatabase):
                 databases.add(change.db)
             elif not isinstance(change, NoEffect) and change.table is not None:
-                found.add(".".join(change.table))
+                changed.add(".".join(change.table))
                 if isinstance(change, RenameTable):
-                    found.add(".".join(change.to))
-    return {table for table in tables if table in found or split_table(table)[0] in databases}
+                    changed.add(".".join(change.to))
+    return {table for table in tables if table in changed or split_table(table)[0] in databases}
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ def make_ready(
     layout = batch.layout(table)
     require_configured(target, state, layout, stored)
     has_position, changed, moved = False, False, None
-    around = _surroundings(batch, session, target, layout)
+    surroundings = _surroundings(batch, session, target, layout)
     if batch.statements:
-        evolved = evolution_of(target, around, state).run(list(batch.statements))
+        evolved = evolution_of(target, surroundings, state).run(list(batch.statements))
         changed, has_position, moved = evolved.changed, evolved.has_position, evolved.moved
         state = evolved.state
     else:
-        state = evolution_of(target, around, state).mend()
+        state = evolution_of(target, surroundings, state).repair()
     if state is None:
         if layout is None and stored is None:
             return None
@@ -159,8 +159,8 @@ def _surroundings(
     manifest, config = batch.manifest, batch.config
 
     def other(table: str) -> Target | None:
-        known = config.tables.includes(*split_table(table)) and manifest.wants(table)
-        return target_of(config, table) if known and table not in batch.subscription.parked else None
+        is_followed = config.tables.includes(*split_table(table)) and manifest.wants(table)
+        return target_of(config, table) if is_followed and table not in batch.subscription.parked else None
 
     def commit(state: DeltaState, seq: int, statement: str | None) -> None:
         # A statement before the rows of its own transaction is no entry of the ledger.
@@ -199,8 +199,8 @@ def _with_rows(
             raise disagreement_error(target, what)
         # It was created from a definition that capture had read, which was ahead of the rows.
         schema = schema_of_layout(layout, stored)
-        around = _surroundings(batch, session, target, layout)
-        state = evolution_of(target, around, state).start_anew(schema)
+        surroundings = _surroundings(batch, session, target, layout)
+        state = evolution_of(target, surroundings, state).start_anew(schema)
     columns = columns_of_layout(layout, target.policies)
     names = [column.name for column in layout.columns]
     require_same_policies(state, target, columns, names)

@@ -60,17 +60,17 @@ def merge_full_state(commit: Commit, rows: DataFrame, keys: Keys, commit_time: d
             )
 
         conditions = [*ranges, recent(events)]
-        found = _in_place(versions(commit, events.drop(SEEN), keys.names, conditions), keys.names)
-        return merge_versions(commit, found, keys, conditions, corrects=True)
+        new_versions = _in_place(versions(commit, events.drop(SEEN), keys.names, conditions), keys.names)
+        return merge_versions(commit, new_versions, keys, conditions, corrects=True)
     finally:
         events.unpersist()
 
 
-def _in_place(found: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _in_place(new_versions: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Leaves out the row that closes a version of the very seq of the new one: one key has one version at a seq, which
     then gets other values."""
     same = Window.partitionBy(*[f.col(quote(key)) for key in keys], f.col("_seq"))
-    counted = found.withColumn(_ALIKE, f.count(f.lit(1)).over(same))
+    counted = new_versions.withColumn(_ALIKE, f.count(f.lit(1)).over(same))
     return counted.where(~f.col(CLOSES) | (f.col(_ALIKE) == 1)).drop(_ALIKE)
 
 
@@ -122,14 +122,14 @@ def _differences(commit: Commit, rows: DataFrame, keys: Sequence[str], commit_ti
     )
     new = rows.withColumn("_towpath_new", f.lit(True))
     same = reduce(and_, [_new(key).eqNullSafe(_old(key)) for key in keys])
-    found = new.join(present, same, "full_outer")
+    pairs = new.join(present, same, "full_outer")
     is_new, is_old = f.col("_towpath_new").isNotNull(), f.col("_towpath_old").isNotNull()
     kinds = {field.name: field.dataType for field in rows.schema.fields}
     differs = reduce(or_, [~_equal(_new(name), _old(name), kinds[name]) for name in names])
     upserted = is_new & (~is_old | f.col("_towpath_gone") | differs)
     removed = is_old & ~is_new & ~f.col("_towpath_gone")
     values = [f.when(is_new, _new(name)).otherwise(_old(name)).alias(name) for name in names]
-    return found.where(upserted | removed).select(
+    return pairs.where(upserted | removed).select(
         f.when(is_new, f.lit(INSERT)).otherwise(f.lit(DELETE)).cast("byte").alias("_op"),
         f.lit(commit.seq).cast("long").alias("_seq"),
         f.lit(0).cast("long").alias("_row"),
@@ -147,9 +147,9 @@ def _old(name: str) -> Column:
     return f.col(quote("_towpath_old_" + name))
 
 
-def _equal(one: Column, other: Column, kind: t.DataType) -> Column:
+def _equal(left: Column, right: Column, kind: t.DataType) -> Column:
     if isinstance(kind, t.VariantType):
-        one, other = f.to_json(one), f.to_json(other)
+        left, right = f.to_json(left), f.to_json(right)
     elif isinstance(kind, _INEXACT):
-        one, other = one.cast("string"), other.cast("string")
-    return one.eqNullSafe(other)
+        left, right = left.cast("string"), right.cast("string")
+    return left.eqNullSafe(right)

@@ -63,15 +63,15 @@ def keep_last(
     ``also``: columns of ``last`` that the result has, too. ``deleted``: all values of a deleted row are wanted;
     otherwise only its keys are kept.
     """
-    wanted = last.select(*_IDENTITY, *also)
-    if wanted.count() <= _MOST_BROADCAST:
-        wanted = f.broadcast(wanted)
+    identities = last.select(*_IDENTITY, *also)
+    if identities.count() <= _MOST_BROADCAST:
+        identities = f.broadcast(identities)
     kept = {*changes.columns} if deleted else {*keys, *METADATA_COLUMNS}
     columns = [
         f.col(quote(name)) if name in kept else f.when(f.col("_op") != DELETE, f.col(quote(name))).alias(name)
         for name in changes.columns
     ]
-    return changes.join(wanted, list(_IDENTITY)).select(*columns, *also)
+    return changes.join(identities, list(_IDENTITY)).select(*columns, *also)
 
 
 def has_large_values(state: DeltaState) -> bool:

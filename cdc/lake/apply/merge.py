@@ -199,7 +199,7 @@ def _merge_plan(
     integers = plan.integer_ranges(keys.names)
     files = TableFiles.of(state, merge.target.table)
     # No file can have a row with one of the keys.
-    is_new = plan.found.is_all_new and files is not None and not files.may_hold(integers)
+    is_new = plan.last_changes.is_all_new and files is not None and not files.may_hold(integers)
     commit = _commit(merge, state, SourceRows(plan.rows, plan.upserts(seen=marks)))
     if not is_new and may_mark_rows(merge.target, state):
         commit = _for_changes(merge, commit, files, plan.rows, integers)
@@ -299,13 +299,13 @@ def _versions(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceC
             return _commit(merge, state).execute(None)
         commit = _commit_of_changes(merge, state, events)
         conditions = [*ranges, recent(events)]
-        found = rows = versions(commit, events, keys.names, conditions).persist()
+        new_versions = rows = versions(commit, events, keys.names, conditions).persist()
         try:
             if merge.is_large:
-                rows = with_values(found, _changes_by_key(merge, state, keys, columns), keys.names)
+                rows = with_values(new_versions, _changes_by_key(merge, state, keys, columns), keys.names)
             stats = merge_versions(commit, with_variants(rows, columns.variants), keys, conditions)
         finally:
-            found.unpersist()
+            new_versions.unpersist()
         if not stats.ran:
             return stats
         return replace(stats, null_dates=_count_null_dates(merge, columns, state.applied_seq))
@@ -333,13 +333,15 @@ def _count_null_dates(merge: TableMerge, columns: SourceColumns, after_seq: int)
 
 
 def merge_versions(
-    commit: Commit, found: DataFrame, keys: Keys, conditions: Sequence[str], *, corrects: bool = False
+    commit: Commit, new_versions: DataFrame, keys: Keys, conditions: Sequence[str], *, corrects: bool = False
 ) -> MergeStats:
     """Merges what :func:`cdc.lake.apply.versions.versions` has found with these conditions. ``corrects``: versions
     that are there already may have other values."""
-    names = [name for name in found.columns if name.lower() not in METADATA_COLUMNS | {*MODE_COLUMNS["scd2"], CLOSES}]
+    names = [
+        name for name in new_versions.columns if name.lower() not in METADATA_COLUMNS | {*MODE_COLUMNS["scd2"], CLOSES}
+    ]
     return commit.execute_with(
-        found,
+        new_versions,
         lambda view: scd2_statement(
             commit.target, view, keys.names, names, conditions, not keys.is_primary, corrects=corrects
         ),

@@ -119,19 +119,19 @@ def prepare(
     schemas = schemas_of(manifest)
     statements = ddl.statements_of(config, manifest)
     # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
-    wanted = tuple(
+    followed = tuple(
         table
         for table in manifest.tables
         if config.tables.includes(*split_table(table)) and table not in subscription.parked
     )
     faults: dict[str, CdcError] = {}
-    found = _survey_each(manifest, config, wanted, schemas, faults)
-    changed = ddl.changed_tables(statements, wanted)
+    contents = _survey_each(manifest, config, followed, schemas, faults)
+    changed = ddl.changed_tables(statements, followed)
     # DDL without effect (an index) leaves a Delta table alone if the last ack knows it: no statement.
     tables = [
         table
-        for table in wanted
-        if table in found.layouts
+        for table in followed
+        if table in contents.layouts
         or table in changed
         or table in faults
         or (manifest.ddl and (subscription.table(table) is None or _has_new_comments(config, table, schemas)))
@@ -166,7 +166,7 @@ def prepare(
         manifest=manifest,
         check=check,
         subscription=subscription,
-        contents=found,
+        contents=contents,
         schemas=schemas,
         statements=statements,
         tables=tuple(tables),
@@ -267,12 +267,12 @@ def _survey_each(
     survey = Survey({}, {})
     for table in tables:
         try:
-            one = _survey(manifest, config, [table], schemas)
+            table_survey = _survey(manifest, config, [table], schemas)
         except CdcError as error:
             note_fault(config, table, error, faults)
         else:
-            survey.layouts.update(one.layouts)
-            survey.largest_event_bytes.update(one.largest_event_bytes)
+            survey.layouts.update(table_survey.layouts)
+            survey.largest_event_bytes.update(table_survey.largest_event_bytes)
     return survey
 
 
@@ -287,8 +287,8 @@ def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str]
     if not masks:
         return Survey({}, {})
     mask = 0
-    for one in masks:
-        mask |= ALL_TABLES if one is None else one
+    for table_mask in masks:
+        mask |= ALL_TABLES if table_mask is None else table_mask
     return survey(
         [byte_range for byte_range in manifest.ranges if byte_range.may_hold(mask)],
         tables,
@@ -300,7 +300,7 @@ def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str]
 
 def _warn_of_unused_policies(config: DestinationConfig, schemas: Schemas) -> None:
     """Warns of columns in ``apply.columns`` that no table has: such a name may be misspelt."""
-    known = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
-    unused = sorted(set(config.apply.columns) - known)
+    names = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
+    unused = sorted(set(config.apply.columns) - names)
     if unused and schemas.tables:
         _log.warning("no table has a column that apply.columns names", columns=", ".join(unused))

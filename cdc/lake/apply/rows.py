@@ -28,15 +28,15 @@ def require_keys(
     """Returns the columns that identify a row: the configured ones, else the primary key. Raises ConfigError if there
     are none, in every mode but ``append``."""
     if configured:
-        known = {name.lower(): name for name in columns}
-        unknown = [key for key in configured if key.lower() not in known]
+        names_by_lower = {name.lower(): name for name in columns}
+        unknown = [key for key in configured if key.lower() not in names_by_lower]
         if unknown:
             raise ConfigError(
                 f"keys names {', '.join(unknown)}, which the table does not have (it has {', '.join(columns)})",
                 place=f"table {table}",
                 remedy="Correct tables.overrides.",
             )
-        return tuple(known[key.lower()] for key in configured)
+        return tuple(names_by_lower[key.lower()] for key in configured)
     if not primary:
         raise ConfigError(
             "the table has no primary key, and every mode but append must tell its rows apart",

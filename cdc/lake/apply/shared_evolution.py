@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from cdc.lake.delta.tables import Target
 
 
-def evolution_of(target: Target, around: Surroundings, state: DeltaState | None) -> Evolution:
+def evolution_of(target: Target, surroundings: Surroundings, state: DeltaState | None) -> Evolution:
     """Returns the way of a table through statements, by whether it is shared."""
-    return (SharedEvolution if target.apply.shared else Evolution)(target, around, state)
+    return (SharedEvolution if target.apply.shared else Evolution)(target, surroundings, state)
 
 
 def may_have_rows(target: Target, state: DeltaState) -> bool:
@@ -47,77 +47,85 @@ def may_have_rows(target: Target, state: DeltaState) -> bool:
 class SharedEvolution(Evolution):
     """The rows of one member on their way through the statements of a batch."""
 
-    def _mend(self, state: DeltaState) -> None:
+    def _repair(self, state: DeltaState) -> None:
         """No column of a shared table is renamed, so an outdated driver leaves none half renamed."""
 
     def start_anew(self, schema: TableSchema) -> DeltaState:
         assert self._state is not None
         self._grow(schema)
-        position = max(self._state.applied_seq, self._around.manifest.after_seq)
+        position = max(self._state.applied_seq, self._surroundings.manifest.after_seq)
         properties = self._target.sql_properties({SCHEMA_PROPERTY: Record(position, schema).to_json()})
         self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({properties})")
         self._changed = True
         return self._read()
 
-    def _create(self, by: DdlStatement, change: CreateTable) -> None:
+    def _create(self, statement: DdlStatement, change: CreateTable) -> None:
         state = self._state
         if state is None:
-            super()._create(by, change)
+            super()._create(statement, change)
             return
-        known, rows_follow = self._record(state, by), self._around.rows_follow is not None
-        exists = known is not None and known.schema is not None
+        record, rows_follow = self._record(state, statement), self._surroundings.rows_follow is not None
+        exists = record is not None and record.schema is not None
         if exists and change.if_not_exists and not change.replaces and not rows_follow:
             return
-        schema = self._definition(by, change)
+        schema = self._definition(statement, change)
         if schema is None:
             return
         self._grow(schema)
         if not rows_follow:
-            self._set(state, Record(by.seq, schema), {})
+            self._set(state, Record(statement.seq, schema), {})
             self._commit(delete_statement(self._target))
             return
-        before = by.seq - 1  # so that the rows of the same transaction find the schema in force
+        before = statement.seq - 1  # so that the rows of the same transaction find the schema in force
         self._set(state, Record(before, schema), {})
-        self._remove_former_rows(by)
+        self._remove_former_rows(statement)
         self._reach(before)
         self._is_recorded = False  # the rows bring the position
 
-    def _remove_former_rows(self, by: DdlStatement) -> None:
+    def _remove_former_rows(self, statement: DdlStatement) -> None:
         """Deletes the member's rows before those come that a CREATE TABLE … SELECT makes. The table may have the
         position before the statement already, so the DELETE carries the statement's seq under a name of its own, by
         which a driver that was overtaken does not delete the new rows."""
-        target, state, around = self._target, self._read(), self._around
-        application, statement = f"{target.application_id(state)}:created", delete_statement(target)
-        Commit(around.session, target, state, by.seq, json.dumps({}), around.check, application=application).execute(
-            statement
-        )
+        target, state, surroundings = self._target, self._read(), self._surroundings
+        application, delete_own = f"{target.application_id(state)}:created", delete_statement(target)
+        Commit(
+            surroundings.session,
+            target,
+            state,
+            statement.seq,
+            json.dumps({}),
+            surroundings.check,
+            application=application,
+        ).execute(delete_own)
 
     def _reach(self, seq: int) -> None:
         """Commits a position inside the batch: an entry of the ledger that ends there."""
-        target, state, around = self._target, self._read(), self._around
+        target, state, surroundings = self._target, self._read(), self._surroundings
         if state.applied_seq < seq:
-            positions = around.manifest.positions
+            positions = surroundings.manifest.positions
             last = positions.last.model_copy(update={"gtid": None})  # that of another transaction
-            manifest = around.manifest.model_copy(
+            manifest = surroundings.manifest.model_copy(
                 update={"last_seq": seq, "positions": positions.model_copy(update={"last": last})}
             )
             metadata = user_metadata(manifest, target, state.applied_seq, state.generation)
-            Commit(around.session, target, state, seq, metadata, around.check).execute(None)
+            Commit(surroundings.session, target, state, seq, metadata, surroundings.check).execute(None)
         self._state = self._read()
 
     def _rename(self, effect: TableEffect) -> None:
         assert effect.origin is not None
-        state, other = self._state, self._around.other(effect.origin)
+        state, other = self._state, self._surroundings.other(effect.origin)
         if other is None and state is not None and is_shadow(effect.origin, self._target.table):
             self._continue_from_shadow(effect, state)
             return
         raise unknown(
-            self._target, effect.by, f"it was the table {effect.origin}, whose rows a shared table does not take over"
+            self._target,
+            effect.statement,
+            f"it was the table {effect.origin}, whose rows a shared table does not take over",
         )
 
     def _change(
         self,
-        by: DdlStatement,
+        statement: DdlStatement,
         state: DeltaState,
         before: TableSchema,
         after: TableSchema,
@@ -125,26 +133,26 @@ class SharedEvolution(Evolution):
         *,
         anew: bool = False,
     ) -> None:
-        target, there = self._target, columns_of(state)
-        found = plan(target, there, followed, before, after)
-        if found.refused:
-            raise refusal(target, by, " and ".join(dict.fromkeys(found.refused)), "apply.shared: true")
-        self._require_keys(before, after, found, by)
-        self._require_layout(state, found, by)
+        target, lake_columns = self._target, columns_of(state)
+        planned = plan(target, lake_columns, followed, before, after)
+        if planned.refused:
+            raise refusal(target, statement, " and ".join(dict.fromkeys(planned.refused)), "apply.shared: true")
+        self._require_keys(before, after, planned, statement)
+        self._require_layout(state, planned, statement)
         if may_have_rows(target, state):
-            found = self._settled(found, state)
-            self._require_known(found, by)
-        if not found.changes(there) and not found.updates:
+            planned = self._settled(planned, state)
+            self._require_known(planned, statement)
+        if not planned.changes(lake_columns) and not planned.updates:
             if before != after:
-                self._set(state, Record(by.seq, after), {})
+                self._set(state, Record(statement.seq, after), {})
             return
         self._grow(after)
-        self._set(self._read(), Record(by.seq, after), {})
-        updates = {} if target.apply.mode == "append" else found.updates
+        self._set(self._read(), Record(statement.seq, after), {})
+        updates = {} if target.apply.mode == "append" else planned.updates
         self._commit(fill_statement(target, updates) if updates else None)
 
     def _grow(self, schema: TableSchema) -> None:
         """Gives the table the columns of a source schema."""
         columns = columns_of_schema(schema, self._target.policies)
-        ensure_columns(self._around.session.spark, self._target, columns.fields, self._around.check)
+        ensure_columns(self._surroundings.session.spark, self._target, columns.fields, self._surroundings.check)
         self._changed = True

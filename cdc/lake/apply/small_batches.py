@@ -190,9 +190,9 @@ def _require_writable(target: Target, state: DeltaState) -> None:
 
 def _require_same_types(state: DeltaState, columns: SourceColumns, keys: Sequence[str]) -> None:
     """Raises LeftToSparkError if a value would have to be converted, or a key cannot be compared here."""
-    there = {field.name: field.dataType for field in schema_of(state).fields}
+    lake_types = {field.name: field.dataType for field in schema_of(state).fields}
     for field in columns.fields:
-        if there.get(field.name) != field.dataType:
+        if lake_types.get(field.name) != field.dataType:
             _leave(f"the column {field.name} is of another type, or spelt otherwise")
         if field.name in keys and not isinstance(field.dataType, KEYS):
             _leave(f"a key of type {field.dataType.simpleString()}")
@@ -297,11 +297,11 @@ class SmallMerge:
         else:
             merger = merger.when_matched_delete(f"s.`_op` = {DELETE}").when_matched_update(values)
             merger = merger.when_not_matched_insert(values, f"s.`_op` <> {DELETE}")
-        found = merger.execute()
+        metrics = merger.execute()
         return MergeStats(
-            int(found["num_target_rows_inserted"]),
-            int(found["num_target_rows_updated"]),
-            int(found["num_target_rows_deleted"]),
+            int(metrics["num_target_rows_inserted"]),
+            int(metrics["num_target_rows_updated"]),
+            int(metrics["num_target_rows_deleted"]),
         )
 
     def _predicate(self, plan: KeyPlan) -> str:
@@ -361,7 +361,7 @@ def _rows(plan: KeyPlan) -> pa.Table:
     import pyarrow as pa
 
     parts = []
-    for table, last, seen in zip(plan.tables, plan.found.last, plan.found.seen, strict=True):
+    for table, last, seen in zip(plan.tables, plan.last_changes.last, plan.last_changes.seen, strict=True):
         parts.append(table.filter(pa.array(last)).append_column(SEEN, pa.array(seen[last])))
     return pa.concat_tables(parts).combine_chunks()
 

@@ -43,10 +43,12 @@ def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
             _as_text(f.min(column), kinds[key]).alias(f"a{i}"),
             _as_text(f.max(column), kinds[key]).alias(f"b{i}"),
         ]
-    found = rows.agg(*columns).collect()[0]
-    if not found["n"]:
+    extremes = rows.agg(*columns).collect()[0]
+    if not extremes["n"]:
         return None
-    spans = [[(found[f"a{i}"], found[f"b{i}"])] if found[f"n{i}"] == found["n"] else [] for i in range(len(keys))]
+    spans = [
+        [(extremes[f"a{i}"], extremes[f"b{i}"])] if extremes[f"n{i}"] == extremes["n"] else [] for i in range(len(keys))
+    ]
     return range_conditions(keys, [kinds[key] for key in keys], spans)
 
 
@@ -60,13 +62,15 @@ def range_conditions(
         if isinstance(kind, t.BinaryType | t.FloatType | t.DoubleType):
             continue
         literals = [(key_literal(low, kind), key_literal(high, kind)) for low, high in ranges]
-        found = [
+        conditions_of_key = [
             f"t.{quote(key)} >= {low} AND t.{quote(key)} <= {high}"
             for low, high in literals
             if low is not None and high is not None
         ]
-        if found and len(found) == len(ranges):
-            conditions.append(found[0] if len(found) == 1 else f"(({') OR ('.join(found)}))")
+        if conditions_of_key and len(conditions_of_key) == len(ranges):
+            conditions.append(
+                conditions_of_key[0] if len(conditions_of_key) == 1 else f"(({') OR ('.join(conditions_of_key)}))"
+            )
     return conditions
 
 

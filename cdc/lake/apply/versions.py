@@ -57,22 +57,22 @@ def versions(commit: Commit, events: DataFrame, keys: Sequence[str], conditions:
     An interval never ends before it begins: if the source's clock went backwards, a commit counts as made at the end
     of the key's latest interval.
     """
-    known = _known(commit, events, keys, conditions)
-    found = events.join(known, same_key(keys, other_keys(keys)), "left").drop(*other_keys(keys))
+    known_versions = _known(commit, events, keys, conditions)
+    joined = events.join(known_versions, same_key(keys, other_keys(keys)), "left").drop(*other_keys(keys))
     by_key = Window.partitionBy(*[f.col(quote(key)) for key in keys]).orderBy(f.col("_seq"))
     # A delete of a row that is not there changes nothing.
-    there = f.coalesce(f.lag(f.col("_op") != DELETE).over(by_key), f.col(_OPEN).isNotNull())
-    found = found.withColumn(_RANK, there).where(f.col(_RANK) | (f.col("_op") != DELETE))
+    had_row = f.coalesce(f.lag(f.col("_op") != DELETE).over(by_key), f.col(_OPEN).isNotNull())
+    joined = joined.withColumn(_RANK, had_row).where(f.col(_RANK) | (f.col("_op") != DELETE))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     begins = f.greatest(f.max("_commit_time").over(so_far), f.col(_FLOOR))
-    found = found.withColumn(_BEGINS, begins).withColumn(_RANK, f.row_number().over(by_key))
-    found = found.withColumn("_valid_to", f.lead(_BEGINS).over(by_key))
+    joined = joined.withColumn(_BEGINS, begins).withColumn(_RANK, f.row_number().over(by_key))
+    joined = joined.withColumn("_valid_to", f.lead(_BEGINS).over(by_key))
     own = [f.col(quote(name)) for name in events.columns]
-    new = found.where(f.col("_op") != DELETE).select(
+    new = joined.where(f.col("_op") != DELETE).select(
         *own, f.col(_BEGINS).alias("_valid_from"), "_valid_to", f.col("_valid_to").isNull().alias("_current"),
         f.lit(False).alias(CLOSES),
     )  # fmt: skip
-    closed = found.where((f.col(_RANK) == 1) & f.col(_OPEN).isNotNull()).select(
+    closed = joined.where((f.col(_RANK) == 1) & f.col(_OPEN).isNotNull()).select(
         *[f.col(_OPEN).alias("_seq") if name == "_seq" else _kept(events, name, keys) for name in events.columns],
         f.lit(None).cast("timestamp").alias("_valid_from"), f.col(_BEGINS).alias("_valid_to"),
         f.lit(False).alias("_current"), f.lit(True).alias(CLOSES),
@@ -80,11 +80,11 @@ def versions(commit: Commit, events: DataFrame, keys: Sequence[str], conditions:
     return new.unionByName(closed)
 
 
-def with_values(found: DataFrame, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
+def with_values(new_versions: DataFrame, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Returns versions that were found by the keys alone, with all columns of the changes that they come from."""
     also = (*MODE_COLUMNS["scd2"][:-1], CLOSES)
-    return keep_last(changes, found.where(~f.col(CLOSES)), keys, also=also).unionByName(
-        found.where(CLOSES), allowMissingColumns=True
+    return keep_last(changes, new_versions.where(~f.col(CLOSES)), keys, also=also).unionByName(
+        new_versions.where(CLOSES), allowMissingColumns=True
     )
 
 
@@ -103,9 +103,9 @@ def _known(commit: Commit, events: DataFrame, keys: Sequence[str], conditions: S
         f"SELECT {', '.join(names)}, t._seq AS {_OPEN}, t._valid_from AS {_BEGINS}, t._valid_to AS {_TIME} "  # noqa: S608
         f"FROM {commit.target.sql} VERSION AS OF {commit.state.version} t WHERE {where}"
     )
-    wanted = events.select(*[f.col(quote(key)) for key in keys]).distinct()
+    sought = events.select(*[f.col(quote(key)) for key in keys]).distinct()
     return (
-        table.join(wanted, same_key(keys, other_keys(keys)), "left_semi")
+        table.join(sought, same_key(keys, other_keys(keys)), "left_semi")
         .groupBy(*other_keys(keys))
         .agg(
             f.max(f.when(f.col(_TIME).isNull(), f.col(_OPEN))).alias(_OPEN),
@@ -121,7 +121,7 @@ def other_keys(keys: Sequence[str]) -> list[str]:
 
 def same_key(keys: Sequence[str], others: Sequence[str]) -> Column:
     """Returns the condition that the columns of two DataFrames hold the same key; null equals null."""
-    found = f.lit(True)
+    is_same = f.lit(True)
     for key, other in zip(keys, others, strict=True):
-        found = found & f.col(quote(key)).eqNullSafe(f.col(quote(other)))
-    return found
+        is_same = is_same & f.col(quote(key)).eqNullSafe(f.col(quote(other)))
+    return is_same

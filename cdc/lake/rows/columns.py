@@ -85,20 +85,24 @@ class TablePolicies:
     def require_names(self, names: Sequence[str]) -> None:
         """Raises ConfigError if a column would be renamed to the name of another one, UnsupportedError for the name of
         a column that the mode adds."""
-        there = {name.lower() for name in names}
+        names_in_table = {name.lower() for name in names}
         for name in names:
             policy = self.column(name)
             lake_name = (self.lake_name(name) or "").lower()
             is_source = self.shared and lake_name == SOURCE_COLUMN
             if lake_name in MODE_COLUMNS[self.mode] or is_source:
-                by = "apply.shared" if is_source else f"mode {self.mode}"
+                reason = "apply.shared" if is_source else f"mode {self.mode}"
                 raise UnsupportedError(
-                    f"the column {name} has the name of a column that {by} adds",
+                    f"the column {name} has the name of a column that {reason} adds",
                     place=f"table {self.table}",
                     remedy=f"Give it another name there (tables.overrides.{self.table}: {{columns: {{{name}: {{rename: "
                     "…}}}), or choose another mode.",
                 )
-            if policy.kind == "rename" and policy.name.lower() != name.lower() and policy.name.lower() in there:
+            if (
+                policy.kind == "rename"
+                and policy.name.lower() != name.lower()
+                and policy.name.lower() in names_in_table
+            ):
                 raise ConfigError(
                     f"columns.{name}: cannot be renamed to {policy.name}, which the table has already",
                     place=f"table {self.table}",
@@ -107,11 +111,11 @@ class TablePolicies:
 
     def require_there(self, names: Iterable[str]) -> None:
         """Raises ConfigError if the table lacks a column that is configured for it."""
-        known = list(names)
-        unknown = sorted(self.required - {name.lower() for name in known})
+        present = list(names)
+        unknown = sorted(self.required - {name.lower() for name in present})
         if unknown:
             raise ConfigError(
-                f"columns names {', '.join(unknown)}, which the table does not have (it has {', '.join(known)})",
+                f"columns names {', '.join(unknown)}, which the table does not have (it has {', '.join(present)})",
                 place=f"table {self.table}",
                 remedy="Correct tables.overrides.",
             )
@@ -211,12 +215,12 @@ def columns_of_layout(layout: TableLayout, policies: TablePolicies) -> SourceCol
     """Returns the columns as a table map describes them. Raises UnsupportedTypeError, ConfigError."""
     names = [column.name for column in layout.columns]
     policies.require_names(names)
-    wanted = [name for name in names if policies.lake_name(name) is not None]
-    plain = {f.name: f.type for f in replace(layout, policies=DEFAULT_POLICIES).source_fields(wanted)}
-    types = {f.name: f.type for f in layout.source_fields(wanted)}
+    kept = [name for name in names if policies.lake_name(name) is not None]
+    plain = {f.name: f.type for f in replace(layout, policies=DEFAULT_POLICIES).source_fields(kept)}
+    types = {f.name: f.type for f in layout.source_fields(kept)}
     columns = {column.name: column for column in layout.columns}
-    digits = {name: columns[name].scale or fraction_digits(columns[name].column_type) for name in wanted}
-    documents = {name for name in wanted if columns[name].type == ColumnType.JSON}
+    digits = {name: columns[name].scale or fraction_digits(columns[name].column_type) for name in kept}
+    documents = {name for name in kept if columns[name].type == ColumnType.JSON}
     return _columns(policies, names, types, plain, digits, documents)
 
 

@@ -86,8 +86,8 @@ def input_splits(
         mask = table_mask
         if mask is None:
             mask = ALL_TABLES if table is None else _mask(byte_range.path, table)
-        wanted = entries[(entries["table_mask"] & np.uint64(mask)) != 0]
-        splits += _Splitter(size_bytes, table, mask).splits(byte_range.path, wanted)
+        chosen = entries[(entries["table_mask"] & np.uint64(mask)) != 0]
+        splits += _Splitter(size_bytes, table, mask).splits(byte_range.path, chosen)
     return splits
 
 

@@ -81,7 +81,7 @@ class KeyPlan:
 
     choices: tuple[RowChoice, ...]
     """For each split."""
-    found: LastChanges
+    last_changes: LastChanges
     null_dates: int
     """Zero and impossible dates that became null, in all changes."""
     tables: tuple[pa.Table, ...] = ()
@@ -92,12 +92,17 @@ class KeyPlan:
     @property
     def rows(self) -> int:
         """How many rows win, which is the number of keys."""
-        return self.found.keys
+        return self.last_changes.keys
 
     def upserts(self, *, seen: bool) -> int:
         """Returns how many of these rows are no deletes; with ``seen``, how many have a change that is none."""
-        kinds = self.found.seen if seen else self.found.kept
-        return int(sum(np.count_nonzero(one & last) for one, last in zip(kinds, self.found.last, strict=True)))
+        kinds = self.last_changes.seen if seen else self.last_changes.kept
+        return int(
+            sum(
+                np.count_nonzero(is_upsert & last)
+                for is_upsert, last in zip(kinds, self.last_changes.last, strict=True)
+            )
+        )
 
     def spans(self, names: Sequence[str]) -> list[list[tuple[Any, Any]]]:
         """Returns for each key column the ranges, as Arrow scalars, that hold all its values; none for a column without
@@ -106,7 +111,7 @@ class KeyPlan:
         import pyarrow as pa
 
         spans: list[list[tuple[Any, Any]]] = []
-        for name, bound in zip(names, self.found.bounds, strict=True):
+        for name, bound in zip(names, self.last_changes.bounds, strict=True):
             if bound is None:
                 spans.append([])
             elif not self.tables:
@@ -123,14 +128,14 @@ class KeyPlan:
         import pyarrow as pa
 
         integer_ranges = {}
-        for name, bound in zip(names, self.found.bounds, strict=True):
+        for name, bound in zip(names, self.last_changes.bounds, strict=True):
             if bound is None or not pa.types.is_integer(bound[0].type):
                 continue
             if self.tables:
                 values = self._integers(name)
                 integer_ranges[name] = KeyRanges(values, values)
             else:
-                low, high = (np.array([one.as_py()], dtype=np.int64) for one in bound)
+                low, high = (np.array([edge.as_py()], dtype=np.int64) for edge in bound)
                 integer_ranges[name] = KeyRanges(low, high)
         return integer_ranges
 
@@ -179,13 +184,15 @@ class FileOutput:
     def fields(self) -> StructType:
         return with_seen(self.reader.fields) if self.seen else self.reader.fields
 
-    def write(self, number: int, split: InputSplit, part: _DecodedSplit, choice: RowChoice, found: LastChanges) -> None:
+    def write(
+        self, number: int, split: InputSplit, part: _DecodedSplit, choice: RowChoice, last_rows: LastChanges
+    ) -> None:
         """Writes the rows of a split that win: those that were kept, else they are decoded again. Raises OSError, and
         what :meth:`SplitReader.read` raises."""
         if part.table is None:
             batches = replace(self.reader, fields=self.fields).read(split, choice)
         else:
-            batches = iter(_winners(part.table, found, number, seen=self.seen).to_batches())
+            batches = iter(_winners(part.table, last_rows, number, seen=self.seen).to_batches())
         self.files.write(number, batches, self.fields)
 
 
@@ -207,8 +214,12 @@ def make_plan(
     try:
         if keep:
             decoded = [_decode(reader, split, names, _Kept(None)) for split in splits]
-            found = last_changes([one.keys for one in decoded])
-            return _plan(decoded, found, tables=tuple(one.table for one in decoded if one.table is not None))
+            last_rows = last_changes([decoded_split.keys for decoded_split in decoded])
+            return _plan(
+                decoded,
+                last_rows,
+                tables=tuple(decoded_split.table for decoded_split in decoded if decoded_split.table is not None),
+            )
         with _one_large, ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="plan") as pool:
             try:
                 return _large_plan(reader, splits, names, output, pool)
@@ -230,18 +241,20 @@ def _large_plan(
     whole = reader if output is None else replace(reader, fields=_with_extras_of(output.reader.fields, reader.fields))
     decoded: list[_DecodedSplit] = []
     memory = 0
-    for one in pool.map(lambda split: _decode(whole if kept.has_room else reader, split, names, kept), splits):
-        decoded.append(one)
-        memory += one.keys.memory
+    for decoded_split in pool.map(
+        lambda split: _decode(whole if kept.has_room else reader, split, names, kept), splits
+    ):
+        decoded.append(decoded_split)
+        memory += decoded_split.keys.memory
         if memory > MAX_BYTES:
             raise UnplannableError(f"the keys of a batch take more than {MAX_BYTES >> 20} MiB")
-    found = last_changes([one.keys for one in decoded])
-    plan = _plan(decoded, found)
+    last_rows = last_changes([decoded_split.keys for decoded_split in decoded])
+    plan = _plan(decoded, last_rows)
     if output is None or not plan.rows:
         return plan
 
     def write(number: int) -> None:
-        output.write(number, splits[number], decoded[number], plan.choices[number], found)
+        output.write(number, splits[number], decoded[number], plan.choices[number], last_rows)
 
     try:
         for _ in pool.map(write, range(len(splits))):
@@ -253,12 +266,12 @@ def _large_plan(
     return replace(plan, files=output.files)
 
 
-def _plan(decoded: Sequence[_DecodedSplit], found: LastChanges, tables: tuple[pa.Table, ...] = ()) -> KeyPlan:
-    parts = zip(found.last, found.seen, decoded, strict=True)
+def _plan(decoded: Sequence[_DecodedSplit], last_rows: LastChanges, tables: tuple[pa.Table, ...] = ()) -> KeyPlan:
+    parts = zip(last_rows.last, last_rows.seen, decoded, strict=True)
     return KeyPlan(
-        choices=tuple(RowChoice.of(last, seen, one.keys) for last, seen, one in parts),
-        found=found,
-        null_dates=sum(one.null_dates for one in decoded),
+        choices=tuple(RowChoice.of(last, seen, decoded_split.keys) for last, seen, decoded_split in parts),
+        last_changes=last_rows,
+        null_dates=sum(decoded_split.null_dates for decoded_split in decoded),
         tables=tables,
     )
 
@@ -272,7 +285,7 @@ def planned_frame(
     if plan.tables:
         import pyarrow as pa
 
-        parts = [_winners(table, plan.found, number, seen=seen) for number, table in enumerate(plan.tables)]
+        parts = [_winners(table, plan.last_changes, number, seen=seen) for number, table in enumerate(plan.tables)]
         return local_frame(session, pa.concat_tables(parts), fields)
     if plan.files is not None:
         return plan.files.frame(session, fields)
@@ -291,16 +304,16 @@ def _with_extras_of(fields: StructType, narrow: StructType) -> StructType:
     """Returns the fields with the columns that are counted while ``narrow`` is read."""
     from pyspark.sql import types as t
 
-    return t.StructType([*fields, *(one for one in narrow if one.name == null_dates.COLUMN)])
+    return t.StructType([*fields, *(field for field in narrow if field.name == null_dates.COLUMN)])
 
 
-def _winners(table: pa.Table, found: LastChanges, number: int, *, seen: bool) -> pa.Table:
+def _winners(table: pa.Table, last_rows: LastChanges, number: int, *, seen: bool) -> pa.Table:
     """Returns the rows of one split that win."""
     import pyarrow as pa
 
-    last = found.last[number]
+    last = last_rows.last[number]
     part = table if last.all() else table.filter(pa.array(last))
-    return part.append_column(SEEN, pa.array(found.seen[number][last])) if seen else part
+    return part.append_column(SEEN, pa.array(last_rows.seen[number][last])) if seen else part
 
 
 class _Kept:
@@ -331,12 +344,12 @@ class _DecodedSplit:
     """None: it was not kept."""
 
 
-def _decode(reader: SplitReader, one: InputSplit, names: Sequence[str], kept: _Kept) -> _DecodedSplit:
+def _decode(reader: SplitReader, split: InputSplit, names: Sequence[str], kept: _Kept) -> _DecodedSplit:
     import pyarrow as pa
 
     keys, nulls = [], 0
     batches: list[pa.RecordBatch] | None = [] if kept.has_room else None
-    for batch in reader.read(one):
+    for batch in reader.read(split):
         if null_dates.COLUMN in batch.schema.names:
             nulls += int(np.sum(batch.column(null_dates.COLUMN).to_numpy()))
             batch = batch.drop_columns([null_dates.COLUMN])

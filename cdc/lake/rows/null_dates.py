@@ -59,5 +59,5 @@ class NullDateIncrements:
     def next(self) -> int:
         """Returns how many values became null since the last call."""
         now = sum(self._stats.null_dates.values())
-        found, self._before = now - self._before, now
-        return found
+        added, self._before = now - self._before, now
+        return added

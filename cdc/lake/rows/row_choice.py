@@ -64,10 +64,10 @@ class ChosenRows:
         if self._done > self._choice.rows:
             raise self._error()
         last = self._last[part]
-        found = batch if last.all() else batch.filter(pa.array(last))
-        op, seq, row = (found.column(name).to_numpy() for name in ("_op", "_seq", "_row"))
+        winners = batch if last.all() else batch.filter(pa.array(last))
+        op, seq, row = (winners.column(name).to_numpy() for name in ("_op", "_seq", "_row"))
         self._checksum = (self._checksum + checksum(op, seq, row)) % (1 << 64)
-        return found if seen is None else found.append_column(seen, pa.array(self._seen[part][last]))
+        return winners if seen is None else winners.append_column(seen, pa.array(self._seen[part][last]))
 
     def require_all(self) -> None:
         """Raises PermanentError unless these were the rows of the plan."""

@@ -67,7 +67,7 @@ class RowFiles:
         """Returns the rows of all files, of which there is at least one."""
         from pyspark.sql import types as t
 
-        schema = t.StructType([t.StructField(f"c{i}", one.dataType) for i, one in enumerate(fields)])
+        schema = t.StructType([t.StructField(f"c{i}", field.dataType) for i, field in enumerate(fields)])
         # A session may tell Spark to pass over damaged or missing files. The rows of a batch are never passed over.
         strict = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false", "mergeSchema": "false"}
         # Dates are those of the proleptic calendar, also before 1582.
@@ -80,18 +80,18 @@ def _numbered(schema: pa.Schema) -> pa.Schema:
     """Returns the schema with numbers for names, which mean the same to every reader and every setting of Spark."""
     import pyarrow as pa
 
-    return pa.schema([pa.field(f"c{i}", one.type) for i, one in enumerate(schema)])
+    return pa.schema([pa.field(f"c{i}", field.type) for i, field in enumerate(schema)])
 
 
 @contextmanager
 def row_files(session: TableSession) -> Iterator[RowFiles | None]:
     """Yields a new folder for rows, which is removed at the end of the block. Yields None if the tasks of the session
     may run on other machines, or if there can be no such folder."""
-    made = _make(session) if session.is_local else None
-    if made is None:
+    locked_folder = _make(session) if session.is_local else None
+    if locked_folder is None:
         yield None
         return
-    folder, lock = made
+    folder, lock = locked_folder
     try:
         yield RowFiles(folder)
     finally:

@@ -75,10 +75,10 @@ class SplitReader:
                     choice = self.choices[number] if self.choices else None
                     yield from self.read(self.splits[number], choice)
 
-    def read(self, one: InputSplit, choice: RowChoice | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, split: InputSplit, choice: RowChoice | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one split, or those of a choice. Raises VersionError on a machine with another towpath,
         and what :func:`~cdc.decode.decode_range` raises."""
-        if one == EMPTY:
+        if split == EMPTY:
             return
         for server in self.servers:
             remember(server)
@@ -95,17 +95,17 @@ class SplitReader:
         schema = arrow_schema(without_extras(self.fields))
         extra = {field.name for field in self.fields} & _EXTRAS
         seen = pa.field(SEEN, pa.bool_()) if SEEN in extra else None
-        chosen = None if choice is None else ChosenRows(choice, f"{self.table}, {one.path}, byte {one.offset}")
+        chosen = None if choice is None else ChosenRows(choice, f"{self.table}, {split.path}, byte {split.offset}")
         stats = DecodeStats()
         increments = null_dates.NullDateIncrements(stats)
         policies = column_policies(schema, self.columns, self.key)
         for batch in decode_range(
-            one.path,
-            one.offset,
-            one.length,
+            split.path,
+            split.offset,
+            split.length,
             table=self.table,
             schema=self.schema,
-            part=one.part,
+            part=split.part,
             stats=stats,
             options=DecodeOptions(
                 images=self.images,
@@ -113,17 +113,17 @@ class SplitReader:
                 upto_seq=self.upto_seq,
                 columns=policies.sources,
                 policies=_value_policies(self.values),
-                table_mask=one.table_mask,
+                table_mask=split.table_mask,
             ),
         ):
-            found = conform(policies.apply(batch), schema, self.table)
+            rows = conform(policies.apply(batch), schema, self.table)
             if chosen is not None:
-                found = chosen.of(found, seen)
-            yield null_dates.add_column(found, increments.next()) if null_dates.COLUMN in extra else found
+                rows = chosen.of(rows, seen)
+            yield null_dates.add_column(rows, increments.next()) if null_dates.COLUMN in extra else rows
         if chosen is not None:
             chosen.require_all()
         if null_dates.COLUMN in extra:
-            _log_null_dates(self.table, one, stats)
+            _log_null_dates(self.table, split, stats)
 
 
 def without_extras(fields: StructType) -> StructType:
@@ -148,12 +148,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBa
     if batch.schema.equals(schema):
         return batch
     columns = []
-    for one in schema:
-        index = batch.schema.get_field_index(one.name)
+    for spark_field in schema:
+        index = batch.schema.get_field_index(spark_field.name)
         if index < 0:
-            raise PermanentError(f"column {one.name} is not in the decoded rows", place=table)
+            raise PermanentError(f"column {spark_field.name} is not in the decoded rows", place=table)
         column = batch.column(index)
-        columns.append(column if column.type.equals(one.type) else column.cast(one.type))
+        columns.append(column if column.type.equals(spark_field.type) else column.cast(spark_field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -163,18 +163,18 @@ def column_policies(schema: pa.Schema, columns: str | None, key: bytes | None) -
     from cdc.decode.columns import METADATA_COLUMNS
     from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn
 
-    known = {} if columns is None else {column["name"]: column for column in json.loads(columns)}
-    found = []
-    for one in schema:
-        if one.name in METADATA_COLUMNS:
+    described = {} if columns is None else {column["name"]: column for column in json.loads(columns)}
+    policed = []
+    for spark_field in schema:
+        if spark_field.name in METADATA_COLUMNS:
             continue
-        policy = known.get(one.name)
+        policy = described.get(spark_field.name)
         if policy is None:
-            found.append(PolicedColumn(SourceColumn(one.name, one.type), KEEP, one))
+            policed.append(PolicedColumn(SourceColumn(spark_field.name, spark_field.type), KEEP, spark_field))
         else:
-            source = SourceColumn(policy["source"], one.type, policy["digits"])
-            found.append(PolicedColumn(source, ColumnPolicy.model_validate(policy["policy"]), one))
-    return ColumnPolicies(tuple(found), key)
+            source = SourceColumn(policy["source"], spark_field.type, policy["digits"])
+            policed.append(PolicedColumn(source, ColumnPolicy.model_validate(policy["policy"]), spark_field))
+    return ColumnPolicies(tuple(policed), key)
 
 
 def _value_policies(text: str | None) -> ValuePolicies:
@@ -183,12 +183,12 @@ def _value_policies(text: str | None) -> ValuePolicies:
     return ValuePolicies(**json.loads(text or "{}"))
 
 
-def _log_null_dates(table: str, one: InputSplit, stats: DecodeStats) -> None:
+def _log_null_dates(table: str, split: InputSplit, stats: DecodeStats) -> None:
     """Names the columns with dates that became null, in the log of the process that decodes. The operator of a run gets
     one line a table from :mod:`cdc.batches.results`. Only the read that counts them logs, since others read the same
     rows."""
     for column, count in stats.null_dates.items():
         logging.getLogger(__name__).warning(
             "table %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",
-            table, column, count, one.path, one.offset, one.offset + one.length,
+            table, column, count, split.path, split.offset, split.offset + split.length,
         )  # fmt: skip

@@ -50,7 +50,7 @@ class ChildTable:
 
     @cached_property
     def types(self) -> list[pa.DataType]:
-        return [one.type for one in arrow_schema(t.StructType(self.fields))]
+        return [field.type for field in arrow_schema(t.StructType(self.fields))]
 
     def frame_of(
         self, session: TableSession, names: Sequence[str], places: Sequence[int], values: Collection[Row]
@@ -58,7 +58,7 @@ class ChildTable:
         """Returns values of some of the compared columns as a DataFrame with these names."""
         fields = [t.StructField(name, self.fields[place].dataType) for name, place in zip(names, places, strict=True)]
         schema, ordered = arrow_schema(t.StructType(fields)), sorted(values)
-        arrays = [pa.array([row[i] for row in ordered], one.type) for i, one in enumerate(schema)]
+        arrays = [pa.array([row[i] for row in ordered], field.type) for i, field in enumerate(schema)]
         return local_frame(session, pa.Table.from_arrays(arrays, schema=schema), t.StructType(fields))
 
     def place(self, source: str) -> int:
@@ -92,17 +92,17 @@ class CascadedRows:
         """Returns the changes after a seq in the shape of :func:`~cdc.lake.apply.merge.read_changes`. ``events``
         returns the table's row events in the batch with both images."""
         changes = [change for change in self.changes if change.seq > after_seq]
-        wanted = [] if columns is None else columns.read_fields
+        read_fields = [] if columns is None else columns.read_fields
         compared = {name.lower(): place for place, name in enumerate(self.child.compared)}
-        others = [one.name for one in wanted if one.name.lower() not in compared]
+        others = [field.name for field in read_fields if field.name.lower() not in compared]
         rows = local_frame(session, self._table(changes), self._shape)
         if columns is not None and others and changes:
             rows = self._with_values(session, rows, changes, columns.only(others), events)
-        new, old = ([self._value(one.name, compared, prefix) for one in wanted] for prefix in ("n", "o"))
-        metadata = [f.col(one.name) for one in METADATA_FIELDS]
+        new, old = ([self._value(field.name, compared, prefix) for field in read_fields] for prefix in ("n", "o"))
+        metadata = [f.col(field.name) for field in METADATA_FIELDS]
         zero = [f.lit(0).cast("long").alias(null_dates.COLUMN)] if counts else []
         if images == "both":
-            pair = [f.struct(*old).alias(BEFORE)] if wanted else []
+            pair = [f.struct(*old).alias(BEFORE)] if read_fields else []
             return rows.select(*metadata, *new, *pair, *zero)
         frame = rows.select(*metadata, *new, *zero)
         moved = rows.where((f.col("_op") == UPDATE) & f.col("_moved"))
@@ -119,7 +119,7 @@ class CascadedRows:
         fields += [t.StructField("_moved", t.BooleanType()), t.StructField("_from_seq", t.LongType())]
         fields += [t.StructField("_from_row", t.LongType())]
         for prefix in ("n", "o"):
-            fields += [t.StructField(f"_{prefix}{i}", one.dataType) for i, one in enumerate(self.child.fields)]
+            fields += [t.StructField(f"_{prefix}{i}", field.dataType) for i, field in enumerate(self.child.fields)]
         identity = self._identity
         fields += [t.StructField(f"_f{i}", self.child.fields[place].dataType) for i, place in enumerate(identity)]
         return t.StructType(fields)
@@ -151,7 +151,7 @@ class CascadedRows:
         columns += [[change.origin.identity[i] for change in changes] for i in range(len(identity))]
         schema = arrow_schema(self._shape)
         return pa.Table.from_arrays(
-            [pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)], schema=schema
+            [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
         )
 
     def _with_values(
@@ -167,11 +167,11 @@ class CascadedRows:
         in_events, in_base = ([f"_{prefix}{i}" for i in range(len(kinds))] for prefix in ("event", "base"))
         if any(change.origin.seq == 0 for change in changes) and self.child.base is not None:
             keys = [self.child.compared[place] for place in self._identity]
-            wanted = self.child.frame_of(
-                session, keys, self._identity, {one.origin.identity for one in changes if one.origin.seq == 0}
+            identities = self.child.frame_of(
+                session, keys, self._identity, {change.origin.identity for change in changes if change.origin.seq == 0}
             )
             present = self.child.base.choose(
-                session, [*keys, *kinds], lambda frame: matched(frame, f.broadcast(wanted), keys, "left_semi")
+                session, [*keys, *kinds], lambda frame: matched(frame, f.broadcast(identities), keys, "left_semi")
             )
             present = as_decoded(present, self.child.columns.variants).toDF(
                 *[f"_k{i}" for i in range(len(keys))], *in_base

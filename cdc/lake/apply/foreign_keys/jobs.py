@@ -119,7 +119,9 @@ def _keys_between(
     ends = [stored[1] for seq in (after_seq, until_seq) if (stored := batches.reader.schemas(seq)) is not None]
     if not any(table in (stored.foreign_keys or {}) for stored in ends):
         return None
-    first, last = ({} if one.foreign_keys is None else one.foreign_keys for one in (ends[0], ends[-1]))
+    first, last = (
+        {} if definitions.foreign_keys is None else definitions.foreign_keys for definitions in (ends[0], ends[-1])
+    )
     for name in _ancestors(first, table) | _ancestors(last, table):
         if first.get(name, ()) != last.get(name, ()):
             raise NeedsSnapshotError(

@@ -109,7 +109,7 @@ class CascadeSearch:
         children = {name: self._child(name, followed) for name in sorted(followed)}
         keys = [self._key(children, child, key) for child in sorted(children) for key in self._keys_of(child)]
         tables = {
-            name: Table(name, tuple(child.place(one) for one in child.schema.primary_key), _position(child))
+            name: Table(name, tuple(child.place(column) for column in child.schema.primary_key), _position(child))
             for name, child in children.items()
         }
         parents = sorted({key.parent for key in keys} - children.keys())
@@ -134,7 +134,9 @@ class CascadeSearch:
                 conditions = [(key.columns, key, looked_up[key]) for key in keys if key.child == name]
                 own = events[name].own(conditions, tables[name].identity)
                 changes |= {(name, change.seq, change.row): change for change in own}
-            cascades.run(changes.values(), rows, {name: one.ordinals for name, one in events.items()}, looked_up)
+            cascades.run(
+                changes.values(), rows, {name: row_events.ordinals for name, row_events in events.items()}, looked_up
+            )
             if not self.is_exact and cascades.repeated is not None:
                 why = "the key got a value again that its action had replaced before, while the rows were read"
                 raise _NotFollowedError(cascades.repeated.child, cascades.repeated.name, self.last_seq, why)
@@ -231,7 +233,7 @@ class CascadeSearch:
             for name in names
             if (column := column_of(child.schema, _source(child, name)))
         ]
-        wanted = child.frame_of(session, [f"_v{i}" for i in range(len(names))], key.columns, values)
+        sought = child.frame_of(session, [f"_v{i}" for i in range(len(names))], key.columns, values)
 
         def matches(frame: DataFrame) -> DataFrame:
             same: Column = f.lit(True)
@@ -242,7 +244,7 @@ class CascadeSearch:
             if len(values) <= _FEW and all(how == EXACT for how in folds):
                 for i, name in enumerate(names):
                     frame = frame.where(f.col(quote(name)).isin(list({value[i] for value in values})))
-            return frame.alias("r").join(f.broadcast(wanted).alias("v"), same, "left_semi")
+            return frame.alias("r").join(f.broadcast(sought).alias("v"), same, "left_semi")
 
         try:
             rows = child.base.choose(session, child.compared, matches).toArrow()

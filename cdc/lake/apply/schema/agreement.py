@@ -25,22 +25,22 @@ _LONGEST_SHOWN = 1000
 
 def resolved(layout: TableLayout, schema: TableSchema) -> TableLayout:
     """Returns a layout whose columns know what the schema says and a table map does not: ``tinyint(1)``, UUID."""
-    known = {column.name.lower(): column for column in schema.columns}
+    schema_columns = {column.name.lower(): column for column in schema.columns}
     columns = []
     for column in layout.columns:
-        found = known.get(column.name.lower())
-        if found is not None and _fits(column, found):
-            column = replace(column, declared=found.data_type, column_type=found.column_type.lower())
+        schema_column = schema_columns.get(column.name.lower())
+        if schema_column is not None and _fits(column, schema_column):
+            column = replace(column, declared=schema_column.data_type, column_type=schema_column.column_type.lower())
         columns.append(column)
     return replace(layout, columns=tuple(columns))
 
 
-def _fits(column: Column, known: ColumnSchema) -> bool:
+def _fits(column: Column, schema_column: ColumnSchema) -> bool:
     # Neither NULL nor the length of a text whose character set is not known tells two columns apart.
     meta = ColumnMeta(
-        column.name, column.type, column.length, column.precision, column.scale, known.nullable, column.unsigned
+        column.name, column.type, column.length, column.precision, column.scale, schema_column.nullable, column.unsigned
     )
-    return contradiction(meta, known) is None
+    return contradiction(meta, schema_column) is None
 
 
 def disagreement(target: Target, layout: TableLayout, schema: TableSchema | None) -> str | None:
@@ -87,11 +87,11 @@ def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> 
     """Returns those of the rows' columns that the Delta table has. Raises TargetError if it has no place for one, and
     ``schema_changes`` does not say to leave it out; UnsupportedDdlError if a mirror has a column that is none of the
     source's: it would not equal SELECT."""
-    there = {column.name.lower(): column for column in columns_of(state)}
+    lake_columns = {column.name.lower(): column for column in columns_of(state)}
     if target.apply.schema_changes == "evolve" and target.apply.mode == "upsert":
         source_names = {field.name.lower() for field in columns.fields}
-        strange = [column.name for name, column in there.items() if name not in source_names]
-        missing = [field.name for field in columns.fields if field.name.lower() not in there]
+        strange = [column.name for name, column in lake_columns.items() if name not in source_names]
+        missing = [field.name for field in columns.fields if field.name.lower() not in lake_columns]
         if strange and missing:
             raise TargetError(
                 f"the Delta table has {_named(strange)}, and lacks {_named(missing)}: it seems that another program "
@@ -110,11 +110,11 @@ def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> 
             )
     kept: list[str] = []
     for field in columns.fields:
-        found = there.get(field.name.lower())
-        if found is None and target.apply.schema_changes == "ignore":
+        lake_column = lake_columns.get(field.name.lower())
+        if lake_column is None and target.apply.schema_changes == "ignore":
             continue
-        if found is None or not _takes(target, found.type, field.dataType):
-            has = "no such column" if found is None else f"a column of type {found.type.simpleString()}"
+        if lake_column is None or not _takes(target, lake_column.type, field.dataType):
+            has = "no such column" if lake_column is None else f"a column of type {lake_column.type.simpleString()}"
             raise TargetError(
                 f"the source's rows have the column {field.name} of type {field.dataType.simpleString()}, and the "
                 f"Delta table has {has}: another program has changed it",
@@ -130,5 +130,5 @@ def _named(columns: list[str]) -> str:
     return f"{'a column' if len(columns) == 1 else 'the columns'} {', '.join(columns)}"
 
 
-def _takes(target: Target, have: t.DataType, want: t.DataType) -> bool:
-    return holds(have, want) or (target.apply.mode == "append" and isinstance(have, t.StringType))
+def _takes(target: Target, held: t.DataType, needed: t.DataType) -> bool:
+    return holds(held, needed) or (target.apply.mode == "append" and isinstance(held, t.StringType))

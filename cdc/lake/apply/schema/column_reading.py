@@ -208,7 +208,7 @@ def columns_to_read(
         stays = column is not None and column.was is not None and column.value is None
         if not stays or key.lower() in _lower(names) or target.policies.column(key).kind in ("mask", "null"):
             return ()
-    read = [planned[name] for one in names if (name := target.policies.lake_name(one)) in planned]
+    read = [planned[name] for source_name in names if (name := target.policies.lake_name(source_name)) in planned]
     kinds = [(c.was.type, c.type) for c in read if c.was is not None]
     are_kept = all(holds(new, old) or holds(old, new) for old, new in kinds)
     return names if are_kept or not _has_former_rows(session, target, state) else ()

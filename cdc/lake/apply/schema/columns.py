@@ -81,9 +81,9 @@ class Goals:
     """All columns of the source that the table must have, in their order, and which it had when that was decided."""
 
     columns: tuple[Goal, ...]
-    known: Mapping[str, str]
+    former_names: Mapping[str, str]
     """The names that the columns had, by their physical names."""
-    known_before: Mapping[str, str]
+    former_names_before: Mapping[str, str]
     """The same inside ``_before``."""
 
     def to_json(self) -> Any:
@@ -92,8 +92,8 @@ class Goals:
                 {"name": c.name, "type": c.type.jsonValue(), "origin": c.origin, "before": c.before}
                 for c in self.columns
             ],
-            "known": dict(self.known),
-            "known_before": dict(self.known_before),
+            "known": dict(self.former_names),
+            "known_before": dict(self.former_names_before),
         }
 
     @classmethod
@@ -112,11 +112,11 @@ def _field(column: Any) -> dict[str, Any]:
 def next_step(state: DeltaState, goals: Goals) -> str | None:
     """Returns the next ALTER, as SQL behind ``ALTER TABLE name``; None when the table has the columns."""
     has_before = any(f["name"] == BEFORE for f in json.loads(state.schema_json)["fields"])
-    outer = _Level(columns_of(state), [(g, g.origin) for g in goals.columns], goals.known, "")
+    outer = _Level(columns_of(state), [(g, g.origin) for g in goals.columns], goals.former_names, "")
     levels = [outer]
     if has_before:
         inner = [(g, g.before) for g in goals.columns]
-        levels.append(_Level(columns_of(state, before=True), inner, goals.known_before, f"{quote(BEFORE)}."))
+        levels.append(_Level(columns_of(state, before=True), inner, goals.former_names_before, f"{quote(BEFORE)}."))
     for find in (_Level.mended, _Level.passing, _Level.name, _Level.type):
         for level in levels:
             step = find(level)
@@ -143,7 +143,7 @@ class _Level:
     fields: Sequence[DeltaColumn]
     goals: Sequence[tuple[Goal, str | None]]
     """Each with the physical name that it has on this level."""
-    known: Mapping[str, str]
+    former_names: Mapping[str, str]
     prefix: str
 
     def _named(self) -> Iterable[tuple[DeltaColumn, Goal]]:
@@ -153,19 +153,19 @@ class _Level:
         for field in self.fields:
             if field.physical in by_origin:
                 yield field, by_origin[field.physical]
-            elif field.physical not in self.known and field.name.lower() in new:
+            elif field.physical not in self.former_names and field.name.lower() in new:
                 yield field, new[field.name.lower()]
 
     def _leaving(self) -> list[DeltaColumn]:
         stay = {field.physical for field, _ in self._named()}
-        return [f for f in self.fields if f.physical in self.known and f.physical not in stay]
+        return [f for f in self.fields if f.physical in self.former_names and f.physical not in stay]
 
     def _rename(self, field: DeltaColumn, name: str) -> str:
         return f"RENAME COLUMN {self.prefix}{quote(field.name)} TO {quote(name)}"
 
     def mended(self) -> str | None:
         """Returns the step that takes back the rename of an outdated driver, which met another column of that name."""
-        former = {passing_name(physical): (physical, name) for physical, name in self.known.items()}
+        former = {passing_name(physical): (physical, name) for physical, name in self.former_names.items()}
         for field in self.fields:
             physical, name = former.get(field.name, (field.physical, ""))
             if physical != field.physical:
@@ -203,22 +203,22 @@ class _Level:
 
     def added(self) -> list[str]:
         """Returns the missing columns with their positions, as ADD COLUMNS lists them."""
-        there = {goal.name.lower() for _, goal in self._named()}
-        found, previous = [], ""
+        names = {goal.name.lower() for _, goal in self._named()}
+        added_columns, previous = [], ""
         for goal, _ in self.goals:
-            if goal.name.lower() not in there:
+            if goal.name.lower() not in names:
                 where = f" AFTER {quote(previous)}" if previous else " FIRST"
-                found.append(f"{self.prefix}{quote(goal.name)} {ddl_type(goal.type)}{where}")
+                added_columns.append(f"{self.prefix}{quote(goal.name)} {ddl_type(goal.type)}{where}")
             previous = goal.name
-        return found
+        return added_columns
 
     def order(self) -> str | None:
         """Returns the step that moves the first column that is not in its place."""
-        wanted = [goal.name for goal, _ in self.goals]
-        there = [field.name for field in self.fields if field.name in set(wanted)]
-        for i, name in enumerate(wanted):
-            if i < len(there) and there[i] != name:
-                where = f"AFTER {quote(wanted[i - 1])}" if i else "FIRST"
+        goal_names = [goal.name for goal, _ in self.goals]
+        present = [field.name for field in self.fields if field.name in set(goal_names)]
+        for i, name in enumerate(goal_names):
+            if i < len(present) and present[i] != name:
+                where = f"AFTER {quote(goal_names[i - 1])}" if i else "FIRST"
                 return f"ALTER COLUMN {self.prefix}{quote(name)} {where}"
         return None
 

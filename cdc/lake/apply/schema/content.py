@@ -37,13 +37,13 @@ def delete_statement(target: Target) -> str:
     return f"DELETE FROM {target.sql}{own}"  # noqa: S608
 
 
-def truncate_statement(target: Target, by: DdlStatement, applied_seq: int) -> str:
+def truncate_statement(target: Target, statement: DdlStatement, applied_seq: int) -> str:
     """Returns what TRUNCATE TABLE means in the table's mode: no rows, rows marked as deleted, no current version, or
     one more change."""
     if target.apply.mode != "append":
-        return removal_statement(target, by)
-    time, gtid = _time(by), _gtid(by)
-    row = f"'truncate' AS _op, {by.seq}L AS _seq, 0L AS _row, {time} AS _commit_time, {gtid} AS _gtid"
+        return removal_statement(target, statement)
+    time, gtid = _time(statement), _gtid(statement)
+    row = f"'truncate' AS _op, {statement.seq}L AS _seq, 0L AS _row, {time} AS _commit_time, {gtid} AS _gtid"
     names = "_op, _seq, _row, _commit_time, _gtid"
     own = ""
     if target.apply.shared:
@@ -56,15 +56,15 @@ def truncate_statement(target: Target, by: DdlStatement, applied_seq: int) -> st
     )
 
 
-def removal_statement(target: Target, by: DdlStatement, where: str | None = None) -> str:
+def removal_statement(target: Target, statement: DdlStatement, where: str | None = None) -> str:
     """Returns what the removal of rows by a statement means in a mode other than ``append``: they go, are marked as
     deleted, or are closed. ``where``: the condition of the rows; None for all of them."""
     conditions = [*([] if where is None else [f"({where})"]), *([] if target.own_rows is None else [target.own_rows])]
     own = "".join(f" AND {condition}" for condition in conditions)
-    time = _time(by)
+    time = _time(statement)
     if target.apply.mode == "soft_delete":
         return (
-            f"UPDATE {target.sql} SET _deleted = true, _commit_time = {time}, _seq = {by.seq}L "  # noqa: S608
+            f"UPDATE {target.sql} SET _deleted = true, _commit_time = {time}, _seq = {statement.seq}L "  # noqa: S608
             f"WHERE NOT _deleted{own}"
         )
     if target.apply.mode == "scd2":
@@ -76,29 +76,29 @@ def removal_statement(target: Target, by: DdlStatement, where: str | None = None
     return f"DELETE FROM {target.sql}{chosen}"  # noqa: S608
 
 
-def deletes_statement(target: Target, by: DdlStatement, view: str, columns: Sequence[str]) -> str:
+def deletes_statement(target: Target, statement: DdlStatement, view: str, columns: Sequence[str]) -> str:
     """Returns the MERGE that adds a row with ``_op`` ``delete`` to a changelog for each row of a view, which has the
     source's columns in Delta, and ``_row``."""
     image = ", ".join(f"{literal(name)}, s.{quote(name)}" for name in columns)
     values = {
         **{quote(name): f"s.{quote(name)}" for name in columns},
-        BEFORE: f"named_struct({image})", "_op": "'delete'", "_seq": f"{by.seq}L", "_row": "s._row",
-        "_commit_time": _time(by), "_gtid": _gtid(by),
+        BEFORE: f"named_struct({image})", "_op": "'delete'", "_seq": f"{statement.seq}L", "_row": "s._row",
+        "_commit_time": _time(statement), "_gtid": _gtid(statement),
         **({SOURCE_COLUMN: literal(target.destination)} if target.apply.shared else {}),
     }  # fmt: skip
     return (
-        f"MERGE INTO {target.sql} t USING {view} s ON t._seq = {by.seq}L AND t._row = s._row"  # noqa: S608
+        f"MERGE INTO {target.sql} t USING {view} s ON t._seq = {statement.seq}L AND t._row = s._row"  # noqa: S608
         f"{'' if target.own_rows is None else f' AND t.{target.own_rows}'} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
     )
 
 
-def _time(by: DdlStatement) -> str:
-    return f"timestamp_micros({round(by.commit_time.timestamp() * 1_000_000)}L)"
+def _time(statement: DdlStatement) -> str:
+    return f"timestamp_micros({round(statement.commit_time.timestamp() * 1_000_000)}L)"
 
 
-def _gtid(by: DdlStatement) -> str:
-    return "CAST(NULL AS STRING)" if by.gtid is None else literal(by.gtid)
+def _gtid(statement: DdlStatement) -> str:
+    return "CAST(NULL AS STRING)" if statement.gtid is None else literal(statement.gtid)
 
 
 def rewrite_statement(

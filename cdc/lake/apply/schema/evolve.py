@@ -129,38 +129,38 @@ class Evolved:
 class Evolution:
     """One table on its way through the statements of a batch."""
 
-    def __init__(self, target: Target, around: Surroundings, state: DeltaState | None) -> None:
+    def __init__(self, target: Target, surroundings: Surroundings, state: DeltaState | None) -> None:
         self._target = target
-        self._around = around
+        self._surroundings = surroundings
         self._state = state
         self._has_position = False
         self._changed = False
         self._is_recorded = False
         self._moved: MovedRows | None = None
-        self._known: Record | None = None
+        self._last_record: Record | None = None
         """The record of the last statement, which the table's position has not reached yet."""
 
     def run(self, statements: list[DdlStatement]) -> Evolved:
         """Applies the statements after the applied position. Raises UnsupportedDdlError, NeedsSnapshotError and what
         the policies of columns raise."""
         if self._state is not None:
-            self._mend(self._state)
+            self._repair(self._state)
         applied = -1 if self._state is None else self._state.applied_seq
-        for by in statements:
-            effect = effect_on(self._target.table, by) if by.seq > applied else None
+        for statement in statements:
+            effect = effect_on(self._target.table, statement) if statement.seq > applied else None
             if effect is not None:
                 self._apply(effect)
         if self._is_recorded and not self._has_position:
             self._commit(None)
         return Evolved(self._state, self._has_position, self._changed, self._moved)
 
-    def mend(self) -> DeltaState | None:
+    def repair(self) -> DeltaState | None:
         """Gives columns their names again that an outdated driver has renamed. Returns the table's state."""
         if self._state is not None:
-            self._mend(self._state)
+            self._repair(self._state)
         return self._state
 
-    def _mend(self, state: DeltaState) -> None:
+    def _repair(self, state: DeltaState) -> None:
         record = record_in_force(state)
         if record is None or record.columns is None or not is_disturbed(state):
             return
@@ -173,18 +173,18 @@ class Evolution:
         assert self._state is not None
         columns = columns_of_schema(schema, self._target.policies)
         planned = [PlannedColumn(field.name, field.dataType, None) for field in columns.fields]
-        self._replace(planned, schema, None, max(self._state.applied_seq, self._around.manifest.after_seq))
+        self._replace(planned, schema, None, max(self._state.applied_seq, self._surroundings.manifest.after_seq))
         return self._read()
 
     def _apply(self, effect: TableEffect) -> None:
         if effect.creates is not None:
             for change in effect.changes:
                 if isinstance(change, Unsupported):
-                    raise not_understood(self._target, effect.by, change.reason or change.clause)
+                    raise not_understood(self._target, effect.statement, change.reason or change.clause)
             if effect.moves is not None:
-                self._create_from_partition(effect.by, effect.creates, effect.moves)
+                self._create_from_partition(effect.statement, effect.creates, effect.moves)
             else:
-                self._create(effect.by, effect.creates)
+                self._create(effect.statement, effect.creates)
         elif effect.drops:
             self._drop(effect)
         elif effect.origin != self._target.table:
@@ -192,169 +192,173 @@ class Evolution:
         elif self._state is not None:
             self._alter(effect, self._state)
         elif effect.moves is not None:
-            raise unknown(self._target, effect.by, "rows of another table came, and the table is not in the lake yet")
+            raise unknown(
+                self._target, effect.statement, "rows of another table came, and the table is not in the lake yet"
+            )
         else:  # the table is created from the definition behind the statement, if that brings no rows
             for change in effect.changes:
                 if isinstance(change, UnknownEffect) and not change.keeps_empty:
-                    raise unknown(self._target, effect.by, change.reason)
+                    raise unknown(self._target, effect.statement, change.reason)
 
     # --- tables that appear and go ---------------------------------------------------------------------------------
 
-    def _create(self, by: DdlStatement, change: CreateTable) -> None:
+    def _create(self, statement: DdlStatement, change: CreateTable) -> None:
         state = self._state
-        known = None if state is None else self._record(state, by)
-        if known is not None and known.schema is not None and change.if_not_exists and not change.replaces:
+        record = None if state is None else self._record(state, statement)
+        if record is not None and record.schema is not None and change.if_not_exists and not change.replaces:
             return
         if change.selects:
-            raise unknown(self._target, by, "its rows come from a query, and the binlog has none of them")
-        schema = self._definition(by, change)
+            raise unknown(self._target, statement, "its rows come from a query, and the binlog has none of them")
+        schema = self._definition(statement, change)
         if schema is None:
             return  # it was dropped since: the table appears with its rows, if there are any
         self._changed = True
         columns = columns_of_schema(schema, self._target.policies)
         if state is None:
-            self._around.check()
+            self._surroundings.check()
             before_step(self._target.table, "CREATE TABLE")
-            manifest = self._around.manifest
-            self._state = create(self._around.session.spark, self._target, columns, schema, manifest)
-            self._known = Record(by.seq, schema)
-            self._is_recorded = self._around.rows_follow is None
+            manifest = self._surroundings.manifest
+            self._state = create(self._surroundings.session.spark, self._target, columns, schema, manifest)
+            self._last_record = Record(statement.seq, schema)
+            self._is_recorded = self._surroundings.rows_follow is None
             return
         planned = [PlannedColumn(field.name, field.dataType, None) for field in columns.fields]
-        rows_follow = self._around.rows_follow is not None
-        self._replace(planned, schema, None, by.seq - 1 if rows_follow else None)
+        rows_follow = self._surroundings.rows_follow is not None
+        self._replace(planned, schema, None, statement.seq - 1 if rows_follow else None)
 
-    def _definition(self, by: DdlStatement, change: CreateTable) -> TableSchema | None:
+    def _definition(self, statement: DdlStatement, change: CreateTable) -> TableSchema | None:
         """Returns the schema of a new table; None if it is not known."""
-        if self._around.rows_follow is not None:
-            return self._around.rows_follow
-        stored = self._around.stored.get(self._target.table)
+        if self._surroundings.rows_follow is not None:
+            return self._surroundings.rows_follow
+        stored = self._surroundings.stored.get(self._target.table)
         schema = change.schema
         if change.like is not None:
-            schema = self._schema_of(f"{change.like[0]}.{change.like[1]}", by)
+            schema = self._schema_of(f"{change.like[0]}.{change.like[1]}", statement)
         if schema is None:
             return stored
         # Both know something that the other does not: the statement is of this moment, the server knows its defaults.
         return stored if stored is not None and _same_columns(stored, schema) else schema
 
-    def _schema_of(self, table: str, by: DdlStatement) -> TableSchema | None:
+    def _schema_of(self, table: str, statement: DdlStatement) -> TableSchema | None:
         """Returns the tracked schema of another table before a statement. None if it is not known: a snapshot that was
         taken behind the statement tells nothing of the time before it."""
-        other = self._around.other(table)
+        other = self._surroundings.other(table)
         state = None if other is None else other.state()
         if state is None:
             return None
-        is_ahead = state.applied_seq > self._around.manifest.last_seq
-        record = record_in_force(state, before=by.seq if is_ahead else None)
+        is_ahead = state.applied_seq > self._surroundings.manifest.last_seq
+        record = record_in_force(state, before=statement.seq if is_ahead else None)
         return None if record is None else record.schema
 
     def _drop(self, effect: TableEffect) -> None:
         state, policy = self._state, self._target.apply.on_drop
         if state is None:
             return
-        record = self._record(state, effect.by)
+        record = self._record(state, effect.statement)
         if record is not None and record.schema is None:
             return
         if policy == "fail" and not effect.is_renamed:
-            raise refusal(self._target, effect.by, "drops the table", "on_drop: fail")
-        self._set(state, Record(effect.by.seq, None), {})
+            raise refusal(self._target, effect.statement, "drops the table", "on_drop: fail")
+        self._set(state, Record(effect.statement.seq, None), {})
         self._commit(delete_statement(self._target) if policy == "drop" else None)
 
     def _rename(self, effect: TableEffect) -> None:
         """Gives the table the rows of the one that has its name now."""
         assert effect.origin is not None
-        target, by, state = self._target, effect.by, self._state
-        other = self._around.other(effect.origin)
+        target, statement, state = self._target, effect.statement, self._state
+        other = self._surroundings.other(effect.origin)
         if other is None:
             if state is not None and is_shadow(effect.origin, target.table):
                 self._continue_from_shadow(effect, state)
                 return
-            raise unknown(target, by, f"it was the table {effect.origin}, whose rows are not at hand")
-        source = state_before(other.path, other.destination, other.table, by.seq)
-        record = None if source is None else record_in_force(source, before=by.seq)
+            raise unknown(target, statement, f"it was the table {effect.origin}, whose rows are not at hand")
+        source = state_before(other.path, other.destination, other.table, statement.seq)
+        record = None if source is None else record_in_force(source, before=statement.seq)
         if source is None or record is None or record.schema is None:
-            raise unknown(target, by, f"it was the table {effect.origin}, whose rows are not in the lake")
+            raise unknown(target, statement, f"it was the table {effect.origin}, whose rows are not in the lake")
         if other.apply.mode != target.apply.mode or not target.policies.treats_alike(other.policies):
-            raise unknown(target, by, f"the table {effect.origin} has another mode or other policies")
+            raise unknown(target, statement, f"the table {effect.origin} has another mode or other policies")
         after, followed = self._follow(effect, record.schema, source)
-        found = plan(target, columns_of(source), followed, record.schema, after)
-        self._require_known(self._settled(found, source, other), by)
-        self._replace(self._within_policy(found.columns, by), after, source)
+        planned = plan(target, columns_of(source), followed, record.schema, after)
+        self._require_known(self._settled(planned, source, other), statement)
+        self._replace(self._within_policy(planned.columns, statement), after, source)
 
-    def _within_policy(self, columns: list[PlannedColumn], by: DdlStatement) -> list[PlannedColumn]:
+    def _within_policy(self, columns: list[PlannedColumn], statement: DdlStatement) -> list[PlannedColumn]:
         """Returns the columns that a table may have after it took over another one's rows."""
         state, policy = self._state, self._target.apply.schema_changes
-        record = None if state is None else self._record(state, by)
+        record = None if state is None else self._record(state, statement)
         if state is None or policy == "evolve" or record is None or record.schema is None:
             return columns
-        there = columns_of(state)
-        names, new = {c.name.lower() for c in there}, {c.name.lower(): c for c in columns}
-        if policy == "fail" and [(c.name, c.type) for c in there] != [(c.name, c.type) for c in columns]:
-            raise refusal(self._target, by, "gives the name to a table with other columns", "schema_changes: fail")
-        kept = [new.get(c.name.lower(), PlannedColumn(c.name, c.type, None)) for c in there]
+        lake_columns = columns_of(state)
+        names, new = {c.name.lower() for c in lake_columns}, {c.name.lower(): c for c in columns}
+        if policy == "fail" and [(c.name, c.type) for c in lake_columns] != [(c.name, c.type) for c in columns]:
+            raise refusal(
+                self._target, statement, "gives the name to a table with other columns", "schema_changes: fail"
+            )
+        kept = [new.get(c.name.lower(), PlannedColumn(c.name, c.type, None)) for c in lake_columns]
         return kept if policy == "ignore" else [*kept, *(c for c in columns if c.name.lower() not in names)]
 
     def _continue_from_shadow(self, effect: TableEffect, state: DeltaState) -> None:
         """Follows a tool that has filled a copy of the table and exchanged the two."""
-        before = self._schema_before(state, effect.by)
-        after = self._around.stored.get(self._target.table)
+        before = self._schema_before(state, effect.statement)
+        after = self._surroundings.stored.get(self._target.table)
         if before is None or after is None:
-            raise unknown(self._target, effect.by, "its definition is not known")
-        self._change(effect.by, state, before, after, differences(before, after))
+            raise unknown(self._target, effect.statement, "its definition is not known")
+        self._change(effect.statement, state, before, after, differences(before, after))
 
     # --- columns and rows ------------------------------------------------------------------------------------------
 
     def _alter(self, effect: TableEffect, state: DeltaState) -> None:
-        by, target = effect.by, self._target
+        statement, target = effect.statement, self._target
         if effect.truncates:
-            self._truncate(by, state)
+            self._truncate(statement, state)
             return
-        before = self._schema_before(state, by)
+        before = self._schema_before(state, statement)
         if before is None:
-            raise unknown(target, by, "the definition before it is not known")
+            raise unknown(target, statement, "the definition before it is not known")
         if effect.drops_partitions is not None:
-            self._drop_partitions(by, effect.drops_partitions, state, before)
+            self._drop_partitions(statement, effect.drops_partitions, state, before)
             return
         if effect.moves is not None:
-            self._move(by, effect.moves, SomeRows(target, state, before))
+            self._move(statement, effect.moves, SomeRows(target, state, before))
             return
         try:
             after, followed = self._follow(effect, before, state)
         except UnsupportedDdlError:
-            stored = self._around.stored.get(target.table)
+            stored = self._surroundings.stored.get(target.table)
             if stored is None or has_rows(state.path, target.table):
                 raise
             # The table was created from a definition that was ahead of the statements.
-            self._change(by, state, stored, stored, differences(stored, stored), anew=True)
+            self._change(statement, state, stored, stored, differences(stored, stored), anew=True)
             return
-        self._change(by, state, before, after, followed)
+        self._change(statement, state, before, after, followed)
 
     def _follow(
         self, effect: TableEffect, before: TableSchema, state: DeltaState
     ) -> tuple[TableSchema, tuple[Followed, ...]]:
         """Returns the source's schema after the statement, and its columns. Raises for changes that nobody knows."""
-        by, target = effect.by, self._target
+        statement, target = effect.statement, self._target
         for change in effect.changes:
             if isinstance(change, Unsupported):
-                raise not_understood(target, by, change.clause)
+                raise not_understood(target, statement, change.clause)
             if isinstance(change, UnknownEffect) and (not change.keeps_empty or has_rows(state.path, target.table)):
-                raise unknown(target, by, change.reason)
+                raise unknown(target, statement, change.reason)
             if isinstance(change, DropPartitions) and has_rows(state.path, target.table):
-                raise unknown(target, by, "it drops partitions and does something else")
+                raise unknown(target, statement, "it drops partitions and does something else")
             if isinstance(change, MovePartition):
-                raise unknown(target, by, "it moves a partition and does something else")
+                raise unknown(target, statement, "it moves a partition and does something else")
         try:
-            return follow(before, effect.changes, by.sql_mode)
+            return follow(before, effect.changes, statement.sql_mode)
         except UnsupportedDdlError as error:
             raise UnsupportedDdlError(
-                f"{error.message}: {by.shown}",
+                f"{error.message}: {statement.shown}",
                 place=f"table {target.table}",
                 remedy=f"Load the table anew with `cdc snapshot {target.destination} {target.table}`.",
             ) from error
 
     def _change(
         self,
-        by: DdlStatement,
+        statement: DdlStatement,
         state: DeltaState,
         before: TableSchema,
         after: TableSchema,
@@ -364,38 +368,38 @@ class Evolution:
     ) -> None:
         """Brings the table from one source schema to the other. ``anew``: it has no rows, and its columns say
         nothing."""
-        target, there = self._target, columns_of(state)
-        pending = next((r for r in records(state) if r.seq == by.seq and r.columns is not None), None)
-        found = plan(target, [] if anew else there, followed, before, after)
-        if found.refused:
+        target, lake_columns = self._target, columns_of(state)
+        pending = next((r for r in records(state) if r.seq == statement.seq and r.columns is not None), None)
+        planned = plan(target, [] if anew else lake_columns, followed, before, after)
+        if planned.refused:
             policy = f"schema_changes: {target.apply.schema_changes}"
-            raise refusal(target, by, " and ".join(dict.fromkeys(found.refused)), policy)
-        self._require_keys(before, after, found, by)
-        self._require_layout(state, found, by)
+            raise refusal(target, statement, " and ".join(dict.fromkeys(planned.refused)), policy)
+        self._require_keys(before, after, planned, statement)
+        self._require_layout(state, planned, statement)
         if pending is None:
             empty = not has_rows(state.path, target.table)
             reading = None
             if not empty:
-                found = self._settled(found, state)
-                reading = self._required_reading(by, state, found, before, after)
-            if not found.changes(there) and not found.updates and not anew and reading is None:
+                planned = self._settled(planned, state)
+                reading = self._required_reading(statement, state, planned, before, after)
+            if not planned.changes(lake_columns) and not planned.updates and not anew and reading is None:
                 if before != after:
-                    self._set(state, Record(by.seq, after), {})
+                    self._set(state, Record(statement.seq, after), {})
                 return
-            if anew or (empty and found.changes(there)):
-                self._replace(found.columns, after, state, is_empty=empty)
+            if anew or (empty and planned.changes(lake_columns)):
+                self._replace(planned.columns, after, state, is_empty=empty)
                 return
-            columns = found.columns if reading is None else reading.planned(found.columns)
-            if found.rewrites or columns is None:
-                self._rewrite(found.columns, after, state, reading)
+            columns = planned.columns if reading is None else reading.planned(planned.columns)
+            if planned.rewrites or columns is None:
+                self._rewrite(planned.columns, after, state, reading)
                 return
-            pending = self._declare(by, state, replace(found, columns=columns), after, reading)
+            pending = self._declare(statement, state, replace(planned, columns=columns), after, reading)
         else:
-            reading = self._pending_reading(by, state, pending, after)
+            reading = self._pending_reading(statement, state, pending, after)
         self._steps(Goals.of_json(pending.columns))
         is_history = target.apply.mode == "append"
         # A table with the declared columns does not tell the values any more; records of version 1 leave that open.
-        updates = found.updates if pending.values is None else pending.values
+        updates = planned.updates if pending.values is None else pending.values
         updates = {} if is_history else updates
         if reading is not None:
             self._fill(reading, updates)
@@ -405,39 +409,39 @@ class Evolution:
     # --- values that were read -------------------------------------------------------------------------------------
 
     def _required_reading(
-        self, by: DdlStatement, state: DeltaState, found: Plan, before: TableSchema, after: TableSchema
+        self, statement: DdlStatement, state: DeltaState, planned: Plan, before: TableSchema, after: TableSchema
     ) -> ColumnReading | None:
         """Returns the values that only the server knew; None if all values are known. Raises what a statement with
         unknown values raises if they were not read."""
-        reasons = [*found.unknown, *found.unknown_new]
+        reasons = [*planned.unknown, *planned.unknown_new]
         if not reasons:
             return None
         reason = "; ".join(dict.fromkeys(reasons))
-        names = columns_to_read(self._around.session, self._target, state, found, before, after)
-        return self._reading(by, state, reason, names, after)
+        names = columns_to_read(self._surroundings.session, self._target, state, planned, before, after)
+        return self._reading(statement, state, reason, names, after)
 
     def _pending_reading(
-        self, by: DdlStatement, state: DeltaState, pending: Record, after: TableSchema
+        self, statement: DdlStatement, state: DeltaState, pending: Record, after: TableSchema
     ) -> ColumnReading | None:
         """Does what :meth:`_required_reading` does, for a statement whose ALTERs have begun."""
         names = tuple(pending.columns.get(_READ, ()))
-        return None if not names else self._reading(by, state, "its ALTERs were cut off", names, after)
+        return None if not names else self._reading(statement, state, "its ALTERs were cut off", names, after)
 
     def _reading(
-        self, by: DdlStatement, state: DeltaState, reason: str, names: tuple[str, ...], after: TableSchema
+        self, statement: DdlStatement, state: DeltaState, reason: str, names: tuple[str, ...], after: TableSchema
     ) -> ColumnReading | None:
-        target, reading = self._target, self._around.reading
-        if reading is None or reading.seq != by.seq or not set(names) <= set(reading.names):
-            raise unknown(target, by, reason, names)
+        target, reading = self._target, self._surroundings.reading
+        if reading is None or reading.seq != statement.seq or not set(names) <= set(reading.names):
+            raise unknown(target, statement, reason, names)
         fields = columns_of_schema(after, target.policies)
         if not names or any(fields.field_of(name) != reading.field_of(name) for name in reading.names):
-            raise unknown(target, by, f"{reason}; the columns that were read are others")
-        if not reading.are_complete(self._around.session, target, state):
-            raise unknown(target, by, f"{reason}; the rows that were read are not those of the Delta table")
+            raise unknown(target, statement, f"{reason}; the columns that were read are others")
+        if not reading.are_complete(self._surroundings.session, target, state):
+            raise unknown(target, statement, f"{reason}; the rows that were read are not those of the Delta table")
         return reading
 
     def _fill(self, reading: ColumnReading, updates: Mapping[str, str]) -> None:
-        with view_of(reading.rows(self._around.session)) as view:
+        with view_of(reading.rows(self._surroundings.session)) as view:
             self._commit(reading.fill_statement(self._target, view, self._read(), updates))
 
     def _rewrite(
@@ -447,31 +451,36 @@ class Evolution:
         if reading is None:
             self._replace(columns, schema, state)
             return
-        with view_of(reading.rows(self._around.session)) as view:
+        with view_of(reading.rows(self._surroundings.session)) as view:
             joined = f" LEFT JOIN {view} ON {reading.on(self._target)}"
             self._replace(reading.joined(columns), schema, state, joined=joined)
 
     def _declare(
-        self, by: DdlStatement, state: DeltaState, found: Plan, after: TableSchema, reading: ColumnReading | None
+        self,
+        statement: DdlStatement,
+        state: DeltaState,
+        planned: Plan,
+        after: TableSchema,
+        reading: ColumnReading | None,
     ) -> Record:
         """Records what the table must become, and switches on what its ALTERs need."""
-        there, inner = columns_of(state), columns_of(state, before=True)
+        lake_columns, inner = columns_of(state), columns_of(state, before=True)
         physical = {column.name: column.physical for column in inner}
         goals = Goals(
-            tuple(column.goal(physical) for column in found.columns),
-            {column.physical: column.name for column in there},
+            tuple(column.goal(physical) for column in planned.columns),
+            {column.physical: column.name for column in lake_columns},
             {column.physical: column.name for column in inner},
         )
         properties: dict[str, str] = {}
-        stay = {c.was.physical for c in found.columns if c.was is not None}
-        renames = any(c.was is not None and c.was.name != c.name for c in found.columns)
-        special = any(NEEDS_MAPPING & set(c.name) for c in found.columns)
-        if not is_mapped(state) and (renames or special or any(c.physical not in stay for c in there)):
+        stay = {c.was.physical for c in planned.columns if c.was is not None}
+        renames = any(c.was is not None and c.was.name != c.name for c in planned.columns)
+        special = any(NEEDS_MAPPING & set(c.name) for c in planned.columns)
+        if not is_mapped(state) and (renames or special or any(c.physical not in stay for c in lake_columns)):
             properties |= MAPPING
-        if any(c.was is not None and c.was.type != c.type for c in found.columns):
+        if any(c.was is not None and c.was.type != c.type for c in planned.columns):
             properties |= WIDENING
         read = {} if reading is None else {_READ: list(reading.names)}
-        record = Record(by.seq, after, goals.to_json() | read, found.updates)
+        record = Record(statement.seq, after, goals.to_json() | read, planned.updates)
         self._set(state, record, properties)
         return record
 
@@ -495,83 +504,89 @@ class Evolution:
             failed = step
         raise AssertionError("each step brings the table nearer to its columns")
 
-    def _truncate(self, by: DdlStatement, state: DeltaState) -> None:
+    def _truncate(self, statement: DdlStatement, state: DeltaState) -> None:
         policy = self._target.apply.on_truncate
         if policy == "fail":
-            raise refusal(self._target, by, "removes all rows", "on_truncate: fail")
+            raise refusal(self._target, statement, "removes all rows", "on_truncate: fail")
         if policy == "ignore":
             self._commit(None)
         else:
-            self._commit(truncate_statement(self._target, by, state.applied_seq))
+            self._commit(truncate_statement(self._target, statement, state.applied_seq))
 
     def _drop_partitions(
-        self, by: DdlStatement, change: DropPartitions, state: DeltaState, schema: TableSchema
+        self, statement: DdlStatement, change: DropPartitions, state: DeltaState, schema: TableSchema
     ) -> None:
         target, policy = self._target, self._target.apply.on_drop_partition
         if not has_rows(state.path, target.table):
             return
         if policy == "snapshot":
-            raise unknown(target, by, "the rows of its partitions go, and on_drop_partition is snapshot")
+            raise unknown(target, statement, "the rows of its partitions go, and on_drop_partition is snapshot")
         if policy == "keep":
-            self._note_kept(by, state)
+            self._note_kept(statement, state)
             self._commit(None)
             return
-        clause = self._clauses(by).get(target.table)
+        clause = self._clauses(statement).get(target.table)
         try:
-            with removal(self._around.session, target, state, Dropped(by, change, schema, clause)) as statement:
-                self._commit(statement)
+            with removal(
+                self._surroundings.session, target, state, Dropped(statement, change, schema, clause)
+            ) as removal_sql:
+                self._commit(removal_sql)
         except Unclear as reason:
-            raise unknown(target, by, str(reason)) from None
+            raise unknown(target, statement, str(reason)) from None
 
-    def _note_kept(self, by: DdlStatement, state: DeltaState) -> None:
+    def _note_kept(self, statement: DdlStatement, state: DeltaState) -> None:
         """Writes into the table's properties that it keeps rows which left their partition at the source."""
-        kept = [*kept_statements(state), {"seq": by.seq, "statement": by.shown}]
-        listed = {one["seq"]: one for one in kept[-_KEPT_STATEMENTS:]}
+        kept = [*kept_statements(state), {"seq": statement.seq, "statement": statement.shown}]
+        listed = {kept_statement["seq"]: kept_statement for kept_statement in kept[-_KEPT_STATEMENTS:]}
         properties = self._target.sql_properties({KEPT_PROPERTY: json.dumps(list(listed.values()), ensure_ascii=False)})
         self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({properties})")
 
     # --- rows that move between two tables ---------------------------------------------------------------------------
 
-    def _create_from_partition(self, by: DdlStatement, create: CreateTable, change: MovePartition) -> None:
+    def _create_from_partition(self, statement: DdlStatement, create: CreateTable, change: MovePartition) -> None:
         """Creates the table of a CONVERT PARTITION, whose rows the merge brings."""
-        other = self._other_before(by, change)
+        other = self._other_before(statement, change)
         # The rows take the place of those that follow a CREATE TABLE … SELECT.
-        self._around = replace(self._around, rows_follow=other.schema)
-        self._create(by, create)
-        self._moved = moved_rows(self._around.session, self._target, by, change, None, other, self._clauses(by))
+        self._surroundings = replace(self._surroundings, rows_follow=other.schema)
+        self._create(statement, create)
+        self._moved = moved_rows(
+            self._surroundings.session, self._target, statement, change, None, other, self._clauses(statement)
+        )
 
-    def _move(self, by: DdlStatement, change: MovePartition, own: SomeRows) -> None:
+    def _move(self, statement: DdlStatement, change: MovePartition, own: SomeRows) -> None:
         """Finds the rows that leave the table, and those that come from another one."""
         policy = self._target.apply.on_drop_partition
         if policy == "snapshot":
-            raise unknown(self._target, by, "rows of a partition come or go, and on_drop_partition is snapshot")
-        other = self._other_before(by, change)
-        moved = moved_rows(self._around.session, self._target, by, change, own, other, self._clauses(by))
+            raise unknown(self._target, statement, "rows of a partition come or go, and on_drop_partition is snapshot")
+        other = self._other_before(statement, change)
+        moved = moved_rows(
+            self._surroundings.session, self._target, statement, change, own, other, self._clauses(statement)
+        )
         if change.is_partitioned and moved.gone is not None and policy == "keep":
-            self._note_kept(by, own.state)
+            self._note_kept(statement, own.state)
             moved = replace(moved, gone=None)
         self._moved, self._changed = moved, True
 
-    def _other_before(self, by: DdlStatement, change: MovePartition) -> SomeRows:
+    def _other_before(self, statement: DdlStatement, change: MovePartition) -> SomeRows:
         name = ".".join(change.other)
-        return rows_before(self._target, self._around.other(name), name, by)
+        return rows_before(self._target, self._surroundings.other(name), name, statement)
 
-    def _clauses(self, by: DdlStatement) -> Mapping[str, str]:
-        return self._around.dropped_partitions.get(by.seq, {})
+    def _clauses(self, statement: DdlStatement) -> Mapping[str, str]:
+        return self._surroundings.dropped_partitions.get(statement.seq, {})
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def _settled(self, found: Plan, state: DeltaState, other: Target | None = None) -> Plan:
+    def _settled(self, planned: Plan, state: DeltaState, other: Target | None = None) -> Plan:
         """Returns the plan once the rows were looked at: the table's own, or those of one that it takes over."""
-        spark, target = self._around.session.spark, self._target if other is None else other
-        return found.settled(lambda conditions: conditions_met(spark, target, state, conditions))
+        spark, target = self._surroundings.session.spark, self._target if other is None else other
+        return planned.settled(lambda conditions: conditions_met(spark, target, state, conditions))
 
-    def _require_known(self, found: Plan, by: DdlStatement) -> None:
-        reasons = [*found.unknown, *found.unknown_new]
+    def _require_known(self, planned: Plan, statement: DdlStatement) -> None:
+        reasons = [*planned.unknown, *planned.unknown_new]
         if reasons:
-            raise unknown(self._target, by, "; ".join(dict.fromkeys(reasons)))
+            raise unknown(self._target, statement, "; ".join(dict.fromkeys(reasons)))
 
-    def _require_keys(self, before: TableSchema, after: TableSchema, found: Plan, by: DdlStatement) -> None:
+    def _require_keys(self, before: TableSchema, after: TableSchema, planned: Plan, statement: DdlStatement) -> None:
         """Raises ConfigError if the table's rows cannot be told apart any more."""
         apply = self._target.apply
         if apply.mode == "append":
@@ -585,51 +600,54 @@ class Evolution:
             if not keys and not before.primary_key:
                 message = f"the table has no primary key, so mode {apply.mode} cannot tell its rows apart"
             raise ConfigError(
-                f"{message}: {by.shown}",
+                f"{message}: {statement.shown}",
                 place=f"table {self._target.table}",
                 remedy="Give it keys: [...] (columns that identify a row) under tables.overrides, or exclude it; or, "
                 f"if it got a primary key later, run `cdc snapshot {self._target.destination} {self._target.table}`.",
             )
-        lake = {column.name.lower() for column in found.columns}
+        lake = {column.name.lower() for column in planned.columns}
         for key in keys:
             name = self._target.policies.lake_name(key)
             if name is not None and name.lower() not in lake:
                 policy = f"schema_changes: {apply.schema_changes}"
-                raise refusal(self._target, by, f"puts the column {key} into the key", policy)
+                raise refusal(self._target, statement, f"puts the column {key} into the key", policy)
 
-    def _require_layout(self, state: DeltaState, found: Plan, by: DdlStatement) -> None:
+    def _require_layout(self, state: DeltaState, planned: Plan, statement: DdlStatement) -> None:
         """Raises ConfigError if a column goes by which the table is laid out, NeedsSnapshotError if one of its
         partitions' columns gets another type: Delta changes neither in place."""
         target = self._target
-        kept = {c.was.name: c for c in found.columns if c.was is not None}
+        kept = {c.was.name: c for c in planned.columns if c.was is not None}
         ours = (*MODE_COLUMNS[target.apply.mode], SOURCE_COLUMN)
         types = {column.name: column.type for column in columns_of(state)}
         for key, names in (("partition_by", state.partition_by), ("cluster_by", clustering_of(state))):
             lost = [name for name in names if name not in kept and name not in ours]
             if lost:
                 raise ConfigError(
-                    f"the statement takes the column {', '.join(lost)}, which the Delta table has in {key}: {by.shown}",
+                    f"the statement takes the column {', '.join(lost)}, which the Delta table has in {key}: "
+                    f"{statement.shown}",
                     place=f"table {target.table}",
                     remedy=f"Write tables.overrides.{target.table}.{key} without it, and have the table written anew: "
                     f"`cdc snapshot {target.destination} {target.table}`.",
                 )
             changed = [name for name in names if name in kept and kept[name].type != types[name]]
             if changed and key == "partition_by":
-                raise unknown(target, by, f"it changes the type of {', '.join(changed)}, which partitions the table")
+                raise unknown(
+                    target, statement, f"it changes the type of {', '.join(changed)}, which partitions the table"
+                )
 
     # --- records and properties ------------------------------------------------------------------------------------
 
-    def _record(self, state: DeltaState, by: DdlStatement) -> Record | None:
-        return self._known or record_in_force(state, before=by.seq)
+    def _record(self, state: DeltaState, statement: DdlStatement) -> Record | None:
+        return self._last_record or record_in_force(state, before=statement.seq)
 
-    def _schema_before(self, state: DeltaState, by: DdlStatement) -> TableSchema | None:
-        record = self._record(state, by)
+    def _schema_before(self, state: DeltaState, statement: DdlStatement) -> TableSchema | None:
+        record = self._record(state, statement)
         return None if record is None else record.schema
 
     def _set(self, state: DeltaState, record: Record, more: dict[str, str]) -> None:
         """Adds a record to the table's properties, together with others, in one commit."""
         self._changed = self._is_recorded = True
-        self._known = record
+        self._last_record = record
         properties = {record.name: record.to_json(), **more}
         if record.schema is not None:
             labels = columns_of_schema(record.schema, self._target.policies).labels
@@ -655,7 +673,7 @@ class Evolution:
         """Begins a new generation with these columns, filled from a version of a table (None: empty), in one statement.
         ``seq``: the position that it carries if rows follow, instead of the batch's end. ``joined``: see
         :func:`~cdc.lake.apply.schema.content.rewrite_statement`."""
-        target, manifest, state = self._target, self._around.manifest, self._state
+        target, manifest, state = self._target, self._surroundings.manifest, self._state
         position = manifest.last_seq if seq is None else seq
         generation = 0 if state is None else state.generation + 1
         origin = Origin(manifest.server_uuid, manifest.epoch, position, generation, Record(position, schema))
@@ -665,11 +683,11 @@ class Evolution:
         statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty, joined=joined)
         before = DeltaState(target.path, -1, {}, "", 0) if state is None else state
         self._changed = True
-        self._around.commit(
+        self._surroundings.commit(
             replace(before, properties={**properties, GENERATION_PROPERTY: str(generation)}), position, statement
         )
         self._state = self._read()
-        self._known = Record(position, schema)
+        self._last_record = Record(position, schema)
         self._has_position = seq is None
 
     def _begins(self, source: DeltaState | None, position: int) -> int | None:
@@ -680,14 +698,14 @@ class Evolution:
         return begins_of(source.properties) if source.path == self._target.path else None
 
     def _sql(self, statement: str) -> None:
-        self._around.check()
+        self._surroundings.check()
         before_step(self._target.table, statement)
-        self._around.session.spark.sql(statement).collect()
+        self._surroundings.session.spark.sql(statement).collect()
 
     def _commit(self, statement: str | None) -> None:
         """Runs the statement that carries the position; None commits the position alone."""
         self._changed = True
-        self._around.commit(self._read(), self._around.manifest.last_seq, statement)
+        self._surroundings.commit(self._read(), self._surroundings.manifest.last_seq, statement)
         self._state = self._read()
         self._has_position = True
 
@@ -718,17 +736,17 @@ def properties_after(
             properties.setdefault(name, value)
     if source is not None and KEPT_PROPERTY in source.properties:
         properties[KEPT_PROPERTY] = source.properties[KEPT_PROPERTY]
-    for one in (state, source):
+    for former_state in (state, source):
         for name in (LARGE_PROPERTY, COMMENTS_PROPERTY):
-            if one is not None and name in one.properties:
-                properties[name] = one.properties[name]
+            if former_state is not None and name in former_state.properties:
+                properties[name] = former_state.properties[name]
     return properties
 
 
 def kept_statements(state: DeltaState) -> list[dict[str, Any]]:
     """Returns the last statements whose partitions' rows the table has kept, each with ``seq`` and ``statement``."""
-    found: list[dict[str, Any]] = json.loads(state.properties.get(KEPT_PROPERTY, "[]"))
-    return found
+    statements: list[dict[str, Any]] = json.loads(state.properties.get(KEPT_PROPERTY, "[]"))
+    return statements
 
 
 def is_shadow(origin: str, table: str) -> bool:

@@ -34,15 +34,15 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
     """Returns the schema after the changes of one statement, and its columns. Raises UnsupportedDdlError for changes
     that contradict the schema."""
     plan = plan_columns(before, changes)
-    found = []
+    followed = []
     for column in plan.columns:
         if column.old is None:
-            found.append(Followed(column.column, None, None, column.old_rows or _UNSAID))
+            followed.append(Followed(column.column, None, None, column.old_rows or _UNSAID))
         elif column.column.is_generated and column.defined:
-            found.append(Followed(column.column, column.old, _EXPRESSION))
+            followed.append(Followed(column.column, column.old, _EXPRESSION))
         else:
-            found.append(Followed(column.column, column.old, effect_of(column.old, column.column, sql_mode)))
-    return plan.schema, _computed(found)
+            followed.append(Followed(column.column, column.old, effect_of(column.old, column.column, sql_mode)))
+    return plan.schema, _computed(followed)
 
 
 def _computed(columns: Sequence[Followed]) -> tuple[Followed, ...]:
@@ -78,18 +78,18 @@ def effect_of(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffec
 def differences(before: TableSchema, after: TableSchema) -> tuple[Followed, ...]:
     """Returns the columns of ``after`` as a tool for schema changes makes them: it copies the columns that both
     definitions have, by INSERT IGNORE, which is never strict, and new ones hold their defaults."""
-    there = {column.name.lower(): column for column in before.columns}
-    vanished = there.keys() - {column.name.lower() for column in after.columns}
-    found = []
+    columns_before = {column.name.lower(): column for column in before.columns}
+    vanished = columns_before.keys() - {column.name.lower() for column in after.columns}
+    followed = []
     for column in after.columns:
-        old = there.get(column.name.lower())
+        old = columns_before.get(column.name.lower())
         if old is not None:
-            found.append(Followed(column, old, effect_of(old, column, sql_mode=0)))
+            followed.append(Followed(column, old, effect_of(old, column, sql_mode=0)))
         elif vanished:
-            found.append(Followed(column, None, None, Unknown("it may be another column under a new name")))
+            followed.append(Followed(column, None, None, Unknown("it may be another column under a new name")))
         else:
-            found.append(Followed(column, None, None, _default(column)))
-    return _computed(found)
+            followed.append(Followed(column, None, None, _default(column)))
+    return _computed(followed)
 
 
 def _default(column: ColumnSchema) -> OldRows:

@@ -74,9 +74,9 @@ class SomeRows:
         if conditions_met(session.spark, self.target, self.state, [f"NOT coalesce({condition}, false)"]):
             raise Unclear(f"rows of {self.target.table} lie outside of the partition, and the server did not look")
 
-    def frame(self, session: TableSession, columns: SourceColumns, by: DdlStatement) -> DataFrame:
+    def frame(self, session: TableSession, columns: SourceColumns, statement: DdlStatement) -> DataFrame:
         """Returns the rows with these columns, as the decoder delivers them."""
-        names, loaded = [field.name for field in columns.read_fields], loaded_seq(self.state, by.seq)
+        names, loaded = [field.name for field in columns.read_fields], loaded_seq(self.state, statement.seq)
         lake = LakeVersion(self.target, self.state.version, self.state.applied_seq, self.keys, loaded)
         rows = lake.choose(session, names, lambda frame: frame if self.where is None else frame.where(self.where))
         decoded = as_decoded(rows.toDF(*names), columns.variants)
@@ -95,7 +95,7 @@ class SomeRows:
 class MovedRows:
     """The changes of one table by a statement that moves rows between two tables."""
 
-    by: DdlStatement
+    statement: DdlStatement
     schema: TableSchema
     """The source's schema of the table."""
     gone: SomeRows | None
@@ -144,10 +144,10 @@ class MovedRows:
             number = f.row_number().over(in_order) + (first - 1)
         values = {
             "_op": f.lit(op),
-            "_seq": f.lit(self.by.seq),
+            "_seq": f.lit(self.statement.seq),
             "_row": number,
-            "_commit_time": f.timestamp_micros(f.lit(round(self.by.commit_time.timestamp() * 1_000_000))),
-            "_gtid": f.lit(self.by.gtid),
+            "_commit_time": f.timestamp_micros(f.lit(round(self.statement.commit_time.timestamp() * 1_000_000))),
+            "_gtid": f.lit(self.statement.gtid),
         }
         metadata = [
             values[field.name].cast(field.dataType).alias(field.name)
@@ -156,28 +156,28 @@ class MovedRows:
         image = f.struct(*names)
         pair = [image if op == DELETE else f.when(f.lit(False), image)] if images == "both" and names else []
         zero = [f.lit(0).cast("long").alias(null_dates.COLUMN)] if counts else []
-        frame = rows.frame(session, columns, self.by)
+        frame = rows.frame(session, columns, self.statement)
         return frame.select(*metadata, *names, *[column.alias(BEFORE) for column in pair], *zero)
 
 
-def rows_before(target: Target, other: Target | None, name: str, by: DdlStatement) -> SomeRows:
+def rows_before(target: Target, other: Target | None, name: str, statement: DdlStatement) -> SomeRows:
     """Returns all rows of another table right before a statement. ``other``: None if it is parked or not captured.
     Raises NeedsSnapshotError or UnsupportedDdlError for ``target``, whose rows come from there or go there."""
     if other is None:
-        raise unknown(target, by, f"rows come from {name} or go there, which is parked or not captured")
-    state = state_before(other.path, other.destination, other.table, by.seq)
-    record = None if state is None else record_in_force(state, before=by.seq)
+        raise unknown(target, statement, f"rows come from {name} or go there, which is parked or not captured")
+    state = state_before(other.path, other.destination, other.table, statement.seq)
+    record = None if state is None else record_in_force(state, before=statement.seq)
     if state is None or record is None or record.schema is None:
-        raise unknown(target, by, f"rows come from {name} or go there, whose rows are not in the lake")
+        raise unknown(target, statement, f"rows come from {name} or go there, whose rows are not in the lake")
     if not target.policies.treats_alike(other.policies):
-        raise unknown(target, by, f"the table {name} has other policies")
+        raise unknown(target, statement, f"the table {name} has other policies")
     return SomeRows(other, state, record.schema)
 
 
 def moved_rows(
     session: TableSession,
     target: Target,
-    by: DdlStatement,
+    statement: DdlStatement,
     change: MovePartition,
     own: SomeRows | None,
     other: SomeRows,
@@ -198,6 +198,6 @@ def moved_rows(
             if rows is not None:
                 rows.require_certain()
     except Unclear as reason:
-        raise unknown(target, by, str(reason)) from None
+        raise unknown(target, statement, str(reason)) from None
     schema = other.schema if own is None else own.schema
-    return MovedRows(by, schema, gone, added, is_numbered=target.apply.mode == "append")
+    return MovedRows(statement, schema, gone, added, is_numbered=target.apply.mode == "append")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Dropped:
     """A statement that dropped or truncated partitions of a table."""
 
-    by: DdlStatement
+    statement: DdlStatement
     change: DropPartitions
     schema: TableSchema
     """The source's schema before it."""
@@ -48,26 +48,26 @@ class Dropped:
 def removal(session: TableSession, target: Target, state: DeltaState, dropped: Dropped) -> Iterator[str | None]:
     """Yields the statement that removes the rows of the partitions, which runs in the block; None if none of them is
     there. Raises Unclear if it is not certain which rows these are."""
-    by, change, schema = dropped.by, dropped.change, dropped.schema
+    statement, change, schema = dropped.statement, dropped.change, dropped.schema
     if not change.names:
-        yield truncate_statement(target, by, state.applied_seq)
+        yield truncate_statement(target, statement, state.applied_seq)
         return
     partitions = known_partitions(dropped.clause)
-    there = [name for name in change.names if partitions.has(name)] if change.if_exists else change.names
-    if not there:
+    present = [name for name in change.names if partitions.has(name)] if change.if_exists else change.names
+    if not present:
         yield None
         return
-    where = certain_condition(session, target, state, schema, partitions, there)
+    where = certain_condition(session, target, state, schema, partitions, present)
     if target.apply.mode != "append":
-        yield removal_statement(target, by, where)
+        yield removal_statement(target, statement, where)
         return
     keys = require_distinct_rows(target, schema)
     columns = [column.name for column in columns_of(state)]
-    lake = LakeVersion(target, state.version, state.applied_seq, keys, loaded_seq(state, by.seq))
+    lake = LakeVersion(target, state.version, state.applied_seq, keys, loaded_seq(state, statement.seq))
     rows = lake.choose(session, columns, lambda frame: frame.where(where))
     in_order = Window.orderBy(*[f.col(quote(key)) for key in keys])
     with view_of(rows.withColumn("_row", (f.row_number().over(in_order) - 1).cast("long"))) as view:
-        yield deletes_statement(target, by, view, columns)
+        yield deletes_statement(target, statement, view, columns)
 
 
 def known_partitions(clause: str | None) -> Partitions:
@@ -98,6 +98,6 @@ def require_distinct_rows(target: Target, schema: TableSchema) -> tuple[str, ...
     """Returns the columns in Delta by which a changelog tells its rows apart. Raises Unclear if it does not."""
     sources = target.apply.keys or schema.primary_key
     keys = [key for source in sources if (key := target.policies.lake_name(source)) is not None]
-    if not keys or len(keys) < len(sources) or any(target.policies.column(one).kind == "null" for one in sources):
+    if not keys or len(keys) < len(sources) or any(target.policies.column(source).kind == "null" for source in sources):
         raise Unclear("without a key, mode append does not tell which of its rows are still at the source")
     return tuple(keys)

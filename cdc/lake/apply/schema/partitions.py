@@ -74,11 +74,15 @@ class Condition:
 
 
 def condition_of(
-    partitions: Partitions, names: Sequence[str], target: Target, schema: TableSchema, there: Iterable[DeltaColumn]
+    partitions: Partitions,
+    names: Sequence[str],
+    target: Target,
+    schema: TableSchema,
+    lake_columns: Iterable[DeltaColumn],
 ) -> Condition:
     """Returns the condition of the rows in these partitions or subpartitions. ``schema``: the source's before the
-    statement; ``there``: the source's columns in the Delta table. Raises Unclear."""
-    work = _Work(partitions, _Columns(target, schema, {column.name.lower(): column for column in there}))
+    statement; ``lake_columns``: the source's columns in the Delta table. Raises Unclear."""
+    work = _Work(partitions, _Columns(target, schema, {column.name.lower(): column for column in lake_columns}))
     return Condition(" OR ".join(f"({work.of_name(name)})" for name in names), work.columns.doubts)
 
 
@@ -88,19 +92,19 @@ class _Columns:
 
     target: Target
     schema: TableSchema
-    there: dict[str, DeltaColumn]
+    lake_columns: dict[str, DeltaColumn]
     doubts: dict[str, str] = field(default_factory=dict)
 
     def find(self, name: str) -> tuple[ColumnSchema, str, t.DataType]:
         """Returns a column of the source, and its SQL and type in Delta. Raises Unclear."""
         column = next((c for c in self.schema.columns if c.name.lower() == name.lower()), None)
         policy, lake_name = self.target.policies.column(name), self.target.policies.lake_name(name)
-        found = None if lake_name is None else self.there.get(lake_name.lower())
-        if policy.kind not in ("keep", "rename") or found is None or column is None:
+        lake_column = None if lake_name is None else self.lake_columns.get(lake_name.lower())
+        if policy.kind not in ("keep", "rename") or lake_column is None or column is None:
             raise Unclear(f"the column {name}, which tells a row's partition, is not in Delta as it is at the source")
         if self.target.apply.schema_changes == "ignore":
             raise Unclear(f"with schema_changes: ignore the column {name} may have other values than at the source")
-        return column, quote(found.name), found.type
+        return column, quote(lake_column.name), lake_column.type
 
     def may_be_null(self, column: ColumnSchema, sql: str) -> bool:
         """Whether null stands for NULL alone. Notes the doubt about a date that is null because it is impossible."""
@@ -135,13 +139,13 @@ class _Work:
         return f"({self.of_partition(place[0])}) AND {self._hashed(method, expression, count, place[1])}"
 
     def of_partition(self, at: int) -> str:
-        p, one = self.partitions, self.partitions.partitions[at]
+        p, partition = self.partitions, self.partitions.partitions[at]
         if "HASH" in p.method:
             return self._hashed(p.method, p.expressions[0], len(p.partitions), at)
         if p.method.startswith("LIST"):
-            return self._listed(one)
+            return self._listed(partition)
         below = [p.partitions[at - 1].values[0]] if at else []
-        parts = [self._below(one.values[0])] + [f"NOT ({self._below(values)})" for values in below]
+        parts = [self._below(partition.values[0])] + [f"NOT ({self._below(values)})" for values in below]
         return " AND ".join(f"({part})" for part in parts)
 
     # --- RANGE
@@ -211,9 +215,9 @@ class _Work:
 
     # --- LIST and HASH
 
-    def _listed(self, one: Partition) -> str:
-        if one.values != ((DEFAULT,),):
-            return " OR ".join(f"({self._is_member(values)})" for values in one.values)
+    def _listed(self, partition: Partition) -> str:
+        if partition.values != ((DEFAULT,),):
+            return " OR ".join(f"({self._is_member(values)})" for values in partition.values)
         others = [self._listed(other) for other in self.partitions.partitions if other.values != ((DEFAULT,),)]
         return f"NOT ({' OR '.join(others)})" if others else "true"
 
@@ -291,15 +295,15 @@ class _Work:
     def _date(self, name: str) -> str:
         """Returns the SQL of a DATE or DATETIME column. Raises Unclear for any other one."""
         column, sql, kind = self.columns.find(name)
-        wanted = {"date": t.DateType, "datetime": t.TimestampNTZType}.get(column.data_type)
-        if wanted is None:
+        lake_type = {"date": t.DateType, "datetime": t.TimestampNTZType}.get(column.data_type)
+        if lake_type is None:
             raise Unclear(f"a function of dates is of the column {name}, which is {column.column_type}")
-        return self._of_time(column, sql, kind, wanted, "{}")
+        return self._of_time(column, sql, kind, lake_type, "{}")
 
     def _of_time(
-        self, column: ColumnSchema, sql: str, kind: t.DataType, wanted: type[t.DataType], template: str
+        self, column: ColumnSchema, sql: str, kind: t.DataType, lake_type: type[t.DataType], template: str
     ) -> str:
-        if not isinstance(kind, wanted):
+        if not isinstance(kind, lake_type):
             raise Unclear(f"the column {column.name} is {kind.simpleString()} in Delta")
         self.columns.may_be_null(column, sql)
         return template.format(sql)
@@ -343,10 +347,10 @@ def _number(sql: str, kind: t.DataType, value: int) -> tuple[str, str] | bool:
     if isinstance(kind, t.DecimalType) and kind.scale == 0:
         fits = abs(value) < 10**kind.precision
         return (sql, f"CAST({literal(str(value))} AS {kind.simpleString()})") if fits else value > 0
-    found = _INTEGERS.get(type(kind))
-    if found is None:
+    bits_and_suffix = _INTEGERS.get(type(kind))
+    if bits_and_suffix is None:
         raise Unclear(f"a column of integers is {kind.simpleString()} in Delta")
-    bits, suffix = found
+    bits, suffix = bits_and_suffix
     if not -(1 << bits) <= value < 1 << bits:
         return value > 0
     return sql, f"{value}{suffix}"
@@ -364,11 +368,11 @@ def _moment_of(text: str, column: ColumnSchema) -> datetime | None:
         day = _DATE.fullmatch(text)
         if day is not None:
             return datetime(int(day[1]), int(day[2]), int(day[3]))  # noqa: DTZ001
-        found = _DATETIME.fullmatch(text) if column.data_type == "datetime" else None
-        if found is None or len(found[3] or "") > fraction_digits(column.column_type):
+        time = _DATETIME.fullmatch(text) if column.data_type == "datetime" else None
+        if time is None or len(time[3] or "") > fraction_digits(column.column_type):
             return None
-        return datetime.fromisoformat(f"{found[1]} {found[2] or '00:00:00'}") + timedelta(
-            microseconds=int((found[3] or "").ljust(6, "0"))
+        return datetime.fromisoformat(f"{time[1]} {time[2] or '00:00:00'}") + timedelta(
+            microseconds=int((time[3] or "").ljust(6, "0"))
         )
     except ValueError:
         return None

@@ -68,9 +68,9 @@ class Plan:
     refused: list[str] = field(default_factory=list)
     """What the policy does not allow, as clauses whose subject is the statement."""
 
-    def changes(self, there: Sequence[DeltaColumn]) -> bool:
+    def changes(self, lake_columns: Sequence[DeltaColumn]) -> bool:
         """Whether any column differs from those that the table has."""
-        return [(c.name, c.type) for c in self.columns] != [(c.name, c.type) for c in there] or any(
+        return [(c.name, c.type) for c in self.columns] != [(c.name, c.type) for c in lake_columns] or any(
             c.was is None or c.was.name != c.name for c in self.columns
         )
 
@@ -99,28 +99,32 @@ class Plan:
 
 
 def plan(
-    target: Target, there: Sequence[DeltaColumn], followed: Iterable[Followed], before: TableSchema, after: TableSchema
+    target: Target,
+    lake_columns: Sequence[DeltaColumn],
+    followed: Iterable[Followed],
+    before: TableSchema,
+    after: TableSchema,
 ) -> Plan:
-    """Returns the table after the columns were ``followed`` from one source schema to the other. ``there``: the columns
-    of the Delta table. Raises UnsupportedTypeError, UnsupportedError, ConfigError for columns that Delta cannot
+    """Returns the table after the columns were ``followed`` from one source schema to the other. ``lake_columns``: the
+    columns of the Delta table. Raises UnsupportedTypeError, UnsupportedError, ConfigError for columns that Delta cannot
     have."""
-    work = _Work(target, {c.name.lower(): c for c in there}, _columns(before, target), _columns(after, target))
+    work = _Work(target, {c.name.lower(): c for c in lake_columns}, _columns(before, target), _columns(after, target))
     plan = Plan()
-    for one in followed:
+    for followed_column in followed:
         reasons = len(plan.unknown) + len(plan.unknown_new)
-        column = work.column(one, plan)
+        column = work.column(followed_column, plan)
         if len(plan.unknown) + len(plan.unknown_new) > reasons:
-            plan.read.append(one.column.name)
-            plan.reads_all = plan.reads_all or work.has_other_policy(one)
+            plan.read.append(followed_column.column.name)
+            plan.reads_all = plan.reads_all or work.has_other_policy(followed_column)
         if column is not None:
             plan.columns.append(column)
     policy = target.apply.schema_changes
     if policy == "additive":
-        return _additive(plan, there, is_shared=target.apply.shared)
+        return _additive(plan, lake_columns, is_shared=target.apply.shared)
     if policy == "ignore":
-        return _ignoring(plan, there)
+        return _ignoring(plan, lake_columns)
     if policy == "fail":
-        plan.refused += _differences(plan, there)
+        plan.refused += _differences(plan, lake_columns)
     return plan
 
 
@@ -131,76 +135,85 @@ def _columns(schema: TableSchema, target: Target) -> SourceColumns:
 @dataclass(frozen=True)
 class _Work:
     target: Target
-    there: dict[str, DeltaColumn]
+    lake_columns: dict[str, DeltaColumn]
     before: SourceColumns
     after: SourceColumns
 
-    def column(self, one: Followed, wanted: Plan) -> PlannedColumn | None:
+    def column(self, followed: Followed, planned: Plan) -> PlannedColumn | None:
         """Returns what the column becomes; None if it has no place in Delta. Reasons go into the plan."""
-        kind = self.after.field_of(one.column.name)
+        kind = self.after.field_of(followed.column.name)
         if kind is None:
             return None
         is_history = self.target.apply.mode == "append"
-        is_null = self.target.policies.column(one.column.name).kind == "null"
-        old = self._old(one)
-        if one.old is None or (old is None and (is_history or is_null)):
-            value = None if is_history or is_null else self._constant(one, wanted)
+        is_null = self.target.policies.column(followed.column.name).kind == "null"
+        old = self._old(followed)
+        if followed.old is None or (old is None and (is_history or is_null)):
+            value = None if is_history or is_null else self._constant(followed, planned)
             return PlannedColumn(kind.name, kind.dataType, None, value)
-        label, was = (self._label(side, c) for side, c in ((self.after, one.column), (self.before, one.old)))
+        label, was = (self._label(side, c) for side, c in ((self.after, followed.column), (self.before, followed.old)))
         if old is None or (label != was and not is_null and not is_history):
-            why = (
-                f"the column {one.column.name} was under the policy {was or 'keep'} and is now under {label or 'keep'}"
-            )
-            wanted.unknown.append(why)
+            name = followed.column.name
+            why = f"the column {name} was under the policy {was or 'keep'} and is now under {label or 'keep'}"
+            planned.unknown.append(why)
             return PlannedColumn(kind.name, kind.dataType, None)
         if not is_history and not is_null:
-            if isinstance(one.effect, Unknown):
-                wanted.unknown.append(f"column {one.column.name}: {one.effect.reason}")
+            if isinstance(followed.effect, Unknown):
+                planned.unknown.append(f"column {followed.column.name}: {followed.effect.reason}")
                 return PlannedColumn(kind.name, kind.dataType, old)
-            if one.effect is not None and label and not _prints_alike(one.old, one.column) and "rename" not in label:
-                wanted.unknown.append(
-                    f"the column {one.column.name} is under the policy {label} and prints otherwise now"
+            if (
+                followed.effect is not None
+                and label
+                and not _prints_alike(followed.old, followed.column)
+                and "rename" not in label
+            ):
+                planned.unknown.append(
+                    f"the column {followed.column.name} is under the policy {label} and prints otherwise now"
                 )
                 return PlannedColumn(kind.name, kind.dataType, old)
-            self._doubt(one, old, label, wanted)
-        effect = None if is_history or is_null else one.effect
-        found = (
+            self._doubt(followed, old, label, planned)
+        effect = None if is_history or is_null else followed.effect
+        converted = (
             history_type(old.type, kind.dataType)
             if is_history
-            else conversion(one.old, one.column, old.type, kind.dataType, effect)
+            else conversion(followed.old, followed.column, old.type, kind.dataType, effect)
         )
-        if found is None or (found.narrows and not self._has_only_present_rows):
-            why = f"the column {one.column.name} becomes {one.column.column_type}, from {one.old.column_type}"
-            wanted.unknown.append(why)
+        if converted is None or (converted.narrows and not self._has_only_present_rows):
+            new = followed.column
+            why = f"the column {new.name} becomes {new.column_type}, from {followed.old.column_type}"
+            planned.unknown.append(why)
             return PlannedColumn(kind.name, kind.dataType, old)
-        wanted.rewrites = wanted.rewrites or found.rewrites
-        value, is_computed = found.expression, isinstance(effect, Converted) and not found.rewrites
+        planned.rewrites = planned.rewrites or converted.rewrites
+        value, is_computed = converted.expression, isinstance(effect, Converted) and not converted.rewrites
         if value is not None and is_computed and self.target.present_rows is not None:
             value = _where(self.target.present_rows, value)
-        return PlannedColumn(kind.name, found.type, old, value, is_computed)
+        return PlannedColumn(kind.name, converted.type, old, value, is_computed)
 
-    def _doubt(self, one: Followed, old: DeltaColumn, label: str, wanted: Plan) -> None:
+    def _doubt(self, followed: Followed, old: DeltaColumn, label: str, planned: Plan) -> None:
         """Adds the conditions of the rows for which the effect on a column is not certain."""
-        assert not isinstance(one.effect, Unknown) and one.old is not None
-        doubts = () if one.effect is None else one.effect.unless
-        if label and (doubts or isinstance(one.effect, Converted)):
-            wanted.unknown.append(f"the column {one.column.name} is under the policy {label}, and its values change")
+        assert not isinstance(followed.effect, Unknown) and followed.old is not None
+        doubts = () if followed.effect is None else followed.effect.unless
+        if label and (doubts or isinstance(followed.effect, Converted)):
+            planned.unknown.append(
+                f"the column {followed.column.name} is under the policy {label}, and its values change"
+            )
             return
         for doubt in doubts:
             if doubt.kind == "zero date" and self.before.values.zero_dates == "fail":
                 continue
-            condition = doubtful(doubt, quote(old.name), old.type, is_set=one.old.data_type == "set")
-            reason = f"column {one.column.name}: {doubt.reason}"
+            condition = doubtful(doubt, quote(old.name), old.type, is_set=followed.old.data_type == "set")
+            reason = f"column {followed.column.name}: {doubt.reason}"
             if condition is None:
-                wanted.unknown.append(reason)
+                planned.unknown.append(reason)
             else:
-                wanted.doubts[condition] = one.column.name, reason
+                planned.doubts[condition] = followed.column.name, reason
 
-    def has_other_policy(self, one: Followed) -> bool:
+    def has_other_policy(self, followed: Followed) -> bool:
         """Whether the column is under another policy than the old one was, or the Delta table did not have that."""
-        if one.old is None:
+        if followed.old is None:
             return False
-        return self._old(one) is None or self._label(self.after, one.column) != self._label(self.before, one.old)
+        return self._old(followed) is None or self._label(self.after, followed.column) != self._label(
+            self.before, followed.old
+        )
 
     @property
     def _has_only_present_rows(self) -> bool:
@@ -208,27 +221,27 @@ class _Work:
         apply = self.target.apply
         return apply.mode == "upsert" and apply.on_truncate != "ignore" and not apply.shared
 
-    def _old(self, one: Followed) -> DeltaColumn | None:
-        if one.old is None:
+    def _old(self, followed: Followed) -> DeltaColumn | None:
+        if followed.old is None:
             return None
-        name = self.target.policies.lake_name(one.old.name)
-        return None if name is None else self.there.get(name.lower())
+        name = self.target.policies.lake_name(followed.old.name)
+        return None if name is None else self.lake_columns.get(name.lower())
 
     @staticmethod
     def _label(columns: SourceColumns, column: ColumnSchema) -> str:
         label = columns.labels.get(column.name.lower(), "")
         return "" if label.startswith("rename:") else label
 
-    def _constant(self, one: Followed, wanted: Plan) -> Expression | None:
-        if isinstance(one.old_rows, Null):
+    def _constant(self, followed: Followed, planned: Plan) -> Expression | None:
+        if isinstance(followed.old_rows, Null):
             return None
-        if isinstance(one.old_rows, Constant):
-            value = constant_sql(one.column, one.old_rows, self.after)
+        if isinstance(followed.old_rows, Constant):
+            value = constant_sql(followed.column, followed.old_rows, self.after)
             if value is not None:
                 return None if value == "NULL" else lambda _: value
-            wanted.unknown_new.append(f"the value of the new column {one.column.name} in old rows")
+            planned.unknown_new.append(f"the value of the new column {followed.column.name} in old rows")
             return None
-        wanted.unknown_new.append(f"the new column {one.column.name}: {one.old_rows.reason}")
+        planned.unknown_new.append(f"the new column {followed.column.name}: {followed.old_rows.reason}")
         return None
 
 
@@ -244,19 +257,19 @@ def _prints_alike(old: ColumnSchema, new: ColumnSchema) -> bool:
 # --- policies --------------------------------------------------------------------------------------------------------
 
 
-def _additive(wanted: Plan, there: Sequence[DeltaColumn], *, is_shared: bool) -> Plan:
+def _additive(planned: Plan, lake_columns: Sequence[DeltaColumn], *, is_shared: bool) -> Plan:
     """Keeps all columns where they are, and adds the new ones and new names behind the column that precedes them.
     ``is_shared``: another destination may have given the table a column of that name already."""
-    columns = [PlannedColumn(c.name, c.type, c) for c in there]
+    columns = [PlannedColumn(c.name, c.type, c) for c in lake_columns]
     previous: str | None = None
-    for column in wanted.columns:
+    for column in planned.columns:
         at = next((i for i, c in enumerate(columns) if c.name.lower() == column.name.lower()), None)
         is_same = column.was is None or column.was.name.lower() == column.name.lower()
         if at is not None and (is_same or is_shared):
             held = columns[at].type
             kind = held if holds(held, column.type) else column.type
             if kind != held and not widens(held, kind):
-                wanted.refused.append(
+                planned.refused.append(
                     f"changes the type of {column.name} from {held.simpleString()} to {column.type.simpleString()}"
                 )
             value = column.value if column.was is None or is_same else _copied(column.was.name, column.value)
@@ -264,7 +277,7 @@ def _additive(wanted: Plan, there: Sequence[DeltaColumn], *, is_shared: bool) ->
                 value = _nothing
             columns[at] = replace(columns[at], type=kind, value=value)
         elif at is not None:
-            wanted.refused.append(f"gives a column the name {column.name}, which the Delta table has already")
+            planned.refused.append(f"gives a column the name {column.name}, which the Delta table has already")
         else:
             value = column.value
             if column.was is not None:
@@ -272,9 +285,9 @@ def _additive(wanted: Plan, there: Sequence[DeltaColumn], *, is_shared: bool) ->
             behind = 0 if previous is None else 1 + next(i for i, c in enumerate(columns) if c.name == previous)
             columns.insert(behind, PlannedColumn(column.name, column.type, None, value))
         previous = column.name if at is None else columns[at].name
-    if wanted.rewrites:
-        wanted.refused.append("changes a type in a way that Delta cannot follow in place")
-    return replace(wanted, columns=columns, rewrites=False)
+    if planned.rewrites:
+        planned.refused.append("changes a type in a way that Delta cannot follow in place")
+    return replace(planned, columns=columns, rewrites=False)
 
 
 def _nothing(_: str) -> str:
@@ -291,28 +304,30 @@ def _copied(name: str, value: Expression | None) -> Expression:
     return lambda _: copied
 
 
-def _ignoring(wanted: Plan, there: Sequence[DeltaColumn]) -> Plan:
+def _ignoring(planned: Plan, lake_columns: Sequence[DeltaColumn]) -> Plan:
     """Keeps the Delta table's columns. Columns that changed their type in place must still fit."""
-    by_name = {c.name.lower(): c for c in wanted.columns}
+    by_name = {c.name.lower(): c for c in planned.columns}
     columns = []
-    for column in there:
-        one = by_name.get(column.name.lower())
-        stays = one is not None and one.was is not None and one.was.name == column.name
-        if one is not None and stays and not holds(column.type, one.type):
-            wanted.refused.append(
-                f"changes the type of {column.name} to {one.type.simpleString()}, and the Delta table's column is "
-                f"{column.type.simpleString()}"
+    for column in lake_columns:
+        planned_column = by_name.get(column.name.lower())
+        stays = planned_column is not None and planned_column.was is not None and planned_column.was.name == column.name
+        if planned_column is not None and stays and not holds(column.type, planned_column.type):
+            planned.refused.append(
+                f"changes the type of {column.name} to {planned_column.type.simpleString()}, and the Delta table's "
+                f"column is {column.type.simpleString()}"
             )
         columns.append(
-            PlannedColumn(column.name, column.type, column, one.value if one is not None and stays else None)
+            PlannedColumn(
+                column.name, column.type, column, planned_column.value if planned_column is not None and stays else None
+            )
         )
-    return replace(wanted, columns=columns, rewrites=False, unknown_new=[])
+    return replace(planned, columns=columns, rewrites=False, unknown_new=[])
 
 
-def _differences(wanted: Plan, there: Sequence[DeltaColumn]) -> list[str]:
-    stay = {c.was.physical: c for c in wanted.columns if c.was is not None}
-    differences = [f"drops the column {c.name}" for c in there if c.physical not in stay]
-    for column in wanted.columns:
+def _differences(planned: Plan, lake_columns: Sequence[DeltaColumn]) -> list[str]:
+    stay = {c.was.physical: c for c in planned.columns if c.was is not None}
+    differences = [f"drops the column {c.name}" for c in lake_columns if c.physical not in stay]
+    for column in planned.columns:
         if column.was is None:
             differences.append(f"adds the column {column.name}")
         elif column.was.name != column.name:
@@ -321,6 +336,6 @@ def _differences(wanted: Plan, there: Sequence[DeltaColumn]) -> list[str]:
             differences.append(f"changes the type of {column.name} to {column.type.simpleString()}")
         elif column.value is not None:
             differences.append(f"changes the values of {column.name}")
-    if not differences and [c.name for c in wanted.columns] != [c.name for c in there]:
+    if not differences and [c.name for c in planned.columns] != [c.name for c in lake_columns]:
         differences.append("changes the order of columns")
     return differences

@@ -59,53 +59,53 @@ def reshape(spark: SparkSession, target: Target, state: DeltaState, to: Destined
     New columns are added in place. For all else the table is written anew, by one commit of its next generation. Raises
     UnsupportedDdlError if the table's policy does not allow the columns.
     """
-    there, before = columns_of(state), tracked_schema(state)
-    found = plan(target, there, _followed(target.table, before, to), before or to.schema, to.schema)
-    if found.refused:
+    lake_columns, before = columns_of(state), tracked_schema(state)
+    planned = plan(target, lake_columns, _followed(target.table, before, to), before or to.schema, to.schema)
+    if planned.refused:
         policy = target.apply.schema_changes
         raise UnsupportedDdlError(
-            f"the source's table has changed since the Delta table was level: it {' and '.join(found.refused)}, which "
-            f"schema_changes: {policy} does not allow",
+            f"the source's table has changed since the Delta table was level: it {' and '.join(planned.refused)}, "
+            f"which schema_changes: {policy} does not allow",
             place=f"table {target.table}",
             remedy="Change schema_changes for the table (tables.overrides) if its Delta table may follow; or exclude "
             "it (tables.exclude).",
         )
-    if not found.changes(there):
+    if not planned.changes(lake_columns):
         return state
-    if _only_adds(found.columns, there):
-        names = ["", *(column.name for column in found.columns)]
+    if _only_adds(planned.columns, lake_columns):
+        names = ["", *(column.name for column in planned.columns)]
         places = [f" AFTER {quote(name)}" if name else " FIRST" for name in names]
         missing = [
             (t.StructField(column.name, column.type), place)
-            for column, place in zip(found.columns, places, strict=False)
+            for column, place in zip(planned.columns, places, strict=False)
             if column.was is None
         ]
         add_columns(spark, target, state, missing)
     else:
-        _rewrite(spark, target, state, to, [_with_value(spark, column) for column in found.columns])
+        _rewrite(spark, target, state, to, [_with_value(spark, column) for column in planned.columns])
     return target.state() or state
 
 
 def _followed(table: str, before: TableSchema | None, to: Destined) -> list[Followed]:
     """Returns the columns of the schema, each with the one that it was."""
-    known = to.schema if before is None else before
-    names = _names(table, known, to.statements)
-    old = {column.name.lower(): column for column in known.columns}
-    found = []
+    earlier = to.schema if before is None else before
+    names = _names(table, earlier, to.statements)
+    old = {column.name.lower(): column for column in earlier.columns}
+    followed = []
     for column in to.schema.columns:
         was = old.get(names.get(column.name.lower(), column.name.lower()) or "")
         effect = None if was is None else effect_of(was, column, 0)
         if effect is not None and not isinstance(effect, Unknown) and (effect.unless or isinstance(effect, Converted)):
             effect = Unknown("older rows keep their values")
-        found.append(Followed(column, was, effect, Unknown("the snapshot has overtaken the statement")))
-    return found
+        followed.append(Followed(column, was, effect, Unknown("the snapshot has overtaken the statement")))
+    return followed
 
 
 def _names(table: str, before: TableSchema, statements: Iterable[DdlStatement]) -> dict[str, str | None]:
     """Returns the names that columns had before the statements, by those after them, in lower case; None for new
     columns. Empty if the statements do not tell."""
     now, names = before, {column.name.lower(): column.name.lower() for column in before.columns}
-    found: dict[str, str | None] = dict(names)
+    names_before: dict[str, str | None] = dict(names)
     for statement in statements:
         effect = effect_on(table, statement)
         if effect is None:
@@ -117,14 +117,16 @@ def _names(table: str, before: TableSchema, statements: Iterable[DdlStatement]) 
         except UnsupportedDdlError as error:
             _log.info("columns are followed by their names alone", table=table, reason=error.message)
             return {}
-        found = {c.column.name.lower(): None if c.old is None else found.get(c.old.name.lower()) for c in columns}
-    return found
+        names_before = {
+            c.column.name.lower(): None if c.old is None else names_before.get(c.old.name.lower()) for c in columns
+        }
+    return names_before
 
 
-def _only_adds(columns: Sequence[PlannedColumn], there: Sequence[DeltaColumn]) -> bool:
+def _only_adds(columns: Sequence[PlannedColumn], lake_columns: Sequence[DeltaColumn]) -> bool:
     """Whether all columns stay as they are, and others come."""
     stay = [(c.name, c.type, c.value) for c in columns if c.was is not None]
-    return stay == [(c.name, c.type, None) for c in there] and all(
+    return stay == [(c.name, c.type, None) for c in lake_columns] and all(
         c.was is not None or c.value is None for c in columns
     )
 
@@ -133,13 +135,13 @@ def _with_value(spark: SparkSession, column: PlannedColumn) -> PlannedColumn:
     """Returns the column with a value for old rows, whatever its old type."""
     if column.was is None or column.value is not None or column.was.type == column.type:
         return column
-    have, want = ddl_type(column.was.type), ddl_type(column.type)
+    old_type, new_type = ddl_type(column.was.type), ddl_type(column.type)
     try:
-        spark.sql(f"SELECT try_cast(CAST(NULL AS {have}) AS {want})").schema  # noqa: B018 - only analysed
+        spark.sql(f"SELECT try_cast(CAST(NULL AS {old_type}) AS {new_type})").schema  # noqa: B018 - only analysed
     except AnalysisException:
-        _log.warning("old values of the history become null", column=column.name, old=have, new=want)
+        _log.warning("old values of the history become null", column=column.name, old=old_type, new=new_type)
         return replace(column, value=lambda _: "NULL")
-    return replace(column, value=lambda old: f"try_cast({old} AS {want})")
+    return replace(column, value=lambda old: f"try_cast({old} AS {new_type})")
 
 
 def _rewrite(

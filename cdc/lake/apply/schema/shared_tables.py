@@ -166,8 +166,8 @@ def _next(
     target: Target, state: DeltaState, fields: Sequence[t.StructField]
 ) -> Callable[[SparkSession], object] | None:
     """Returns the next step; None if the table has the columns."""
-    there = columns_of(state)
-    names = {column.name.lower(): column for column in there}
+    lake_columns = columns_of(state)
+    names = {column.name.lower(): column for column in lake_columns}
     for level, prefix in ((names, ""), ({c.name.lower(): c for c in columns_of(state, before=True)}, f"{BEFORE}.")):
         for field in fields:
             column = level.get(field.name.lower())
@@ -176,7 +176,7 @@ def _next(
     missing = [field for field in fields if field.name.lower() not in names]
     if not missing:
         return None
-    places = [there[-1].name if there else "", *(field.name for field in missing)]
+    places = [lake_columns[-1].name if lake_columns else "", *(field.name for field in missing)]
     added = [(field, f" AFTER {quote(place)}" if place else "") for field, place in zip(missing, places, strict=False)]
     return lambda spark: add_columns(spark, target, state, added)
 

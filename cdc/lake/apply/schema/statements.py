@@ -115,7 +115,7 @@ def _statement(entry: np.void, sql: str, sql_mode: int, statement: Statement) ->
 class TableEffect:
     """What one statement does to one table."""
 
-    by: DdlStatement
+    statement: DdlStatement
     origin: str | None
     """The table, by its name before the statement, whose rows this table has afterwards; None if there is no such table
     afterwards, or if it is new."""
@@ -147,12 +147,12 @@ class TableEffect:
         return self.changes[0] if len(self.changes) == 1 else None
 
 
-def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
+def effect_on(table: str, statement: DdlStatement) -> TableEffect | None:
     """Returns the effect of a statement on ``db.table``; None if it has none."""
     origins: dict[str, str | None] = {}
     creates: CreateTable | None = None
     is_renamed = False
-    for change in by.statement.changes:
+    for change in statement.statement.changes:
         if isinstance(change, RenameTable):
             old, new = _name(change.table), _name(change.to)
             origins[new] = origins.get(old, old)
@@ -167,23 +167,23 @@ def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
             creates = change
     if creates is not None:
         others = tuple(
-            c for c in by.statement.changes if isinstance(c, Unsupported | MovePartition) and _is_of(c, table)
+            c for c in statement.statement.changes if isinstance(c, Unsupported | MovePartition) and _is_of(c, table)
         )
-        return TableEffect(by, None, others, creates=creates)
+        return TableEffect(statement, None, others, creates=creates)
     origin = origins.get(table, table)
     if origin is None:
-        return TableEffect(by, None, drops=True, is_renamed=is_renamed)
+        return TableEffect(statement, None, drops=True, is_renamed=is_renamed)
     changes = tuple(
         change
-        for change in by.statement.changes
+        for change in statement.statement.changes
         if not isinstance(change, RenameTable | NoEffect) and _is_of(change, origin)
     )
-    return TableEffect(by, origin, changes) if changes or origin != table else None
+    return TableEffect(statement, origin, changes) if changes or origin != table else None
 
 
 def _is_of(change: Change, table: str) -> bool:
-    found = table_of(change)
-    return found is not None and _name(found) == table
+    named_table = table_of(change)
+    return named_table is not None and _name(named_table) == table
 
 
 def _name(table: tuple[str, str]) -> str:

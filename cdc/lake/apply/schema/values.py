@@ -51,53 +51,53 @@ class Conversion:
 
 
 def conversion(
-    old: ColumnSchema, new: ColumnSchema, have: t.DataType, want: t.DataType, effect: ValueEffect | None = None
+    old: ColumnSchema, new: ColumnSchema, held: t.DataType, needed: t.DataType, effect: ValueEffect | None = None
 ) -> Conversion | None:
-    """Returns how a column in Delta's type ``have`` becomes one that holds values of ``want``; None if Spark cannot do
-    what the server did. The values are those of the source; policies that change them are not known here. ``effect``:
-    what the server did to the values; None: they stayed as they are, or became wider."""
+    """Returns how a column in Delta's type ``held`` becomes one that holds values of ``needed``; None if Spark cannot
+    do what the server did. The values are those of the source; policies that change them are not known here.
+    ``effect``: what the server did to the values; None: they stayed as they are, or became wider."""
     if isinstance(effect, Converted):
         # A DECIMAL of more than 38 digits is a text in Delta.
-        is_text = old.data_type in _NUMBERS and isinstance(have, t.StringType)
-        return None if is_text and effect.to == "filled" else _converted(effect, have, want)
+        is_text = old.data_type in _NUMBERS and isinstance(held, t.StringType)
+        return None if is_text and effect.to == "filled" else _converted(effect, held, needed)
     if old.data_type in _NUMBERS and new.data_type in _NUMBERS:
-        if isinstance(want, t.StringType):
-            return _as_number_text(old, new, have)
-        if isinstance(have, t.StringType):
-            return _from_number_text(want)
-    if have == want:
-        return Conversion(have, _text_change(old, new) if isinstance(have, t.StringType) else None)
-    if holds(have, want):
-        return Conversion(have)
-    common = _common_decimal(have, want)
-    if common is not None and widens(have, common):
+        if isinstance(needed, t.StringType):
+            return _as_number_text(old, new, held)
+        if isinstance(held, t.StringType):
+            return _from_number_text(needed)
+    if held == needed:
+        return Conversion(held, _text_change(old, new) if isinstance(held, t.StringType) else None)
+    if holds(held, needed):
+        return Conversion(held)
+    common = _common_decimal(held, needed)
+    if common is not None and widens(held, common):
         return Conversion(common)
-    if widens(have, want):
-        return Conversion(want)
-    if common is not None or _casts(have, want):
-        kind = common if common is not None else want
+    if widens(held, needed):
+        return Conversion(needed)
+    if common is not None or _casts(held, needed):
+        kind = common if common is not None else needed
         return Conversion(kind, lambda value: f"CAST({value} AS {ddl_type(kind)})", rewrites=True)
     return None
 
 
-def history_type(have: t.DataType, want: t.DataType) -> Conversion:
+def history_type(held: t.DataType, needed: t.DataType) -> Conversion:
     """Returns the type for a changelog, which keeps the old values beside those of the new type: text, if nothing else
     holds both."""
-    found = conversion(_ANY, _ANY, have, want)
-    if found is not None:
-        return found
-    if isinstance(have, t.StringType):
-        return Conversion(have)
+    converted = conversion(_ANY, _ANY, held, needed)
+    if converted is not None:
+        return converted
+    if isinstance(held, t.StringType):
+        return Conversion(held)
     cast: Expression = lambda value: f"CAST({value} AS STRING)"  # noqa: E731
     return Conversion(t.StringType(), cast, rewrites=True)
 
 
-def _converted(effect: Converted, have: t.DataType, want: t.DataType) -> Conversion | None:
-    computed = _computed(effect, have)
+def _converted(effect: Converted, held: t.DataType, needed: t.DataType) -> Conversion | None:
+    computed = _computed(effect, held)
     if computed is None:
         return None
-    kind = have if holds(have, want) else _common_decimal(have, want) or want
-    in_place = kind == have or widens(have, kind)
+    kind = held if holds(held, needed) else _common_decimal(held, needed) or needed
+    in_place = kind == held or widens(held, kind)
     cast = "CAST" if in_place else "try_cast"  # a removed row may have any value
     sql = ddl_type(kind)
     return Conversion(kind, lambda value: f"{cast}({computed(value)} AS {sql})", rewrites=not in_place)
@@ -232,17 +232,17 @@ def _as_number_text(old: ColumnSchema, new: ColumnSchema, have: t.DataType) -> C
     return Conversion(t.StringType(), expression, rewrites=True)
 
 
-def _from_number_text(want: t.DataType) -> Conversion | None:
+def _from_number_text(needed: t.DataType) -> Conversion | None:
     """Returns how decimals that are texts in Delta become numbers of fewer digits."""
-    if _decimal_of(want) is None:
+    if _decimal_of(needed) is None:
         return None
-    return Conversion(want, lambda value: f"CAST({value} AS {ddl_type(want)})", rewrites=True, narrows=True)
+    return Conversion(needed, lambda value: f"CAST({value} AS {ddl_type(needed)})", rewrites=True, narrows=True)
 
 
-def _common_decimal(have: t.DataType, want: t.DataType) -> t.DecimalType | None:
+def _common_decimal(held: t.DataType, needed: t.DataType) -> t.DecimalType | None:
     """Returns the smallest decimal that holds both, if one of them is a decimal."""
-    parts = [_decimal_of(have), _decimal_of(want)]
-    if not any(isinstance(kind, t.DecimalType) for kind in (have, want)) or None in parts:
+    parts = [_decimal_of(held), _decimal_of(needed)]
+    if not any(isinstance(kind, t.DecimalType) for kind in (held, needed)) or None in parts:
         return None
     whole = max(p[0] for p in parts if p is not None)
     scale = max(p[1] for p in parts if p is not None)
@@ -257,14 +257,14 @@ def _decimal_of(kind: t.DataType) -> tuple[int, int] | None:
     return None if digits is None else (digits[1], 0)
 
 
-def _casts(have: t.DataType, want: t.DataType) -> bool:
+def _casts(held: t.DataType, needed: t.DataType) -> bool:
     """Whether Spark's CAST gives what the server gives."""
-    integer = isinstance(have, t.ByteType | t.ShortType | t.IntegerType | t.LongType)
-    if isinstance(want, t.StringType):
-        return integer or isinstance(have, t.DecimalType | t.DateType)
-    if isinstance(want, t.FloatType | t.DoubleType):
+    integer = isinstance(held, t.ByteType | t.ShortType | t.IntegerType | t.LongType)
+    if isinstance(needed, t.StringType):
+        return integer or isinstance(held, t.DecimalType | t.DateType)
+    if isinstance(needed, t.FloatType | t.DoubleType):
         return integer
-    return isinstance(have, t.DateType) and isinstance(want, t.TimestampNTZType)
+    return isinstance(held, t.DateType) and isinstance(needed, t.TimestampNTZType)
 
 
 # --- new columns
@@ -273,29 +273,29 @@ def _casts(have: t.DataType, want: t.DataType) -> bool:
 def constant_sql(column: ColumnSchema, value: Constant, columns: SourceColumns) -> str | None:
     """Returns the constant as it is in Delta, after the policies, as SQL: ``NULL`` for a date that has no place there;
     None if it cannot be told."""
-    found = next(c for c in columns.policies.columns if c.source.name.lower() == column.name.lower())
+    policed = next(c for c in columns.policies.columns if c.source.name.lower() == column.name.lower())
     kind = columns.field_of(column.name)
     assert kind is not None
-    if not found.is_decoded:
+    if not policed.is_decoded:
         return "NULL"
     try:
-        plain = _plain(value.value, found.source.type)
+        plain = _plain(value.value, policed.source.type)
     except (ValueError, ArithmeticError):
         return None
     if plain is None:
         return None if columns.values.zero_dates == "fail" else "NULL"
-    array = pa.array([plain], found.source.type)
-    final = _policed(found, array, columns)
+    array = pa.array([plain], policed.source.type)
+    final = _policed(policed, array, columns)
     if isinstance(kind.dataType, t.VariantType):
         return f"parse_json({text_literal(str(final))})"
     return _literal(final, kind.dataType)
 
 
-def _policed(found: PolicedColumn, array: pa.Array, columns: SourceColumns) -> object:
-    if found.policy.kind == "hash" and columns.policies.key is not None:
-        array = hashed(array, columns.policies.key, found.source.digits)
-    elif found.policy.kind == "mask":
-        array = masked(array, found.policy.last)
+def _policed(policed: PolicedColumn, array: pa.Array, columns: SourceColumns) -> object:
+    if policed.policy.kind == "hash" and columns.policies.key is not None:
+        array = hashed(array, columns.policies.key, policed.source.digits)
+    elif policed.policy.kind == "mask":
+        array = masked(array, policed.policy.last)
     return array[0].as_py()
 
 
