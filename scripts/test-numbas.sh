@@ -20,7 +20,7 @@ for version in ${NUMBAS:-0.62.1 newest}; do
     { code=1; tried+=("$version: not installed"); continue; }
   say "Kernels by Numba $("$venv/bin/python" -c 'import numba, numpy; print(numba.__version__, "with NumPy", numpy.__version__)')"
   copy=$(mktemp -d)
-  cp -r cdc tests pyproject.toml "$copy" && rm -rf "$copy/cdc/kernels/prebuilt"
+  cp -r cdc tests docs pyproject.toml "$copy" && rm -rf "$copy/cdc/kernels/prebuilt"
   tried_on "$version, all kernels built" env -C "$copy" PYTHONPATH="$copy" "$venv/bin/python" -m cdc.kernels.build
   tried_on "$version, golden files" env -C "$copy" PYTHONPATH="$copy" "$venv/bin/python" -m pytest tests/unit/binlog tests/unit/decode/test_golden.py -q -m 'not long' -p no:cacheprovider "$@"
   rm -rf "$copy"
