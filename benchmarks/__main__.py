@@ -97,19 +97,19 @@ FAILED = "It failed"
 
 def table(done: Results) -> Table:
     """Returns the table of all lines of a run."""
-    made = Table(title=f"Towpath, {done.rows:,} rows for a million" if done.rows != FULL_ROWS else "Towpath")
+    table = Table(title=f"Towpath, {done.rows:,} rows for a million" if done.rows != FULL_ROWS else "Towpath")
     for name in ("line", "work", "this run", "wanted", "held", "ours s", "other s", "CPU s", "peak MB", "notes"):
-        made.add_column(
+        table.add_column(
             name,
             no_wrap=name in ("line", "this run", "wanted"),
             justify="left" if name in ("line", "work", "held", "notes") else "right",
         )
-    found = done.measurements()
+    measurements = done.measurements()
     for line in done.lines_here():
-        one = found.get(line.name)
+        one = measurements.get(line.name)
         if one is None:
             continue
-        made.add_row(
+        table.add_row(
             line.name,
             line.title(done.rows),
             "–" if one.value is None else shown(one.value, line.unit),
@@ -119,7 +119,7 @@ def table(done: Results) -> Table:
             "" if one.peak_mb is None else f"{one.peak_mb:,.0f}",
             one.skipped or one.note,
         )
-    return made
+    return table
 
 
 def write(done: Results, console: Console) -> None:
@@ -144,19 +144,19 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", default=bool(os.environ.get("BENCH_WRITE")))
     parser.add_argument("--group", choices=GROUPS, help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    chosen = given.only.split(",")
+    args = parser.parse_args()
+    chosen = args.only.split(",")
     if unknown := [name for name in chosen if name not in BY_NAME]:
         parser.error(f"unknown line {unknown[0]!r}; known: {', '.join(BY_NAME)}")
-    if given.rows < 1000:
+    if args.rows < 1000:
         parser.error("--rows must be at least 1000")
-    options = Options(given.rows, given.rounds, given.cores)
-    if given.group:
-        measure_here(given.group, options, chosen, given.into)
+    options = Options(args.rows, args.rounds, args.cores)
+    if args.group:
+        measure_here(args.group, options, chosen, args.into)
         return 0
     console = Console(width=None if sys.stdout.isatty() else 180)
     try:
-        if given.write and KEPT.exists():
+        if args.write and KEPT.exists():
             results.refuse_partial(results.load(KEPT), chosen, options.rows)  # before minutes of work, not after
     except ResultsError as error:
         parser.error(str(error))
@@ -183,9 +183,9 @@ def main() -> int:
         f"{machine.cpus} CPUs ({machine.cpu}), {machine.memory_gb:.0f} GB, load at the start {machine.load}; Spark has "
         f"{options.cores} cores. CPU seconds of whole trees of processes ({accounting}), peaks as PSS. {done.seconds:.0f} s."
     )
-    if given.json:
-        given.json.write_text(results.render(done), encoding="utf-8")
-    if given.write:
+    if args.json:
+        args.json.write_text(results.render(done), encoding="utf-8")
+    if args.write:
         write(done, console)
     return int(any((one.skipped or "").startswith(FAILED) for one in measured))
 

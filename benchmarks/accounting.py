@@ -318,17 +318,17 @@ def main() -> None:
     parser.add_argument("--mark", default="")
     parser.add_argument("--root", type=int)
     parser.add_argument("samples", type=Path)
-    given = parser.parse_args()
-    sampled = None if given.cgroup else Sampled(given.mark, given.root)
+    args = parser.parse_args()
+    sampled = None if args.cgroup else Sampled(args.mark, args.root)
     parent, memory_at, mb = os.getppid(), 0.0, 0.0
-    with given.samples.open("a") as samples:
+    with args.samples.open("a") as samples:
         while os.getppid() == parent:
             now = time.perf_counter()
             cpu_s = 0.0 if sampled is None else sampled.look()
             if now >= memory_at:
                 used = time.process_time()
                 try:
-                    listed = "" if given.cgroup is None else (given.cgroup / "cgroup.procs").read_text()
+                    listed = "" if args.cgroup is None else (args.cgroup / "cgroup.procs").read_text()
                 except OSError:
                     return
                 mb = pss_mb({int(pid) for pid in listed.split()} if sampled is None else sampled.pids)

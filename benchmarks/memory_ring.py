@@ -88,13 +88,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     console = Console()
-    made = make_transactions(args.transactions)
+    transactions = make_transactions(args.transactions)
     table = Table("batch mode", "list and batch", "one thread, transactions/s", "two threads, transactions/s")
     modes: tuple[BatchMode, ...] = ("itemsize", "memsize")
     for batch_mode in modes:
         for length in LISTS:
             console.print(f"{batch_mode}, {length:,} at a time …")
-            rates = [rate(way, made, length, batch_mode, args.repeats) for way in (one_thread, two_threads)]
+            rates = [rate(way, transactions, length, batch_mode, args.repeats) for way in (one_thread, two_threads)]
             table.add_row(batch_mode, f"{length:,}", *(f"{each:,.0f}" for each in rates))
     console.print(table)
 

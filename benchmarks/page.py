@@ -64,9 +64,9 @@ def write_pages(results: Results) -> list[Path]:
 
 
 def markdown(results: Results) -> str:
-    found = results.measurements()
-    lines_here = [line for line in results.lines_here() if line.name in found]
-    verdicts = [verdict(line, found[line.name]) for line in lines_here]
+    measurements = results.measurements()
+    lines_here = [line for line in results.lines_here() if line.name in measurements]
+    verdicts = [verdict(line, measurements[line.name]) for line in lines_here]
     held, missed = verdicts.count("held"), verdicts.count("not held")
     machine, versions = results.machine, results.versions
     lines = [
@@ -89,9 +89,9 @@ def markdown(results: Results) -> str:
         *_pace(results),
         "| line | work | this run | wanted | held | ours, s | other, s | CPU, s | peak, MB |",
         "|---|---|---:|---:|---|---:|---:|---:|---:|",
-        *(_row(line, found[line.name], results.rows) for line in lines_here),
+        *(_row(line, measurements[line.name], results.rows) for line in lines_here),
         "",
-        *_notes(found),
+        *_notes(measurements),
         "![Each figure as a multiple of what is wanted](../images/performance.svg)",
         "",
         _HOW.format(accounting=_ACCOUNTING[results.accounting]).rstrip(),
@@ -165,11 +165,11 @@ _STYLE = """\
 def plot(results: Results) -> str:
     """Returns an SVG with a bar for each figure: how many times better or worse than wanted it is, on a logarithmic
     scale. Bars to the right are better."""
-    found = results.measurements()
+    measurements = results.measurements()
     bars = [
         (line, one.value, _better(line, one.value))
         for line in results.lines_here()
-        if line.wanted is not None and (one := found.get(line.name)) is not None and one.value
+        if line.wanted is not None and (one := measurements.get(line.name)) is not None and one.value
     ]
     height = _TOP + _STEP * len(bars) + 40
     center = (_LEFT + _WIDTH - _RIGHT) / 2

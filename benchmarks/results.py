@@ -124,7 +124,7 @@ def make(
         seconds=round(seconds, 1),
         machine=machine,
         versions=current_versions(),
-        lines=tuple(Measurement(**_rounded(asdict(one))) for one in measurements),
+        lines=tuple(Measurement(**_rounded(asdict(measurement))) for measurement in measurements),
     )
 
 

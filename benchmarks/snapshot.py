@@ -146,9 +146,9 @@ def _ways(config: DestinationConfig, server: Server, setup: Setup, folder: Path)
         subprocess.run(tool, check=True, capture_output=True)
 
     def cursor() -> None:
-        with server.connect() as connection, connection.cursor() as found:
-            found.execute("SELECT * FROM bench.orders")
-            assert len(found.fetchall()) == setup.rows
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM bench.orders")
+            assert len(cursor.fetchall()) == setup.rows
 
     ways: dict[str, Callable[[], None]] = {"into Delta": into_delta, "files": files}
     if setup.server == "mariadb11":

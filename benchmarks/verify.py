@@ -137,15 +137,15 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--server", default="mariadb11", choices=("mariadb11", "mariadb10", "mysql9", "mysql56"))
-    given = parser.parse_args()
-    rows = {name: count for name, count in (("narrow", given.rows), ("orders", given.wide_rows)) if count}
-    with replicated(given.server, rows, given.cores) as (config, tree):
-        spans = {name: in_turn(config, name, given.times, tree) for name in rows}
+    args = parser.parse_args()
+    rows = {name: count for name, count in (("narrow", args.rows), ("orders", args.wide_rows)) if count}
+    with replicated(args.server, rows, args.cores) as (config, tree):
+        spans = {name: in_turn(config, name, args.times, tree) for name in rows}
     found = {
         table: {name: min(span.seconds for span in many) for name, many in one.items()} for table, one in spans.items()
     }
     table = Table(
-        "table", "rows", "", "seconds", "ratio to the slower scan", "goal", title=f"Verification, {given.server}"
+        "table", "rows", "", "seconds", "ratio to the slower scan", "goal", title=f"Verification, {args.server}"
     )
     for name, seconds in found.items():
         slower = max(value for what, value in seconds.items() if what != _VERIFY)

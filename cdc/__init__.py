@@ -24,11 +24,11 @@ def __getattr__(name: str) -> Any:
     from importlib.metadata import PackageNotFoundError, version  # slow to import, and few commands need it
 
     try:
-        found = version("towpath")
+        version_text = version("towpath")
     except PackageNotFoundError:  # a checkout that is on the path without being installed
-        found = "0.0.0+checkout"
-    globals()[name] = found
-    return found
+        version_text = "0.0.0+checkout"
+    globals()[name] = version_text
+    return version_text
 
 
 def read_as_of(
@@ -54,10 +54,10 @@ def read_as_of(
     Raises TargetError if neither Delta's history nor the store reaches the point, UsageError for a point that the store
     does not have, ConfigError.
     """
-    found: dict[str, Any] = import_module("cdc.lake.as_of").read_as_of(
+    frames: dict[str, Any] = import_module("cdc.lake.as_of").read_as_of(
         spark, destination, seq=seq, time=time, gtid=gtid, tables=tables
     )
-    return found
+    return frames
 
 
 def create_views_as_of(
@@ -74,10 +74,10 @@ def create_views_as_of(
 
     A view is called ``{prefix}{db}_{table}`` and lives as long as the session. See :func:`read_as_of`.
     """
-    found: dict[str, str] = import_module("cdc.lake.as_of").create_views_as_of(
+    names: dict[str, str] = import_module("cdc.lake.as_of").create_views_as_of(
         spark, destination, prefix=prefix, seq=seq, time=time, gtid=gtid, tables=tables
     )
-    return found
+    return names
 
 
 def read_changes(spark: Any, destination: Any, table: str, *, after_seq: int, last_seq: int) -> Any:

@@ -44,7 +44,7 @@ def measure_captures(destinations: Destinations) -> Captures:
     destinations.warm_up()
     start_s = destinations.start_captures()
     time.sleep(5)
-    pids = [one.pid for one in destinations.captures]
+    pids = [capture.pid for capture in destinations.captures]
     cpu_s = Look().usage(pids).cpu_s
     return Captures(
         count=len(pids),

@@ -109,7 +109,7 @@ class Airflow(RealAirflow):
     def usage(self) -> dict[str, tuple[Usage, list[int]]]:
         """Returns what each part has used so far, and its processes."""
         look, found = Look(), {}
-        captures = [one.pid for one in self.destinations.captures]
+        captures = [capture.pid for capture in self.destinations.captures]
         found["captures"] = look.usage(captures), captures
         source = self.destinations.server.pid
         found["source"] = look.usage([source]), [source]

@@ -74,10 +74,10 @@ def _destinations(results: Results) -> Iterator[str]:
     rows.append(
         (
             "**all**",
-            f"{sum(one.processes for one in idle.shares)}",
+            f"{sum(share.processes for share in idle.shares)}",
             _percent(_cpu(idle)),
             _percent(_cpu(busy)),
-            f"{sum(one.mb for one in idle.shares):,.0f}",
+            f"{sum(share.mb for share in idle.shares):,.0f}",
         )
     )
     yield _table(("part", "processes", "CPU, idle", "CPU, with traffic", "memory, MB"), rows)
@@ -140,32 +140,32 @@ def _airflow(results: Results) -> Iterator[str]:
 
 
 def _whole(results: Results) -> Iterator[str]:
-    found = results.whole
-    yield f"## One destination with {found.tables:,} tables"
+    whole = results.whole
+    yield f"## One destination with {whole.tables:,} tables"
     rows = [
-        ("`cdc status`", _cost(found.few_status), _cost(found.status)),
-        ("`cdc apply`, one table changed", _cost(found.few_apply), _cost(found.apply)),
-        ("`cdc apply`, nothing to apply", _cost(found.few_nothing), _cost(found.nothing)),
-        ("meta", human_bytes(found.few_meta_bytes), human_bytes(found.meta_bytes)),
+        ("`cdc status`", _cost(whole.few_status), _cost(whole.status)),
+        ("`cdc apply`, one table changed", _cost(whole.few_apply), _cost(whole.apply)),
+        ("`cdc apply`, nothing to apply", _cost(whole.few_nothing), _cost(whole.nothing)),
+        ("meta", human_bytes(whole.few_meta_bytes), human_bytes(whole.meta_bytes)),
         (
             "file of table schemas, one for each DDL statement",
-            human_bytes(found.few_schemas_bytes),
-            human_bytes(found.schemas_bytes),
+            human_bytes(whole.few_schemas_bytes),
+            human_bytes(whole.schemas_bytes),
         ),
     ]
-    yield _table(("", f"{found.few_tables} tables", f"{found.tables:,} tables"), rows)
+    yield _table(("", f"{whole.few_tables} tables", f"{whole.tables:,} tables"), rows)
     yield _bullets(
         "A command is a whole process of its own.",
-        f"In a process that has merged before, a batch that changes one of {found.tables:,} tables is merged in "
-        f"{found.warm_apply_s:.2f} s.",
-        f"Capture has stored one ALTER TABLE after {found.ddl_s:.1f} s, its start and its end included: it reads the "
+        f"In a process that has merged before, a batch that changes one of {whole.tables:,} tables is merged in "
+        f"{whole.warm_apply_s:.2f} s.",
+        f"Capture has stored one ALTER TABLE after {whole.ddl_s:.1f} s, its start and its end included: it reads the "
         "definitions of all tables.",
-        f"Spark creates new tables: {found.new_tables} in {found.new_tables_s:.0f} s, with its start.",
+        f"Spark creates new tables: {whole.new_tables} in {whole.new_tables_s:.0f} s, with its start.",
         f"The [page](../how-to/page.md) of {results.destinations} destinations with {results.tables} tables each is there "
-        f"after {found.page_s:.1f} s.",
-        f"The store grows by {human_bytes(round(found.transaction_bytes))} for a transaction with one row, a Delta table "
-        f"begins with {human_bytes(round(found.lake_bytes))}, and the manifest of a batch with one table has "
-        f"{human_bytes(found.manifest_bytes)}.",
+        f"after {whole.page_s:.1f} s.",
+        f"The store grows by {human_bytes(round(whole.transaction_bytes))} for a transaction with one row, a Delta table "
+        f"begins with {human_bytes(round(whole.lake_bytes))}, and the manifest of a batch with one table has "
+        f"{human_bytes(whole.manifest_bytes)}.",
     )
 
 
@@ -274,7 +274,7 @@ def _changed_requests(results: Results) -> int:
 
 
 def _cpu(window: Window) -> float:
-    return sum(one.cpu_percent for one in window.shares)
+    return sum(share.cpu_percent for share in window.shares)
 
 
 def _percent(value: float) -> str:

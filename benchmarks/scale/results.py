@@ -89,7 +89,7 @@ class Window(Strict):
     """Tasks that waited in the triggerer."""
 
     def share(self, part: str) -> Share:
-        return next(one for one in self.shares if one.part == part)
+        return next(share for share in self.shares if share.part == part)
 
 
 class Traffic(Strict):

@@ -37,7 +37,7 @@ KEY_FORMAT = "%Y-%m-%dT%H:%M:%S"
 CRON = {"hour": "0 * * * *", "day": "0 0 * * *"}
 """When an interval ends."""
 _EVENTS = 1000
-"""How many of the newest events are searched for those of an interval and its neighbours."""
+"""The number of newest events that are searched for the events of an interval and its neighbours."""
 
 
 def time_zone(settings: AirflowConfig) -> str:

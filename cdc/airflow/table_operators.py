@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
 _PROGRESS_S = 10.0
-"""How often the progress of a job is logged."""
+"""The interval at which the progress of a job is logged."""
 PLAN, SUMMARY = "plan", "summary"
 """Keys of the XComs of a plan: what will be done, for the tasks and, as Markdown, for people."""
 

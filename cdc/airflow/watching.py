@@ -14,7 +14,7 @@ from pathlib import Path
 from cdc.store.reader.look import StoreLook
 
 POLL_S = 0.5
-"""How often the thread looks."""
+"""The interval at which the thread looks."""
 
 
 class StoreWatcher:

@@ -188,15 +188,15 @@ def cli_owner(config: DestinationConfig) -> str:
 
 
 @contextmanager
-def exclusive(config: DestinationConfig, *, wait_s: float = 0.0) -> Iterator[None]:
+def exclusive(config: DestinationConfig) -> Iterator[None]:
     """Makes this the only command that works as :func:`cli_owner`, until the block or the process ends.
 
-    Raises LeaseHeldError, naming the other process, if that one does not end within ``wait_s``.
+    Raises LeaseHeldError, naming the other process, if there is one.
     """
     if config.store.kind == "server":  # the owner's name has the host, so a lock of this machine is enough
-        with locked_as_it_is(config.file, f"another `cdc` command for {config.name}", wait_s=wait_s):
+        with locked_as_it_is(config.file, f"another `cdc` command for {config.name}"):
             yield
         return
     secure_folder(config.meta.path, config.meta.permissions, CHANGE)
-    with locked(config.meta.path / OWNER_LOCK_NAME, f"another `cdc` command for {config.name}", wait_s=wait_s):
+    with locked(config.meta.path / OWNER_LOCK_NAME, f"another `cdc` command for {config.name}"):
         yield

@@ -58,7 +58,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _UNLIMITED_BYTES = 1 << 62
 _REMEMBERED_TOKENS = 16
 _SKIP_S = 1.0
-"""How often a cursor moves over what its filter leaves out, at most: each move is a write of the meta."""
+"""The least interval at which a cursor moves over transactions that its filter leaves out: each move writes the
+meta."""
 _log = get_logger(__name__)
 
 
@@ -97,7 +98,7 @@ class _Request:
     limits: Limits
     until: datetime | None
     deadline: float
-    """By the monotonic clock."""
+    """The time of the monotonic clock at which the get gives up."""
     lease_s: float
     ahead: bool
     token: str = field(repr=False)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from cdc.store.reader.reader import StoreReader
 
 
-def waiting_seq(config: DestinationConfig, after_seq: int = 0, subscriber: str = "apply") -> int | None:
-    """Returns the seq up to which the store has been filled, if it has a transaction for the subscriber behind
-    ``after_seq`` that no batch has yet; else None. Raises what reading store and meta raises."""
+def waiting_seq(config: DestinationConfig, after_seq: int = 0) -> int | None:
+    """Returns the seq up to which the store has been filled, if it has a transaction for apply after ``after_seq`` that
+    no batch has yet; else None. Raises what reading store and meta raises."""
     with _state(config) as state:
         reader = _reader(config, state)
         if not reader.exists():
             return None
-        subscription = state.subscriptions.get(subscriber)
+        subscription = state.subscriptions.get("apply")
         after = max(after_seq, reader.removed_seq() if subscription is None else subscription.start_seq())
         table_filter = None if subscription is None else make_filter(subscription.filter)
         if reader.select(after, Limits(max_transactions=1), table_filter) is None:

@@ -16,7 +16,7 @@ from cdc.binlog.constants import EventType
 
 
 class Treatment(enum.StrEnum):
-    """What capture does with an event. The value is the word in messages and in the documentation."""
+    """Capture's action for an event. The value is the word in messages and in the documentation."""
 
     STORED = "stored"
     """Kept as received if its transaction changes a captured table or, for DDL, names one."""

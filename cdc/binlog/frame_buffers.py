@@ -43,13 +43,13 @@ class OutputTooLargeError(Exception):
 
 
 class Mark(NamedTuple):
-    """What a transaction had at a savepoint."""
+    """The state of a transaction at a savepoint."""
 
     offset: int
     """The end of the output."""
     row_events: int
     numbers: Numbers
-    """Of the state, those that a rollback takes back."""
+    """The fields of the state that a rollback restores."""
 
 
 class FrameBuffers:
@@ -175,7 +175,7 @@ class FrameBuffers:
         st.last_row = -1
 
     def mark(self) -> Mark:
-        """What the open transaction has so far."""
+        """The content of the open transaction so far."""
         st = self.st
         return Mark(int(st.out_base + st.out_pos), int(st.tx_row_events), st.numbers[_UNDONE])
 

@@ -153,7 +153,6 @@ def frame_input(st: State, src: Bytes, out: Bytes, rows: Longs, tables: TableIds
                 if status == k.NEED_INPUT:
                     st.whole = length
                 return status
-            st.n_events += 1
             st.joined = 0
             if packets:
                 count_packet(st, src[pos + 3])

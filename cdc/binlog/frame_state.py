@@ -52,7 +52,6 @@ class State(np.record):  # type: ignore[misc]
     unzstd: int  # address of ZSTD_decompressDCtx; 0: Python unpacks
     unzstd_context: int  # address of its context
     packet_number: int  # number of the packet that is due (8 bits); -1: numbers are not looked at
-    n_events: int  # events seen
     n_rows: int  # rows filled
     decision: int  # Python's answer to NEED_STATEMENT, NEED_EVENT, NEED_GTID or PATCH_STORED
     decision_mask: int  # bits of the captured tables that the statement changes

@@ -72,7 +72,7 @@ class Progress:
     """Commit time of the newest transaction that was stored since the start; 0 if there was none."""
     clock: SourceClock = UNKNOWN_CLOCK
     purge: PurgeMargin | None = None
-    """How far the unread part of the binlog is from its purge, as asked last."""
+    """The margin between the unread part of the binlog and its purge, at the last check."""
 
 
 class Capture:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cdc.meta import Meta
 
 _LOOK_S = 0.01
-"""How often cursors are looked at while the buffer is full. ZooKeeper answers in a few milliseconds."""
+"""The interval at which cursors are read while the buffer is full. ZooKeeper answers in a few milliseconds."""
 _LOCK_S = 5.0
 _TELL_S = 60.0
 log = get_logger(__name__)
@@ -67,7 +67,7 @@ class MemoryRoom:
         self._often = max(1 << 16, min(self._most // 4, 4 << 20))
         """Bytes after which cursors are looked at in any case, so that acked segments go."""
         self._looked_at = 0
-        """How much had been published at the last look."""
+        """The amount that had been published at the last look."""
         self._mark, self._lock = full_mark(settings.run_folder), readers_lock(settings.run_folder)
         self._is_full, self._full_since = True, time.monotonic()
         self._tell_full(False)

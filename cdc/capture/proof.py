@@ -46,7 +46,7 @@ from cdc.store.formats.index import IndexFile
 from cdc.store.formats.segment_header import read_segment_header, source_file_created_s
 
 _SEGMENTS_SEARCHED = 16
-"""How many segments are searched for a GTID. A source without GTIDs has none in any of them."""
+"""The number of segments that are searched for a GTID. A source without GTIDs has none in any of them."""
 REMEDY = (
     "The likely reasons: RESET MASTER or RESET BINARY LOGS was run, the server was restored from a backup, or another "
     "server answers at this address. Connect to the former server if it still exists; otherwise capture this one as a "

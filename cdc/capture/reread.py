@@ -34,10 +34,10 @@ from cdc.source.dump import short_dump
 from cdc.source.dump_errors import describe_dump_error
 
 _COMPARED_BYTES = 16 << 20
-"""How many bytes of a transaction are compared."""
+"""The number of bytes of a transaction that are compared."""
 _RECEIVED_BYTES = 64 << 20
-"""How many bytes are read from the source for it. A transaction may hold more rows of other tables than of captured
-ones."""
+"""The number of bytes that are read from the source for the comparison. A transaction may hold more rows of other
+tables than of captured ones."""
 _SRC_BYTES = 1 << 20
 
 
@@ -71,7 +71,7 @@ class Reread:
         self.file_created = 0
         """Unix time in seconds at which the server's binlog file was created."""
         self.compared = 0
-        """How many bytes were compared."""
+        """The number of bytes that were compared."""
         self._bytes = _read(stored, _COMPARED_BYTES)
         self._tables, self._statements = _contents(self._bytes)
         self._ddl = bool(int(stored.entry["flags"]) & EntryFlag.DDL)

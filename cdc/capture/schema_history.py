@@ -127,7 +127,7 @@ class SchemaHistory:
         """The same if table maps name the columns."""
         self._partitions = PartitionHistory(config.tables, self._read_partitions)
         self.ready = 0
-        """How many of the rows last passed to :meth:`before` have their schemas written."""
+        """The number of the rows last passed to :meth:`before` whose schemas are written."""
 
     def begin(self, seq: int, position: BinlogPosition) -> None:
         """Writes or completes the definitions that hold after ``seq``, where capture begins to read. It is the

@@ -60,7 +60,7 @@ class TrackedSchemas:
         self._partitions = PartitionHistory(config.tables, lambda _: ({}, NEVER))
         self._pending: deque[_Altered] = deque()
         self.ready = 0
-        """How many of the rows last passed to :meth:`before` have their schemas written."""
+        """The number of the rows last passed to :meth:`before` whose schemas are written."""
 
     def begin(self, seq: int, _position: BinlogPosition) -> None:
         """Reads the definitions that hold after ``seq``, where capture begins to read. Tables that the store does not

@@ -40,7 +40,7 @@ class SourceClock(NamedTuple):
     time_us: int = 0
     """Unix time in microseconds; 0: not asked yet."""
     asked_at: float = 0.0
-    """By ``time.monotonic``."""
+    """A time of ``time.monotonic``."""
 
     def now_us(self) -> int | None:
         """Returns the time at the source now; None if the source was not asked yet."""

@@ -13,7 +13,7 @@ _ESCAPED = {
     for code in (*range(32), *range(127, 160))
     if code not in _OF_LAYOUT
 }
-"""How control characters are shown; tabs and line ends are those of the layout."""
+"""The way in which control characters are shown; tabs and line ends belong to the layout."""
 
 
 class PlainConsole(Console):

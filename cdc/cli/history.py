@@ -100,7 +100,7 @@ def _progress(table: str) -> Iterator[Callable[[Search], None]]:
             if status is None:
                 status = shown.enter_context(console.status(""))
             status.update(
-                f"{partial.transactions:,} of {partial.of:,} transactions, {partial.rows:,} rows of {table}, "
+                f"{partial.transactions:,} of {partial.candidates:,} transactions, {partial.rows:,} rows of {table}, "
                 f"{len(partial.changes)} changes found"
             )
 

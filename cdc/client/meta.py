@@ -89,7 +89,7 @@ class _Held:
     what: str
     shared: bool
     until: float
-    """By the monotonic clock: the server may release the lock from then on."""
+    """A time of the monotonic clock, from which on the server may release the lock."""
     lost: str | None = None
     """Why the lock was lost."""
 

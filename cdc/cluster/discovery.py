@@ -13,7 +13,7 @@ from cdc.meta.zookeeper_connection import Connection
 
 
 class Discovery:
-    """Where the servers of one destination are. Each call asks ZooKeeper, which must answer within ``wait_s``. The
+    """Finds the servers of one destination. Each call asks ZooKeeper, which must answer within ``wait_s``. The
     session is opened on first use and ends with :meth:`close`. Safe in any thread.
 
     Canal's own servers are found, too; they have no URL for HTTP.

@@ -14,13 +14,13 @@ from cdc.cluster.nodes import Server, Tree, render_member
 from cdc.meta.zookeeper_connection import new_client
 
 _BEATS = 12
-"""How often the session is proved in the time after which ZooKeeper ends it."""
+"""The number of times that the session is proved within its time-out."""
 _SURE = 2 / 3
 """The part of that time for which a proof counts. ZooKeeper's leader hears of a session through the member that the
 server is connected to, late by up to half a tick; a session lasts two ticks at least, and proofs come in its twelfth
 parts. So ZooKeeper cannot end a session before three quarters of the time have passed since the last proof but one."""
 _LOOK_S = 2.0
-"""How often nodes are looked at, besides each change that ZooKeeper tells of."""
+"""The interval at which nodes are read, besides each change that ZooKeeper reports."""
 _log = get_logger(__name__)
 
 

@@ -25,7 +25,7 @@ class ZooKeeper:
     """``h1:2181,h2:2181``."""
     root: str = DEFAULT_ROOT
     session_timeout_s: float = 10.0
-    """How long after this program has died another one with its client id may go on."""
+    """The time after this program's death when another one with its client id may go on."""
 
 
 class ClusterConnector(TcpConnector):

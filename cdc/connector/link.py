@@ -33,7 +33,7 @@ class Login:
     tls: ssl.SSLContext | None = None
     connect_timeout_s: float = 10.0
     answer_timeout_s: float = 60.0
-    """How long an answer may take, besides the time that the server was asked to wait."""
+    """The time that an answer may take, besides the time that the server was asked to wait."""
 
 
 class LostError(Exception):

@@ -1,5 +1,5 @@
 """Copies of a store elsewhere: on a standby, which follows it, and in an archive in an object store.
 
-Imported by capture, which feeds them, by the commands, and by readers of what the store has no longer. They promise
-that what they have acknowledged is there as the store had it.
+Imported by capture, which feeds them, by the commands, and by readers that need transactions which the store has
+removed. A copy promises that it holds, unchanged, every byte that it has acknowledged.
 """

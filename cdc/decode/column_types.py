@@ -1,4 +1,4 @@
-"""How each column is decoded: its kind for the kernels, the conversion after them, and its Arrow type."""
+"""Chooses how each column is decoded: its kind for the kernels, the conversion after them, and its Arrow type."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ DEFAULT_POLICIES = ValuePolicies()
 
 @dataclass(frozen=True)
 class ColumnDecoding:
-    """How a column is decoded, by the kernels and by the conversion after them."""
+    """The decoding of a column, by the kernels and by the conversion after them."""
 
     kind: int
     raw: pa.DataType | None
@@ -104,7 +104,7 @@ _INSTANT = pa.timestamp("us", tz="UTC")
 
 
 def decoding_of(table: str, column: Column, policies: ValuePolicies) -> ColumnDecoding:
-    """How a column is decoded. Raises DamagedError if its lengths are impossible."""
+    """Returns the decoding of a column. Raises DamagedError if its lengths are impossible."""
     kind = column.type
     if kind in _INTEGERS:
         return _integer(column, policies)

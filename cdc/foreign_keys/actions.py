@@ -106,7 +106,7 @@ class Cascades:
     tables: Mapping[str, Table]
     keys: Sequence[Key]
     changes: dict[str, list[CascadedChange]] = field(default_factory=dict)
-    """By table, in the order in which they happened."""
+    """The changes by table, in the order in which they happened."""
     missing: dict[Key, set[Value]] = field(default_factory=dict)
     """The values of parents that were acted on, and whose children in the lake were not given to :meth:`run`."""
     repeated: Key | None = None

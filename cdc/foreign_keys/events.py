@@ -192,7 +192,7 @@ class TableEvents:
 
     @cached_property
     def ordinals(self) -> dict[int, list[tuple[int, int]]]:
-        """By seq the table's events as (place, ordinal)."""
+        """The table's events by seq, as (place, ordinal)."""
         if self.rows is None:
             return {}
         ordinals: dict[int, dict[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Which foreign keys apply can follow, and how the server compares the values of their columns."""
+"""Decides which foreign keys apply can follow, and how the server compares the values of their columns."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def column_of(schema: TableSchema, name: str) -> ColumnSchema | None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the server compares the texts of a column."""
+    """The server's comparison of the texts of a column."""
 
     pads: bool
     """Blanks at the end do not count."""

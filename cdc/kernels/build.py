@@ -79,7 +79,7 @@ def _argument(kind: Any, kinds: Iterator[Any]) -> Any:
 def _record(module: str, name: str) -> np.dtype[Any]:
     """The layout of a class of records, which its module has."""
     values = vars(import_module(module))
-    return next(one for one in values.values() if isinstance(one, np.dtype) and one.type is values[name])
+    return next(value for value in values.values() if isinstance(value, np.dtype) and value.type is values[name])
 
 
 def compile_objects(level: levels.Level, folder: Path) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def build(level: levels.Level, target: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Builds the levels of this machine's kind."""
     if arguments[:1] == ["--objects"]:
-        level = next(one for one in levels.LEVELS if one.name == arguments[1])
+        level = next(known_level for known_level in levels.LEVELS if known_level.name == arguments[1])
         json.dump(compile_objects(level, Path(arguments[2])), sys.stdout, indent=1, sort_keys=True)
         return 0
     target = Path(arguments[0]) if arguments else FOLDER

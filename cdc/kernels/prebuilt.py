@@ -70,10 +70,10 @@ def built_kernel(module: Path, name: str, types: str) -> BuiltKernel | None:
 def serves(built: str, types: str) -> bool:
     """Whether a kernel that was built for these argument types can be called with those: a kernel that takes a
     read-only array takes one that can be written, too."""
-    own, given = ast.literal_eval(built), ast.literal_eval(types)
-    return len(own) == len(given) and all(
+    own, called = ast.literal_eval(built), ast.literal_eval(types)
+    return len(own) == len(called) and all(
         a == b or (_is_array(a) and _is_array(b) and a[:2] == b[:2] and a[2] == b[2] & ~WRITEABLE)
-        for a, b in zip(own, given, strict=True)
+        for a, b in zip(own, called, strict=True)
     )
 
 

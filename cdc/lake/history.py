@@ -140,7 +140,7 @@ class Search:
     """Rows whose table had no column of this name at that time; they were not compared."""
     transactions: int = 0
     """Transactions that were read."""
-    of: int = 0
+    candidates: int = 0
     """Transactions that may have rows of the table."""
     key: dict[str, Any] | None = None
     """The values of the row's key by column; None if no row was compared."""
@@ -197,7 +197,7 @@ def search(
     if key.table not in numbers.names:
         return search
     mask = 1 << numbers.bit(key.table)
-    search.of = sum(int(np.count_nonzero(e["table_mask"] & np.uint64(mask))) for e in reader.all_entries())
+    search.candidates = sum(int(np.count_nonzero(e["table_mask"] & np.uint64(mask))) for e in reader.all_entries())
     for segment in list_segments(reader.path):
         transactions = open_range(segment, table_mask=mask).between(0, None)
         if not len(transactions.entries):

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from cdc.store.reader.store import Store
 
 _MANIFESTS = 1000
-"""How many of the newest batches are looked at for those that hold an interval's transactions."""
+"""The number of newest batches that are searched for the transactions of an interval."""
 _FIRST_START = "first start"
 _SKEW_US = 15 * 60 * 1_000_000
-"""How far the clock of the machine of capture may be behind the source's."""
+"""The time by which the clock of capture's machine may be behind the source's."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from cdc.lake.runtime.failures import explain, to_json
 from cdc.lake.runtime.session import acquire
 
 _WATCH_S = 0.5
-"""How often the connection is looked at during a job."""
+"""The interval at which the connection is looked at during a job."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,8 @@ VERSION = 5
 NODES_VERSION = VERSION + 1
 """Version of the nodes in ZooKeeper."""
 _READ_BEFORE = 1
-"""How many versions before the newest one are read. They lack ``columns`` of a parked table, which is read whole."""
+"""The number of versions before the newest one that are read. They lack ``columns`` of a parked table, which is read
+whole."""
 
 
 def wrap(body: Any, version: int = VERSION, **further: Any) -> dict[str, Any]:

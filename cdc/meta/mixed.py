@@ -18,8 +18,8 @@ from cdc.meta.base import DurableMeta, Meta
 from cdc.meta.state import State
 
 RESERVED_IDS = 1 << 20
-"""How many batch ids are stored ahead as used, so that none is used again after a crash, however many were handed out
-since the last write."""
+"""The number of batch ids that are stored ahead as used, so that none is used again after a crash, however many were
+handed out since the last write."""
 _HOLD_S = 30.0
 _log = get_logger(__name__)
 

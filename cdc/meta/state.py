@@ -108,7 +108,8 @@ _OF_SNAPSHOTS = frozenset({"loaded", "columns"})
 """Keys of a parked table that are left out when they are empty."""
 
 REMEMBERED = 16
-"""How many ended batches are remembered with their token, so that a repeated ack or rollback does nothing."""
+"""The number of ended batches that are remembered with their tokens, so that a repeated ack or rollback does
+nothing."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
@@ -153,7 +154,7 @@ class SourceIdentity(_Part):
     address: str | None = None
     """``host:port`` of the server; None if capture has never moved to another one."""
     began: EpochStart | None = None
-    """How a failover has begun the epoch; None if none did."""
+    """The failover that began the epoch; None if none did."""
     former: tuple[SourceIdentity, ...] = ()
     """The identities of earlier epochs, oldest first."""
     begins_seq: int | None = Field(default=None, ge=1)

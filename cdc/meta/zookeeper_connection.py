@@ -18,7 +18,7 @@ from cdc.base.log import get_logger
 _log = get_logger(__name__)
 _GONE = ("CLOSED", "AUTH_FAILED")
 _TRIES = 4
-"""How often the list of servers is tried within a session time-out, at least.
+"""The least number of times that the list of servers is tried within a session time-out.
 
 kazoo waits for the answer to a connect request for the session time-out divided by the number of servers in its list. A
 server that is starting can accept a request and never answer it (seen in one of fifteen restarts of 3.9), and a single

@@ -1,4 +1,4 @@
-"""What ``cdc check`` says about Kafka: whether the brokers answer, and the topics fit the configuration."""
+"""Checks Kafka for ``cdc check``: whether the brokers answer, and whether the topics fit the configuration."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Format = Literal["canal-json", "canal-protobuf", "debezium-json"]
 
 @dataclass(frozen=True)
 class MessageOptions:
-    """What decides the messages' form."""
+    """The settings that decide the form of messages."""
 
     format: Format
     rules: Rules

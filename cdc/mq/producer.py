@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 
 
 class Sender(Protocol):
-    """What a push needs of a producer."""
+    """The methods of a producer that a push needs."""
 
     def begin(self) -> None: ...
 

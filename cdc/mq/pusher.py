@@ -55,7 +55,7 @@ _log = get_logger(__name__)
 
 @dataclass
 class PushStats:
-    """What a push has done since its start."""
+    """The work of a push since its start."""
 
     batches: int = 0
     """Batches that were acked."""

@@ -1,4 +1,4 @@
-"""Which topic and partition a table's messages go to, by Canal's expressions.
+"""Chooses the topic and the partition of a table's messages, by Canal's expressions.
 
 ``dynamic_topics`` is what Canal calls ``canal.mq.dynamicTopic``, ``partition_hash`` its ``canal.mq.partitionHash``.
 Both are read as Canal 1.1 reads them, so that the partitions stay those that Canal has chosen.
@@ -21,7 +21,7 @@ PRIMARY_KEY = "$pk$"
 
 @dataclass(frozen=True)
 class Hashing:
-    """How a table's rows are spread: by the table's name, its primary key, or columns."""
+    """The way in which a table's rows are spread: by the table's name, its primary key, or columns."""
 
     by_table: bool = False
     by_key: bool = False

@@ -1,16 +1,37 @@
-"""``cdc server``: hands out the batches and bytes of stores on this machine to others, over HTTP or Canal's protocol.
+"""``cdc server``: serves the batches and bytes of stores on this machine, over HTTP or Canal's protocol.
 
-``process`` runs it, as an ``embedded`` server, which programs may run themselves. ``instances`` are the destinations
-that it runs: ``folder`` follows their configurations, ``leadership`` says whether this process has them, ``stops``
-remembers what an operator has stopped, and ``captures`` keeps their captures running, as ``processes`` started by
-``child``. ``memory`` has the folders of stores in memory, ``live`` the destinations that requests reach.
+The process and its destinations::
 
-``app`` answers requests over HTTP, ``operators`` those about instances, ``roles`` says who may make these, ``alarms``
-tells what is wrong with instances, ``operations`` has what a client may call, ``destinations`` what is served and to
-whom, ``files`` the bytes of a store, ``locks`` the locks of clients. Of Canal's clients, ``canal_listener`` accepts
-connections, ``canal_connection`` speaks with one of them, ``canal_clients`` knows the client ids, and ``canal_cursor``
-has the batches of one; :mod:`cdc.canal` makes what is sent. The clients are in :mod:`cdc.client`, what both share is in
-:mod:`cdc.wire`. Commands import it; it imports the layers below them.
+    process       runs the server as a command
+    embedded      the server, which other programs may run themselves
+    folder        follows the configurations of the destinations
+    instances     the destinations that the server runs, each an ``instance``
+    leadership    whether this process leads a destination
+    stops         the destinations that an operator has stopped
+    captures      keeps captures running, as ``processes`` that ``child`` starts
+    memory        the folders of stores in memory
+    live          the destinations that requests reach
+    alarms        watches instances for alarms
+
+Requests over HTTP::
+
+    app           answers requests
+    operations    the operations that a client may call
+    operators     answers requests about instances
+    roles         who may make requests about instances
+    destinations  a served destination and its tokens
+    files         the bytes of a store
+    locks         the locks of clients
+
+Canal's clients (:mod:`cdc.canal` makes the entries)::
+
+    canal_listener    accepts connections
+    canal_connection  speaks with one client
+    canal_clients     the client ids
+    canal_cursor      the batches of one client id
+
+The clients of the HTTP operations are in :mod:`cdc.client`; :mod:`cdc.wire` has the parts that both sides share.
+Commands import this package; it imports the layers below them.
 
 It promises that a client that dies or is slow holds no lock for longer than half a minute, that a kill of the server
 loses nothing that was answered, and that no capture which it has started outlives it.

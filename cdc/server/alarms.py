@@ -27,7 +27,7 @@ class _Watched:
     config: DestinationConfig
     watch: AlarmWatch
     facts: Facts
-    """As of the last look. The watch reads them in its own thread."""
+    """The facts at the last look. The watch reads them in its own thread."""
 
 
 class ServerAlarms:
@@ -57,7 +57,9 @@ class ServerAlarms:
             if instance.config.alarms.handlers and _leads(instance)
         }
         gone = [
-            name for name, one in self._watched.items() if name not in instances or one.config != instances[name].config
+            name
+            for name, watched in self._watched.items()
+            if name not in instances or watched.config != instances[name].config
         ]
         await self._close(gone)
         for name, instance in instances.items():

@@ -17,9 +17,9 @@ from cdc.base.errors import CdcError, RetryableError, UsageError
 from cdc.wire.protocol import DIGEST_HEADER, VERSION_HEADER, error_document, status_of
 
 _SEND_S = 30.0
-"""How long a client may take to take a part of an answer."""
+"""The time that a client may take to take a part of an answer."""
 _BODY_S = 30.0
-"""How long a client may take to send a request."""
+"""The time that a client may take to send a request."""
 _PART_BYTES = 256 * 1024
 
 

@@ -54,7 +54,7 @@ _THREADS, _BYTE_THREADS, _HEALTH_THREADS = 24, 8, 2
 _MOST_OF_SUBSCRIBER, _THREADS_OF_SUBSCRIBER = 100, 6
 """The requests of one subscriber that are worked on at once, and the threads that they may have."""
 _HEALTH_S = 0.1
-"""How long an answer about health serves others that ask."""
+"""The time for which an answer about health is used again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _EXPIRY_S = 1.0
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _THREADS, _WATCH_THREADS = 8, 2
 _WATCH_S = 0.02
 _PARK_S = 600.0
-"""How long the batches of a client id without connections are remembered."""
+"""The time for which the batches of a client id without connections are remembered."""
 _KEEP_S = 30.0
-"""How often leases are renewed."""
+"""The interval at which leases are renewed."""
 _PREPARED_S = 2.0
-"""How long a batch that was made ahead waits for its client."""
+"""The time that a batch that was made ahead waits for its client."""
 _MOST_PREPARED = 4
-"""How many clients have a batch made ahead at a time."""
+"""The number of clients that have a batch made ahead at a time."""
 _CLIENT_ID = re.compile(r"-?\d{1,5}")
 _T = TypeVar("_T")
 _log = get_logger(__name__)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LOGIN_S, _LOGIN_BYTES = 10.0, 1 << 16
 _SEND_S = 60.0
-"""How long a client may take to take a part of an answer."""
+"""The time that a client may take to take a part of an answer."""
 _PART_BYTES = 256 * 1024
 _FETCH_SIZE, _UNIT_BYTES = 1000, 1024
 """The fetch size of a client that gives none, and the bytes of entries for which each of it stands."""

@@ -35,7 +35,7 @@ MOST_UNACKED_BYTES = 64 << 20
 """A client that has not acked so many bytes of transactions gets nothing more until it acks."""
 MOST_UNACKED_BATCHES = 10_000
 SAVE_S = 1.0
-"""How often acks of parts of a lease are saved, as in Canal (``canal.file.flush.period``)."""
+"""The interval at which acks of parts of a lease are saved, as in Canal (``canal.file.flush.period``)."""
 _LEASE_S = 3600.0
 _ID_BITS = 20
 _SKIP_S = 0.1
@@ -144,10 +144,6 @@ class ClientCursor:
     def is_idle(self) -> bool:
         """Whether it holds nothing in memory."""
         return not self._held
-
-    @property
-    def unacked(self) -> int:
-        return len(self._batches)
 
     def pending_bytes(self, enough: int) -> int:
         """About how many bytes of entries the client could get now, counted up to ``enough``: by the events, and by how

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
 _BEGIN_LOOK_S = 0.25
-"""How often it is looked whether a new capture has begun to read."""
+"""The interval at which the server looks whether a new capture has begun to read."""
 _LOOK_S = 2.0
-"""How often a capture outside the server is looked at."""
+"""The interval at which a capture outside the server is looked at."""
 _READY_AGAIN_S = 60.0
 """The pause after which a process that waits to become the capture, and has ended, is started again."""
 _SETTLED_S = 60.0
@@ -51,13 +51,13 @@ class CaptureState(StrEnum):
 
 @dataclass(frozen=True)
 class Pauses:
-    """How long captures are waited for; tests have shorter ones. In seconds."""
+    """Times for captures, in seconds; tests have shorter ones."""
 
     first_s: float = 1.0
     """The pause before the second start; each further one is twice as long."""
     longest_s: float = 60.0
     stop_s: float = 30.0
-    """How long a capture may take to end before it is killed."""
+    """The time that a capture may take to end before it is killed."""
 
 
 class CaptureSupervisor:

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MOST_WAITING = 500
 """Connections without a request that is worked on, at most. For a new one the oldest is closed."""
 HEAD_S = 10.0
-"""How long a client may take to send the head of a request."""
+"""The time that a client may take to send the head of a request."""
 
 
 class Connection(H11Protocol):

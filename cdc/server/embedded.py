@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _IDLE_S = 30
 _STOP_S = 30
-"""How long requests may take to end when the server is stopped."""
+"""The time that requests may take to end when the server is stopped."""
 _log = get_logger(__name__)
 
 

@@ -52,14 +52,14 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Timings:
-    """How long an instance waits for what; tests have shorter times. In seconds."""
+    """Times for which an instance waits, in seconds; tests have shorter ones."""
 
     look_s: float = 2.0
-    """How often subscriptions are looked at, with ``server.capture: subscribed``."""
+    """The interval at which subscriptions are looked at, with ``server.capture: subscribed``."""
     linger_s: float = 60.0
-    """How long a capture goes on after the last subscription has ended."""
+    """The time that a capture goes on after the last subscription has ended."""
     begin_s: float = 30.0
-    """How long a subscription waits for the first capture."""
+    """The time that a subscription waits for the first capture."""
     first_pause_s: float = 1.0
     longest_pause_s: float = 60.0
     """The pauses before an instance that could not be opened is opened again."""
@@ -97,7 +97,7 @@ class Instance:
         self.epoch: int | None = None
         """The epoch of the leadership; None while this process does not have it."""
         self.takeovers = 0
-        """How often this process has got the leadership."""
+        """The number of times that this process has got the leadership."""
         self._leadership: Leadership | None = None
         self._served: ServedDestination | None = None
         self._state = InstanceState.STARTING

@@ -45,8 +45,8 @@ class Leadership(Protocol):
 
     @property
     def fence(self) -> Fence | None:
-        """What each change of the meta checks, so that it fails once another process has the right; None if nothing
-        could take it away. See :class:`~cdc.meta.zookeeper.ZooKeeperMeta`."""
+        """The check that each change of the meta makes, so that it fails once another process has the right; None if
+        nothing could take it away. See :class:`~cdc.meta.zookeeper.ZooKeeperMeta`."""
         ...
 
     def require(self) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cdc.meta import Meta
 
 _OWNER_S = 10.0
-"""How long a folder is waited for that another server of this configuration has just had."""
+"""The time to wait for a folder that another server of this configuration has just used."""
 _KEPT = ("instance.json", "server.lock")
 """Files in a meta in memory that outlast a start: an operator's stop, and the lock of the server."""
 

@@ -21,7 +21,7 @@ from cdc.server.roles import Role
 
 COOKIE = "towpath_session"
 LASTS_S = 8 * 3600
-"""How long a login lasts."""
+"""The time for which a login lasts."""
 _MOST_WRONG, _WRONG_S = 5, 60.0
 _MOST_ADDRESSES = 1000
 _MOST_OPEN = 10

@@ -38,9 +38,9 @@ Method = Literal["exact", "gtids", "margin"]
 MARGIN_S = 60.0
 """MySQL without GTIDs: the age from which a transaction counts as visible."""
 _PENDING_S = 2.0
-"""How long a read view waits for owned GTIDs."""
+"""The time that a read view waits for owned GTIDs."""
 _COMMIT_S = 120.0
-"""How long it waits for an old commit on servers without GTIDs."""
+"""The time that a read view waits for an old commit on servers without GTIDs."""
 _POLL_S = 0.005
 _IDLE = frozenset({"Sleep", "Binlog Dump", "Binlog Dump GTID", "Daemon", "Delayed insert", "Register Slave", "Connect"})
 _HARMLESS = (

@@ -38,7 +38,7 @@ class SegmentTask:
     """Path or URI of the snapshot."""
     segment: int
     readers: int
-    """How many segments are read at the same time; they share the limits of the configuration."""
+    """The number of segments that are read at the same time; they share the limits of the configuration."""
 
 
 @dataclass

@@ -44,7 +44,7 @@ class SnapshotInfo(_Part):
     epoch: int = Field(ge=0)
     engine: str
     method: Method
-    """How low marks are found."""
+    """The way in which low marks are found."""
     has_row_metadata: bool
     """Whether the server's table maps hold the members of ENUM and SET."""
     definition: TableSchema

@@ -38,7 +38,7 @@ class TableReading:
     labels: dict[str, str]
     """The column policies, by the source's name in lower case."""
     has_row_metadata: bool = True
-    """As :class:`~cdc.source.server.ServerInfo` has it."""
+    """The attribute of :class:`~cdc.source.server.ServerInfo`."""
 
     @classmethod
     def of(

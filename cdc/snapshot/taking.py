@@ -37,7 +37,7 @@ SEGMENTS_PER_READER = 4
 """More segments than connections keep all of them busy when borders are uneven."""
 MOST_SEGMENTS = 999
 ATTEMPTS = 5
-"""How often a table is begun anew before its error is raised."""
+"""The number of times that a table is begun anew before its error is raised."""
 log = get_logger(__name__)
 
 

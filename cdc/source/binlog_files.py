@@ -20,7 +20,7 @@ class BinlogFiles(ABC):
     address: str
     """The folder's path, for messages."""
     open = True
-    """As a connection has it."""
+    """True, like that of an open connection."""
 
     @abstractmethod
     def describe(self) -> ServerInfo:

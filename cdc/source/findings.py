@@ -25,7 +25,7 @@ class Advice:
     keep: str | None = None
     """For the server's configuration file, so that a restart does not undo the statements."""
     managed: Mapping[str, str] = field(default_factory=dict)
-    """How to do it on a managed service, by its name. There the statements are not allowed."""
+    """The steps on a managed service, by its name. The statements are not allowed there."""
     then: str | None = None
     """A step that has to follow the statements."""
 

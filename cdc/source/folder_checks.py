@@ -16,7 +16,7 @@ from cdc.source.folder import WHOLE_COPY, BinlogFolder, FileReader, FolderFile
 from cdc.source.table_checks import check_policies, check_tables
 
 _SAMPLED_BYTES = 16 << 20
-"""How much of the newest file is searched for tables."""
+"""The bytes of the newest file that are searched for tables."""
 _LARGEST_TABLE_MAP = 1 << 20
 
 

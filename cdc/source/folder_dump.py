@@ -50,11 +50,11 @@ from cdc.source.scan import read_file_start
 log = get_logger(__name__)
 
 SETTLE_S = 30.0
-"""How long an unfinished file, or a gap before the next one, may stay as it is while later files are there. A tool that
-copies several files at once needs this time."""
+"""The time for which an unfinished file, or a gap before the next one, may stay as it is while later files exist. A
+tool that copies several files at once needs this time."""
 _POLL_S = 0.25
 _CLOCK_STEP_S = 3600
-"""How far the clock of a server may be set back between two files."""
+"""The time by which the clock of a server may be set back between two files."""
 _SRC_BYTES = 1 << 20
 _LARGEST_RARE = 1 << 16
 _SCRATCH_BYTES = 1 << 17

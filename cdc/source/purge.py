@@ -64,7 +64,7 @@ class PurgeMargin:
     now_s: float = 0.0
     """The server's clock."""
     retention_s: float | None = None
-    """How long it keeps files."""
+    """The time for which it keeps files."""
     room_bytes: int | None = None
     """Bytes that may be written until the server purges that file by size; None if it never does."""
     total_bytes: int | None = None

@@ -44,7 +44,7 @@ class LastStored:
     """A transaction near the end of the store, to recognise it on the new server."""
 
     gtid: str
-    """As the server prints it."""
+    """The GTID as the server prints it."""
     commit_s: int
     """Commit time in seconds since 1970."""
 

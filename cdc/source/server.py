@@ -31,7 +31,7 @@ class ServerInfo:
 
     flavor: Flavor
     version: str
-    """As the server prints it: ``9.7.4``, ``10.11.19-MariaDB-log``."""
+    """The version that the server prints: ``9.7.4``, ``10.11.19-MariaDB-log``."""
     version_info: tuple[int, ...]
     """``(9, 7, 4)``."""
     server_uuid: str

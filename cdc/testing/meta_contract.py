@@ -236,9 +236,9 @@ class MetaContract:
             add_batch(meta, "apply", each)
         assert clear_batches(meta, "apply") == entries
         assert clear_batches(meta, "apply") == []
-        known = meta.subscriptions()["apply"]
-        assert (known.acked_seq, known.next_batch) == (0, 3)
-        again = entry(known.next_batch, known.start_seq(), 5)
+        subscription = meta.subscriptions()["apply"]
+        assert (subscription.acked_seq, subscription.next_batch) == (0, 3)
+        again = entry(subscription.next_batch, subscription.start_seq(), 5)
         add_batch(meta, "apply", again)
         assert batches(meta, "apply") == [again]
 

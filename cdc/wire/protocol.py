@@ -20,7 +20,7 @@ EPOCH_HEADER = "towpath-epoch"
 """The leadership epoch of the server that answers, where there are several servers. An answer of a lower epoch than one
 that was seen is that of a former leader."""
 LOCK_TTL_S = 30.0
-"""How long the server holds a lock for a client that does not renew it."""
+"""The time for which the server holds a lock for a client that does not renew it."""
 LONGEST_WAIT_S = 10.0
 """The longest wait of one request for a batch; a client that wants to wait longer asks again."""
 MOST_BYTES = 8 * 1024 * 1024

@@ -251,7 +251,7 @@ class TcpStore(EventStore):
             if first is None:
                 raise BatchError("the batch is not outstanding", place=str(batch.start))
             begin = self._got[first].seq
-            part = next(n for n, one in enumerate(self._parts) if one.last_seq >= begin)
+            part = next(n for n, part in enumerate(self._parts) if part.last_seq >= begin)
             self._connector.rollback(self._parts[part].id, confirm=True)
             self._again(part, self._got[:first])
 

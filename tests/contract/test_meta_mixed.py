@@ -53,8 +53,8 @@ def test_subscribers_are_stored_at_once_and_cursors_each_period(tmp_path: Path, 
         meta.subscribe("canal-1001", "shop")
         add_batch(meta, "canal-1001", entry(1, 0, 5))
         with durable() as other:
-            found = other.read().subscription("canal-1001")
-            assert (found.filter, found.next_batch) == ("shop", 1 + RESERVED_IDS)
+            subscription = other.read().subscription("canal-1001")
+            assert (subscription.filter, subscription.next_batch) == ("shop", 1 + RESERVED_IDS)
             meta.update_cursor("canal-1001", 5)
             deadline = time.monotonic() + 10
             while other.read().subscription("canal-1001").acked_seq != 5:
@@ -74,9 +74,9 @@ def test_what_a_kill_loses_comes_again_under_new_ids(tmp_path: Path, durable: Ma
     killed._durable.close()  # as its death would release it, without a last write
     again = begun(tmp_path, durable)
     try:
-        known = again.read().subscription("canal-1001")
-        assert (known.acked_seq, known.outstanding) == (0, [])
-        assert known.next_batch > 7
+        subscription = again.read().subscription("canal-1001")
+        assert (subscription.acked_seq, subscription.outstanding) == (0, [])
+        assert subscription.next_batch > 7
     finally:
         again.close()
 

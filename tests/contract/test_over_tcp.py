@@ -105,18 +105,18 @@ class TestStoreOverTcp(StoreContract):
         super().test_puts_from_many_threads_stay_whole(store)
 
     def test_acks_in_order_cover_what_lies_before(self, store: EventStore) -> None:
-        made = make_transactions(4)
-        self.fill(store, made)
+        transactions = make_transactions(4)
+        self.fill(store, transactions)
         for _ in range(3):
             store.try_get(1)
-        store.ack(made[2].position)
+        store.ack(transactions[2].position)
         store.rollback()
-        assert self.seqs(store.try_get(1 << 40)) == [made[3].seq]
+        assert self.seqs(store.try_get(1 << 40)) == [transactions[3].seq]
 
     def test_all_rows_come(self, store: EventStore) -> None:
-        made = make_transactions(40, rows=30)
-        self.fill(store, made)
-        assert self.seqs(store.try_get(1 << 40)) == [one.seq for one in made]
+        transactions = make_transactions(40, rows=30)
+        self.fill(store, transactions)
+        assert self.seqs(store.try_get(1 << 40)) == [one.seq for one in transactions]
         assert isinstance(store, TcpStore)
         assert store.rows == 40 * 30
 
@@ -124,16 +124,16 @@ class TestStoreOverTcp(StoreContract):
         self, make_store: MakeStore, destination: Destination
     ) -> None:
         """Unless the meta was in memory."""
-        made = make_transactions(6)
+        transactions = make_transactions(6)
         store = make_store()
-        self.fill(store, made[:4])
+        self.fill(store, transactions[:4])
         for _ in range(3):
             store.try_get(1)
-        store.ack(made[1].position)
+        store.ack(transactions[1].position)
         with self.reopen(store) as again:
-            self.fill(again, made[4:])
+            self.fill(again, transactions[4:])
             first = 0 if destination.kind.forgets else 2
-            assert self.seqs(again.try_get(1 << 40)) == [one.seq for one in made[first:]]
+            assert self.seqs(again.try_get(1 << 40)) == [one.seq for one in transactions[first:]]
 
 
 for _name in NOT_ASKED:
@@ -159,8 +159,8 @@ def every(connector: TcpConnector, *, ack: bool = True) -> list[Batch]:
 def rows(first: int, last: int) -> list[Transaction]:
     """Transactions ``first`` to ``last`` of one row each, whose id is the number of the transaction; of two tables in
     turn."""
-    made = make_transactions(last, rows=1, tables=("shop.orders", "shop.items"))
-    return made[first - 1 :]
+    transactions = make_transactions(last, rows=1, tables=("shop.orders", "shop.items"))
+    return transactions[first - 1 :]
 
 
 @pytest.mark.parametrize("kind", _params((KINDS[2],)))

@@ -44,7 +44,7 @@ class TestSyncMaster(StoreContract):
         self.stack.callback(self.compare)
         self.stack.callback(self.running.close)
         deadline = time.monotonic() + 10
-        while not any(one.connected for one in master.standbys()):
+        while not any(standby.connected for standby in master.standbys()):
             assert time.monotonic() < deadline, standby.error
             time.sleep(0.002)
         self.stack.callback(self.settle)

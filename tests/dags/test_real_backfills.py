@@ -12,7 +12,7 @@ from cdc.airflow import build_dags
 from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
-from cdc.lake.jobs import load
+from cdc.lake.jobs import rebuilt
 from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
 from tests.integration.test_snapshot import Started
@@ -86,7 +86,7 @@ def test_tables_are_filled_then_replayed(
         raise MergeFailedError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(load, "replace_by", fails)
+        patch.setattr(rebuilt, "replace_by", fails)
         states = run("backfill", kind="replay")
     assert (states["run"], states["replay"], states["finalize"]) == ("failed", "failed", "failed")
     assert parked(loop) == {f"{loop.db}.t": "retry"}
@@ -126,7 +126,7 @@ def test_apply_goes_on_while_a_table_is_replayed(
     """The replay has built the table, and is about to replace it, when apply runs."""
     with capturing(loop.config):
         assert run("snapshot")["run"] == "success"
-    replace_by, seen = load.replace_by, []
+    replace_by, seen = rebuilt.replace_by, []
 
     def meanwhile(*arguments: Any) -> None:
         loop.sql("INSERT INTO other VALUES (1)", "UPDATE t SET v = 0 WHERE id = 1")
@@ -136,7 +136,7 @@ def test_apply_goes_on_while_a_table_is_replayed(
         seen.append((version(loop) - before, loop.delta("other")))
         replace_by(*arguments)
 
-    monkeypatch.setattr(load, "replace_by", meanwhile)
+    monkeypatch.setattr(rebuilt, "replace_by", meanwhile)
     assert run("backfill", kind="replay")["run"] == "success"
     ((versions, others),) = seen
     assert (versions, others) == (0, [{"id": 1}]), "the table is left out, and the others go on"

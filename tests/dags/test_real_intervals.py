@@ -254,8 +254,8 @@ def test_an_hour_without_a_parked_table_is_not_green(setup: Setup) -> None:
     start, table = setup.last - timedelta(hours=3), f"{setup.loop.db}.idle"
     service = BatchService(setup.loop.config)
     with service.meta.change() as state:  # a table that has never been applied
-        known = state.subscription("apply")
-        record = known.tables.pop(table)
+        subscription = state.subscription("apply")
+        record = subscription.tables.pop(table)
     park(service.meta, "apply", table, ParkedTable(due="snapshot", reason="a test", since=datetime.now(UTC)))
     setup.backfill(start)
     run = setup.run_of(INTERVALS, start)

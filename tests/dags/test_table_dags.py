@@ -115,10 +115,10 @@ def test_the_report_is_a_table_in_the_log(write_conf: Write, fake: FakeJobs, lin
 def test_a_second_opinion_that_differs_is_in_the_log(
     write_conf: Write, fake: FakeJobs, lines: Callable[[], str]
 ) -> None:
-    found = SecondOpinion(seed=7, asked=2000, rows=2, values=4)
-    found.leave_out("shop.orders", "took", "the reason", 3)
-    found.differ(Disagreement("binlog.000012", 4711, 5, "shop.orders", "n", "new", "-1", "255"))
-    fake.report = Report("differs", found)
+    second_opinion = SecondOpinion(seed=7, asked=2000, rows=2, values=4)
+    second_opinion.leave_out("shop.orders", "took", "the reason", 3)
+    second_opinion.differ(Disagreement("binlog.000012", 4711, 5, "shop.orders", "n", "new", "-1", "255"))
+    fake.report = Report("differs", second_opinion)
     task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
     with pytest.raises(Exception, match="A second library reads other values in the store of shop"):
         task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]

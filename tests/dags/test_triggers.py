@@ -103,10 +103,10 @@ def test_a_store_trigger_fires_once_for_what_came(store: Store) -> None:
 def test_a_trigger_that_starts_again_says_what_still_waits(store: Store) -> None:
     config = store.config
     store.put(2)
-    made = TowpathStoreTrigger(conf_file=str(config.file), store=str(config.store.path), pause_s=0.0)
+    towpath_store_trigger = TowpathStoreTrigger(conf_file=str(config.file), store=str(config.store.path), pause_s=0.0)
 
     async def run(expected: bool) -> None:
-        events = serialized(made).run()
+        events = serialized(towpath_store_trigger).run()
         waits = asyncio.ensure_future(following(events, 60))
         await asyncio.sleep(1.5)
         assert waits.done() is expected

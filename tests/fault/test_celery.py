@@ -160,9 +160,9 @@ class Setup:
             self.lose_spark_worker, self.lose_master, self.lose_cable, self.lose_server, self.lose_capture,
             self.lose_scheduler,
         ]  # fmt: skip
-        one = self.rng.choice(kinds)
-        self.kills[one.__name__] += 1
-        one()
+        choice = self.rng.choice(kinds)
+        self.kills[choice.__name__] += 1
+        choice()
 
 
 def configure_lake(
@@ -255,8 +255,8 @@ def test_tasks_in_separate_machines(setup: Setup) -> None:
     setup.traffic.run(40)
     setup.change_much()
     setup.require_level()
-    wait_for(lambda: any(one["state"] == "success" for one in airflow.runs(APPLY)), "a successful run")
-    merged = [one for one in airflow.runs(APPLY) if airflow.states(APPLY, one["dag_run_id"])["merge"] == "success"]
+    wait_for(lambda: any(run["state"] == "success" for run in airflow.runs(APPLY)), "a successful run")
+    merged = [run for run in airflow.runs(APPLY) if airflow.states(APPLY, run["dag_run_id"])["merge"] == "success"]
     assert merged
     for run in merged:
         fetched = airflow.xcoms(APPLY, run["dag_run_id"], "fetch")["return_value"]

@@ -168,19 +168,19 @@ def test_killed_snapshots_of_a_hot_table_equal_select(
                 capture.kill()
                 say("kill -9 of capture")
                 time.sleep(dice.uniform(0.0, 0.5))
-            found = snapshot.chunks()
+            chunks = snapshot.chunks()
             assert snapshot.kill(), f"it ended before the kill: {snapshot.tail()}"
-            say(f"kill -9 of snapshot {number}, which had {len(found)} chunks")
-            assert found.items() >= done.items(), "a finished chunk was read again"
-            assert len(found) > len(done)
-            done = found
+            say(f"kill -9 of snapshot {number}, which had {len(chunks)} chunks")
+            assert chunks.items() >= done.items(), "a finished chunk was read again"
+            assert len(chunks) > len(done)
+            done = chunks
         set_rows_per_s(config, 100_000)
         snapshot.start()
         snapshot.wait_for_load()
-        found = snapshot.chunks()
+        chunks = snapshot.chunks()
         killed = snapshot.kill()
         say("kill -9 of the load after its commit" if killed else "the load was faster than its kill")
-        assert found.items() >= done.items(), "a finished chunk was read again"
+        assert chunks.items() >= done.items(), "a finished chunk was read again"
         if killed:
             parked = BatchService(config).subscription().parked
             say(f"parked: {parked.get(snapshot.table)}")
@@ -189,7 +189,7 @@ def test_killed_snapshots_of_a_hot_table_equal_select(
             rate = traffic.stop()  # so that it comes level in a bounded time on a slow machine, too
             snapshot.finish()
             say(f"the snapshot ended; {snapshot.loads() - loads} more loads")
-            assert snapshot.chunks() == found, "a finished chunk was read again"
+            assert snapshot.chunks() == chunks, "a finished chunk was read again"
         assert snapshot.table not in BatchService(config).subscription().parked
     finally:
         rate = rate or traffic.stop()

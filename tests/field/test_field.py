@@ -116,8 +116,8 @@ def fields(
         return runs[server]
 
     yield of
-    for one in runs.values():
-        one.close()
+    for run in runs.values():
+        run.close()
 
 
 @pytest.mark.timeout(1800)

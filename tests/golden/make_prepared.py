@@ -21,10 +21,10 @@ def main() -> None:
     header = make_segment_header(log.events[0], "binlog.000001", 4, 1)
     with TemporaryDirectory() as folder, closing(PreparedTransactions(Path(folder), 0)) as prepared:
         gtid = "01010101-0101-0101-0101-010101010101:1"
-        one = PreparedTransaction(
+        prepared_transaction = PreparedTransaction(
             "x'6162',x'',1", 17179869184 + log.pos, 1700000000000001, gtid, ("shop.orders",), "5f0c3a9be1d27460"
         )
-        prepared.put_aside(one, header, log.events[1:])
+        prepared.put_aside(prepared_transaction, header, log.events[1:])
         prepared.note(PreparedTransaction("x'6364',x'65',7", 17179869184 + 900, 1700000000000002))
         ended = PreparedTransaction("x'66',x'',1", 17179869184 + 901, 1700000000000003, None, ("shop.items",))
         prepared.put_aside(ended, header, log.events[1:])

@@ -185,8 +185,8 @@ def test_old_changes_are_read_from_the_archive(
     require_equal(loop)
     assert list((loop.config.store.path / "archived").glob("*/*.binlog")) == []  # released with their batches
     spark = session.acquire(loop.config.spark).spark
-    found = cdc.read_changes(spark, loop.config, f"{loop.db}.log", after_seq=0, last_seq=early)
-    assert sorted(row["id"] for row in found.collect()) == list(range(60))
+    changes = cdc.read_changes(spark, loop.config, f"{loop.db}.log", after_seq=0, last_seq=early)
+    assert sorted(row["id"] for row in changes.collect()) == list(range(60))
     as_of = cdc.read_as_of(spark, loop.config, seq=early, tables=[f"{loop.db}.log"])
     assert sorted(row["id"] for row in as_of[f"{loop.db}.log"].collect()) == list(range(60))
 

@@ -27,10 +27,10 @@ MORE = "batch: {max_wait_s: 0}\n"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server("mariadb10") as found:
-        found.execute(f"CREATE DATABASE {DB}", f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, v VARCHAR(1000))")
-        found.execute(*[f"INSERT INTO {TABLE} VALUES ({n}, REPEAT('v', 500))" for n in range(ROWS)])
-        yield found
+    with Server("mariadb10") as server:
+        server.execute(f"CREATE DATABASE {DB}", f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, v VARCHAR(1000))")
+        server.execute(*[f"INSERT INTO {TABLE} VALUES ({n}, REPEAT('v', 500))" for n in range(ROWS)])
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -50,14 +50,14 @@ class Tables(Loop):
         self.apply_all()
 
     def parked(self) -> dict[str, ParkedTable]:
-        found = BatchService(self.config).subscription().parked
-        return {name.partition(".")[2]: one for name, one in found.items()}
+        parked = BatchService(self.config).subscription().parked
+        return {name.partition(".")[2]: one for name, one in parked.items()}
 
     def snapshot(self, *tables: str, whole: bool = False) -> dict[str, SnapshotResult]:
         names = [f"{self.db}.{table}" for table in tables] or None
         with capturing(self.config):
-            found = pipeline.snapshot(self.config, names, whole=whole)
-        return {one.table.partition(".")[2]: one for one in found}
+            snapshot = pipeline.snapshot(self.config, names, whole=whole)
+        return {one.table.partition(".")[2]: one for one in snapshot}
 
     def files(self) -> list[Path]:
         """Returns the files of snapshots that are not loaded, or of columns."""
@@ -114,9 +114,9 @@ def test_new_columns(tmp_path: Path, mariadb11: Server, database: Database, monk
     assert all("which reads n, u and the key again" in one.reason for one in parked.values())
     assert all(one.keep_seq is not None for one in parked.values())
     versions = {table: loop.version(table) for table in MODES}
-    found = loop.snapshot()
-    assert {table: (one.columns, one.rows) for table, one in found.items()} == dict.fromkeys(MODES, (("n", "u"), 11))
-    assert all(one.chunks > 2 for one in found.values())
+    snapshot = loop.snapshot()
+    assert {table: (one.columns, one.rows) for table, one in snapshot.items()} == dict.fromkeys(MODES, (("n", "u"), 11))
+    assert all(one.chunks > 2 for one in snapshot.values())
     assert loop.parked() == {}
     loop.require_present()
     # The values right after the statement are in the versions that the later changes have closed.
@@ -156,8 +156,8 @@ def test_other_values_and_types(tmp_path: Path, mysql9: Server, database: Databa
         MODES, ("d",)
     )
     others = {table: loop.present(table) for table in MODES}
-    found = loop.snapshot(*MODES)
-    assert {table: (one.columns, one.rows) for table, one in found.items()} == dict.fromkeys(MODES, (("d",), 12))
+    snapshot = loop.snapshot(*MODES)
+    assert {table: (one.columns, one.rows) for table, one in snapshot.items()} == dict.fromkeys(MODES, (("d",), 12))
     loop.require_present()
     closed = {row["id"]: row["d"] for row in loop.present("versions", "NOT _current")}
     assert closed == {1: "1.5", 2: "2.5", 3: "3.5"}
@@ -171,8 +171,8 @@ def test_other_values_and_types(tmp_path: Path, mysql9: Server, database: Databa
     assert all(one.columns is not None for one in loop.parked().values())
     loop.each("ALTER TABLE {} ADD COLUMN later INT DEFAULT 5, DROP COLUMN ww", "DELETE FROM {} WHERE id = 5")
     loop.capture()
-    found = loop.snapshot()
-    assert all(one.columns == ("g", "u") and one.rows == 11 for one in found.values())
+    snapshot = loop.snapshot()
+    assert all(one.columns == ("g", "u") and one.rows == 11 for one in snapshot.values())
     loop.apply_all()
     require_computed(loop)
     closed = {row["id"]: row for row in loop.present("versions", "NOT _current AND id IN (3, 5) AND gg IS NOT NULL")}
@@ -214,18 +214,18 @@ def test_the_whole_table_is_read_where_columns_are_not_enough(
     loop.capture()
     loop.apply_all()
     assert all(one.columns is not None for one in loop.parked().values())
-    found = loop.snapshot()
-    assert all((one.columns, one.rows, one.reread) == (None, 12, 1) for one in found.values())
+    snapshot = loop.snapshot()
+    assert all((one.columns, one.rows, one.reread) == (None, 12, 1) for one in snapshot.values())
     loop.require_present()
     # A row is missing in the lake, which nobody may have noticed.
     loop.each("ALTER TABLE {} ADD COLUMN w CHAR(36) DEFAULT (CONCAT('w', id))")
     loop.capture()
     loop.apply_all()
     DeltaTable(str(loop.path("mirror"))).delete("id = 9")
-    found = loop.snapshot("mirror")
-    assert (found["mirror"].columns, found["mirror"].rows) == (None, 12)
-    found = loop.snapshot(whole=True)
-    assert {table: one.columns for table, one in found.items()} == {"soft": None, "versions": None}
+    snapshot = loop.snapshot("mirror")
+    assert (snapshot["mirror"].columns, snapshot["mirror"].rows) == (None, 12)
+    snapshot = loop.snapshot(whole=True)
+    assert {table: one.columns for table, one in snapshot.items()} == {"soft": None, "versions": None}
     loop.require_present()
     # A removed row may not have a value of the new type; and the key has other values.
     loop.each("DELETE FROM {} WHERE id = 1", "ALTER TABLE {} MODIFY d VARCHAR(30)")
@@ -270,11 +270,11 @@ def test_rows_that_change_while_they_are_read(tmp_path: Path, mariadb11: Server,
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        found = loop.snapshot()
+        snapshot = loop.snapshot()
     finally:
         stop.set()
         writer.join()
-    assert all(one.columns == ("u",) and one.chunks > 50 for one in found.values()), found
+    assert all(one.columns == ("u",) and one.chunks > 50 for one in snapshot.values()), snapshot
     loop.capture()
     loop.apply_all()
     loop.require_present()

@@ -97,16 +97,16 @@ def test_old_rows_are_as_select_shows_them(conversions: Conversions, seed: int, 
         outcomes += conversions.outcomes_strictly(claim)
 
     wrong, compared = [], []
-    for one in outcomes:
-        found = converts(one.claim)
-        if found is None or isinstance(one.old, bytes) or isinstance(one.new, bytes):
+    for outcome in outcomes:
+        found = converts(outcome.claim)
+        if found is None or isinstance(outcome.old, bytes) or isinstance(outcome.new, bytes):
             continue  # the table is parked
-        have = kinds[one.claim.old]
+        have = kinds[outcome.claim.old]
         if found.expression is None and have == found.type and isinstance(have, t.StringType):
-            if one.old != one.new:
-                wrong.append(one)
+            if outcome.old != outcome.new:
+                wrong.append(outcome)
         else:
-            compared.append((one, comparison(one, found, have)))
+            compared.append((outcome, comparison(outcome, found, have)))
     assert len(compared) > 100
     compared = [
         (one, sql)
@@ -132,7 +132,9 @@ def test_values_that_change_are_computed_or_doubted(conversions: Conversions, se
 
     def uncertain(mode: str) -> list[Claim]:
         claims = conversions.all_claims(mode)
-        return [one for one in claims if isinstance(one.effect, Converted) or getattr(one.effect, "unless", None)]
+        return [
+            claim for claim in claims if isinstance(claim.effect, Converted) or getattr(claim.effect, "unless", None)
+        ]
 
     lenient = uncertain(LENIENT)
     strict = [claim for claim in uncertain(STRICT) if isinstance(claim.effect, Converted)]
@@ -142,7 +144,9 @@ def test_values_that_change_are_computed_or_doubted(conversions: Conversions, se
         outcomes += conversions.outcomes_together(lenient[at : at + FEW_TOGETHER])
     for claim in strict:
         outcomes += conversions.outcomes_strictly(claim)
-    kinds = {name: delta_type(conversions, name) for one in outcomes for name in (one.claim.old, one.claim.new)}
+    kinds = {
+        name: delta_type(conversions, name) for outcome in outcomes for name in (outcome.claim.old, outcome.claim.new)
+    }
     asked: list[tuple[Outcome, str, str]] = []
     for one in outcomes:
         effect, have = one.claim.effect, kinds[one.claim.old]

@@ -47,9 +47,9 @@ def test_delta_equals_select_or_the_statement_is_refused(
             print(kind, number, counts(runs[number].outcomes), flush=True)
     outcomes = [one for run in runs for one in run.settle()]
     print(kind, counts(outcomes), flush=True)
-    wrong = [one for one in outcomes if one.kind in ("different", "not run")]
+    wrong = [outcome for outcome in outcomes if outcome.kind in ("different", "not run")]
     assert not wrong, "\n".join(f"{one.kind}: {one.case.name}: {one.case.sql}: {one.details}" for one in wrong)
-    assert any(one.kind == "equal" for one in outcomes)
+    assert any(outcome.kind == "equal" for outcome in outcomes)
     if WRITES:
         assert SAMPLE == "all"
         write_counts(kind, outcomes)

@@ -51,9 +51,9 @@ def marked(loop: Loop) -> int:
     found: dict[str, int] = {}
     for log in sorted((loop.path("t") / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in log.read_text().splitlines()]
-        for action in (one["remove"] for one in actions if "remove" in one):
+        for action in (action["remove"] for action in actions if "remove" in action):
             found.pop(action["path"], None)
-        for action in (one["add"] for one in actions if "add" in one):
+        for action in (action["add"] for action in actions if "add" in action):
             found[action["path"]] = (action.get("deletionVector") or {}).get("cardinality", 0)
     return sum(found.values())
 

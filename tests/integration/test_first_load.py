@@ -251,10 +251,10 @@ def require_all_equal(loop: Loop, source: Source) -> None:
                 rows = frame.where(current or "true").drop(*_MODE_COLUMNS).orderBy("id").collect()
                 assert [row.asDict() for row in rows] == loop.select(table, "id"), table
     report = pipeline.verify(loop.config, None, wait_s=10)
-    shown = "\n".join(str(one) for one in report.tables)
+    shown = "\n".join(str(table) for table in report.tables)
     if loop.config.apply.mode == "append":  # columns that were added later are left out of the proof
         assert report.exit_code < 2, shown
-        assert not any(one.unknown for one in report.tables), shown
+        assert not any(table.unknown for table in report.tables), shown
     else:
         assert report.exit_code == 0, shown
 
@@ -290,8 +290,8 @@ def test_a_migration_before_the_first_snapshot_needs_nothing_of_its_helpers(
     loop.apply_all()
     assert [one.table.partition(".")[2] for one in left_out(loop.config)] == []
     loop.capture()
-    known = BatchService(loop.config).subscription()
-    assert set(known.tables) >= {f"{loop.db}.{table}" for table in source.list_tables()}
+    subscription = BatchService(loop.config).subscription()
+    assert set(subscription.tables) >= {f"{loop.db}.{table}" for table in source.list_tables()}
     if mode == "upsert":
         require_all_equal(loop, source)
 

@@ -64,7 +64,7 @@ def test_each_mode_has_the_rows_of_the_source(
     db = database(server)
     chosen = CASES if SAMPLE == "all" else random.Random(seed).sample(CASES, int(SAMPLE))
     cases = [InMode(case, mode, number) for number, case in enumerate(chosen) for mode in MODES]
-    overrides = ", ".join(f"DB.{name}: {{mode: {one.mode}}}" for one in cases for name in one.tables)
+    overrides = ", ".join(f"DB.{name}: {{mode: {case.mode}}}" for case in cases for name in case.tables)
     loop = Loop(tmp_path, server, db, overrides=overrides, apply="on_error: park", start="now")
     for one in cases:  # before capture begins: each CREATE TABLE would be a batch of its own
         _execute(server, db, one, [sql for sql in one.case["create"] if sql.startswith("CREATE TABLE")])

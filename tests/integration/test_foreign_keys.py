@@ -229,7 +229,7 @@ def test_capture_that_is_behind_is_waited_for(follows: Loop) -> None:
     newer = stored.model_copy(update={"read_at": (service.last_seq() or 0) + 1})
     newer.save(max(follows.config.store.path.glob("schemas/*.json"), key=lambda f: int(f.stem)))
     faults = [batch.faults for batch in batches(follows) if batch.faults]
-    (error,) = [one[f"{db}.c"] for one in faults]
+    (error,) = [fault[f"{db}.c"] for fault in faults]
     assert error.retryable
     assert "and capture has read up to" in str(error)
 

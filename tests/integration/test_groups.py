@@ -20,7 +20,7 @@ from cdc.lake.as_of import read_as_of
 from cdc.lake.delta import log
 from cdc.lake.delta.known_tables import KnownTables
 from cdc.lake.delta.tables import target_of
-from cdc.lake.jobs import load
+from cdc.lake.jobs import shared_rows
 from cdc.lake.jobs.parked import retry_parked
 from cdc.lake.runtime.session import acquire
 from cdc.snapshot import SnapshotFiles
@@ -336,7 +336,7 @@ def test_a_replay_that_was_cut_off_goes_on_from_the_rows_that_are_there(
         raise KeyboardInterrupt  # in a new generation, which has no position
 
     with monkeypatch.context() as patch:
-        patch.setattr(load, "_in_shape", die)
+        patch.setattr(shared_rows, "_in_shape", die)
         for table in TABLES:
             with pytest.raises(KeyboardInterrupt):
                 pipeline.replay(eu.config, [f"{eu.db}.{table}"])

@@ -130,7 +130,11 @@ def test_a_commit_of_another_driver_is_not_replaced(
         loop.apply_all()
     finally:
         s3.before = None
-    puts = [one for one in s3.requests if one.startswith(f"PUT /{log}/") and one.split()[1].endswith(".json")]
+    puts = [
+        request
+        for request in s3.requests
+        if request.startswith(f"PUT /{log}/") and request.split()[1].endswith(".json")
+    ]
     assert [one.removeprefix(f"PUT /{log}/{taken:020d}"[:-1]) for one in puts] == [
         f"{taken % 10}.json 200", f"{taken % 10}.json 412", f"{taken % 10 + 1}.json 200"
     ]  # fmt: skip

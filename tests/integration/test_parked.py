@@ -60,8 +60,8 @@ def test_a_table_that_is_gone_is_parked_and_comes_back_with_its_changes(loop: Lo
     loop.capture()
     assert "a" not in loop.apply_all()
     loop.require_equal("b")
-    known = BatchService(loop.config).meta.subscriptions()
-    held = holders(known, RetainConfig(), record.since)
+    subscriptions = BatchService(loop.config).meta.subscriptions()
+    held = holders(subscriptions, RetainConfig(), record.since)
     assert min(one.acked_seq for one in held) == cursor
     assert retry_parked(loop.config) == []  # it is still gone
     assert parked(loop)[f"{loop.db}.a"].keep_seq == cursor

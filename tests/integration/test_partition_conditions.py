@@ -108,7 +108,7 @@ def test_spark_chooses_the_rows_of_each_partition(
     config = load(file)
     spark = session.acquire(config.spark).spark
     rows = [_row(rng, number) for number in range(300)]
-    known = TablesConfig(include=(".*",))
+    tables_config = TablesConfig(include=(".*",))
     wrong, checked = [], 0
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00', sql_mode = ''")
@@ -119,8 +119,8 @@ def test_spark_chooses_the_rows_of_each_partition(
             cursor.execute(f"CREATE TABLE {table} ({_COLUMNS}) DEFAULT CHARSET = utf8mb4 PARTITION BY {scheme}")
             cursor.executemany(f"INSERT IGNORE INTO {table} VALUES ({', '.join(['%s'] * 14)})", rows)
             connection.commit()
-            schema = read_schema(connection, known, db, table)
-            clause = read_partitions(connection, known, [f"{db}.{table}"]).get(f"{db}.{table}")
+            schema = read_schema(connection, tables_config, db, table)
+            clause = read_partitions(connection, tables_config, [f"{db}.{table}"]).get(f"{db}.{table}")
             assert schema is not None and clause is not None, scheme
             partitions = parsed(clause)
             assert partitions is not None

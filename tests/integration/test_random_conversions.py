@@ -80,9 +80,9 @@ def test_delta_equals_select_or_the_table_is_parked(
         run.run()
         outcomes = run.settle()
         print(kind, number, counts(outcomes), flush=True)
-        wrong = [one for one in outcomes if one.kind == "different"]
+        wrong = [outcome for outcome in outcomes if outcome.kind == "different"]
         assert not wrong, "\n".join(
             f"{one.case.modes} {one.case.tables} {one.case.sql}: {one.details}" for one in wrong
         )
-        equal += sum(one.kind == "equal" for one in outcomes)
+        equal += sum(outcome.kind == "equal" for outcome in outcomes)
     assert equal > SEEDS

@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 def last_seq(loop: Loop) -> int:
     loop.capture()
-    found = TableBatches(loop.config).reader.last_seq()
-    assert found is not None
-    return found
+    seq = TableBatches(loop.config).reader.last_seq()
+    assert seq is not None
+    return seq
 
 
 def test_the_changes_between_two_transactions(

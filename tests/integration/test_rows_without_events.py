@@ -60,7 +60,7 @@ def _run(folder: Path, server: Server, db: str, converts: bool, rng: random.Rand
     rows = RandomRows(server, db, rng)
     rows.create()
     cases = [random_case(rng, number) for number in range(ALTERED)]
-    loop.sql("SET sql_mode = ''", *(one.tables[0].create.replace(" t ", f" a{n} ", 1) for n, one in enumerate(cases)))
+    loop.sql("SET sql_mode = ''", *(case.tables[0].create.replace(" t ", f" a{n} ", 1) for n, case in enumerate(cases)))
     loop.capture()
     for number, case in enumerate(cases):
         loop.sql("SET sql_mode = ''", *(f"INSERT INTO a{number} VALUES ({row})" for row in case.tables[0].rows))
@@ -101,7 +101,7 @@ def _run(folder: Path, server: Server, db: str, converts: bool, rng: random.Rand
         assert lake == selected_rows(server, db, table.name), table.name
     with capturing(loop.config):
         report = pipeline.verify(loop.config)
-    wrong = [(one.table, one.checksums, one.ledger) for one in report.tables if one.state == "differs"]
+    wrong = [(table.table, table.checksums, table.ledger) for table in report.tables if table.state == "differs"]
     assert wrong == []
     return len(parked)
 

@@ -215,8 +215,8 @@ def test_an_orphan_goes_on_after_another_driver_has_finished(loop: Loop) -> None
 
 def run_beside(loop: Loop, lease: Lease) -> None:
     """Applies a batch as another process would, without the lock that this process holds."""
-    known = BatchService(loop.config).subscription("apply")
-    batch = prepare(lease.manifest, loop.config, lambda: None, known)
+    subscription = BatchService(loop.config).subscription("apply")
+    batch = prepare(lease.manifest, loop.config, lambda: None, subscription)
     merge_tables(batch, session.acquire(loop.config.spark).tables)
 
 

@@ -185,7 +185,7 @@ def test_kills_of_the_server_under_a_running_apply(make: Callable[..., Far], see
     assert count[0] >= 1
     loop.require_equal("mirror")
     assert loop.changelog("log") == [("insert", number) for number in range(12)]
-    known = BatchService(loop.config)
-    assert known.outstanding() == []
+    batch_service = BatchService(loop.config)
+    assert batch_service.outstanding() == []
     manifests = open_batches(far.config).acked_manifests()
     assert [one.after_seq for one in manifests[1:]] == [one.last_seq for one in manifests[:-1]]

@@ -283,7 +283,9 @@ def test_every_type_is_the_same_by_either_engine(mysql9: Server, tmp_path: Path)
     try:
         with mysql9.connect() as connection:
             tables = [
-                one for one in plan.tables(connection, catalog.read_catalog(connection, name)) if one.group != LARGE
+                table
+                for table in plan.tables(connection, catalog.read_catalog(connection, name))
+                if table.group != LARGE
             ]
             folders = {engine: tmp_path / engine for engine in ("spark", "deltalake")}
             for folder in folders.values():

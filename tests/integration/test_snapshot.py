@@ -92,12 +92,12 @@ def test_tables_start_full_and_follow(
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            found = pipeline.snapshot(loop.config)
+            snapshot = pipeline.snapshot(loop.config)
         finally:
             stop.set()
             writer.join()
-    assert [one.table for one in found] == [f"{loop.db}.{name}" for name in ("empty_one", "pair", "t")]
-    assert found[2].chunks > 10
+    assert [one.table for one in snapshot] == [f"{loop.db}.{name}" for name in ("empty_one", "pair", "t")]
+    assert snapshot[2].chunks > 10
     assert due_tables(loop.config) == []
     assert BatchService(loop.config).subscription().parked == {}
     loop.capture()
@@ -207,8 +207,8 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
     loop.apply_all()
 
     def rows(mode: str, *names: str) -> list[tuple[object, ...]]:
-        found = loop.delta(mode, order="id, _seq")
-        return [tuple(row[name] for name in names) for row in found]
+        delta = loop.delta(mode, order="id, _seq")
+        return [tuple(row[name] for name in names) for row in delta]
 
     assert rows("append", "_op", "id", "v") == [
         ("snapshot", 1, "a"),

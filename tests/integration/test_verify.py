@@ -72,21 +72,21 @@ def server(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def loop(tmp_path: Path, server: Server, database: Database) -> Loop:
     """Tables in every mode, captured and applied."""
-    made = Loop(tmp_path, server, database(server), overrides=OVERRIDES)
-    made.sql(*TABLES, *ROWS)
-    made.capture()
-    made.apply_all()
-    return made
+    loop = Loop(tmp_path, server, database(server), overrides=OVERRIDES)
+    loop.sql(*TABLES, *ROWS)
+    loop.capture()
+    loop.apply_all()
+    return loop
 
 
 @pytest.fixture
 def mirror(tmp_path: Path, server: Server, database: Database) -> Loop:
     """Only the table ``mirror``, captured and applied."""
-    made = Loop(tmp_path, server, database(server))
-    made.sql(TABLES[0], *ROWS[:7])
-    made.capture()
-    made.apply_all()
-    return made
+    loop = Loop(tmp_path, server, database(server))
+    loop.sql(TABLES[0], *ROWS[:7])
+    loop.capture()
+    loop.apply_all()
+    return loop
 
 
 def verify(loop: Loop, *tables: str, limit: int = 20) -> Report:
@@ -210,10 +210,10 @@ def test_a_lost_batch_a_lost_entry_and_a_lost_commit_are_found(mirror: Loop) -> 
     mirror.capture()
     meta = open_meta(mirror.config)
     with meta.change() as state:
-        known = state.subscription("apply")
+        subscription = state.subscription("apply")
         last = list_segments(mirror.config.store.path)[-1]
         entries = np.fromfile(index_path(last), dtype=ENTRY, offset=HEADER_SIZE)
-        known.acked_seq = int(entries["seq"][-1])
+        subscription.acked_seq = int(entries["seq"][-1])
     report = verify(mirror, "mirror")
     assert report.exit_code == 2
     assert any("the cursor has passed them" in fault for fault in report.history.faults)

@@ -53,7 +53,7 @@ def in_lake(loop: Loop, table: str, *statements: str) -> None:
 
 
 def differing(report: Report, table: str) -> list[tuple[str | None, list[str]]]:
-    return [(found.key.get("id"), found.columns) for found in one(report, table).checksums.differences]
+    return [(difference.key.get("id"), difference.columns) for difference in one(report, table).checksums.differences]
 
 
 @pytest.mark.long

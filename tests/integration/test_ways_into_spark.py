@@ -128,13 +128,13 @@ def test_the_plan_and_the_window_give_the_same_rows(
     for name, layout in layouts(lease.manifest.ranges, lease.manifest.tables).items():
         target = target_of(loop.config, name)
         columns = columns_of_layout(layout, target.policies)
-        one = TableMerge(warm, target, lease.manifest, layout, columns, None, lambda: None)
+        table_merge = TableMerge(warm, target, lease.manifest, layout, columns, None, lambda: None)
         keys = Keys(columns.keys(layout.primary_key), is_primary=True)
         columns = columns.exact(layout.primary_key)
-        reader, splits = one.changes.reader(columns, 0, "after"), one.changes.splits(0)
+        reader, splits = table_merge.changes.reader(columns, 0, "after"), table_merge.changes.splits(0)
         assert len(splits) > 1
-        wanted = shown(latest(reference(one, reader), keys.names, seen=True))
-        narrow = one.changes.reader(columns.only(keys.names), 0, "after")
+        wanted = shown(latest(reference(table_merge, reader), keys.names, seen=True))
+        narrow = table_merge.changes.reader(columns.only(keys.names), 0, "after")
         for place, kept in (("here", 0), ("tasks", 0), ("files", 1 << 30), ("files", 5000), ("files", 0)):
             monkeypatch.setattr(key_plan, "KEPT_BYTES", kept)
             with row_files(warm) as files:

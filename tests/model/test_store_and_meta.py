@@ -173,7 +173,7 @@ class StoreAndMeta(RuleBasedStateMachine):
     @precondition(lambda self: any(b == o for b, *_ in self.model.batches for o, _ in self.old_tokens))
     @rule()
     def end_with_a_replaced_token(self) -> None:
-        batch, token = next((b, t) for b, t in self.old_tokens if b in [known[0] for known in self.model.batches])
+        batch, token = next((b, t) for b, t in self.old_tokens if b in [batch[0] for batch in self.model.batches])
         with pytest.raises(TokenError):
             self.service.rollback(batch, token)
 
@@ -181,7 +181,7 @@ class StoreAndMeta(RuleBasedStateMachine):
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(self.model.batches) - 1))
-        gone = [known[0] for known in self.model.batches[at:]]
+        gone = [batch[0] for batch in self.model.batches[at:]]
         assert self.service.rollback(gone[0], self.leases[gone[0]].token) == gone
         del self.model.batches[at:]
 

@@ -249,9 +249,9 @@ class Environment:
 
     def require_equal(self, when: str) -> None:
         """Raises AssertionError with the first differences between lake and source."""
-        found = self.differences()
-        assert not found, f"{when}: nothing was refused, and the lake differs from the source:\n" + "\n".join(
-            found[:12]
+        differences = self.differences()
+        assert not differences, f"{when}: nothing was refused, and the lake differs from the source:\n" + "\n".join(
+            differences[:12]
         )
 
     def changed_tables(self) -> list[str]:

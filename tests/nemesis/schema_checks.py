@@ -94,11 +94,11 @@ def _interval_faults(table: str, rows: list[Record], keys: Sequence[str]) -> lis
         versions.setdefault(tuple(row[key] for key in keys), []).append(row)
         if row["_current"] != (row["_valid_to"] is None):
             faults.append(f"{table}: _current and _valid_to contradict each other in {row}")
-    for key, found in versions.items():
-        found.sort(key=lambda row: (row["_valid_from"], row["_valid_to"] is None, row["_valid_to"] or 0))
-        if sum(row["_current"] for row in found) > 1:
+    for key, version in versions.items():
+        version.sort(key=lambda row: (row["_valid_from"], row["_valid_to"] is None, row["_valid_to"] or 0))
+        if sum(row["_current"] for row in version) > 1:
             faults.append(f"{table}: {key} has several current versions")
-        for one, following in itertools.pairwise(found):
+        for one, following in itertools.pairwise(version):
             if one["_valid_to"] is None or one["_valid_to"] > following["_valid_from"]:
                 faults.append(f"{table}: {key} has versions that overlap: {one}, {following}")
     return faults

@@ -241,8 +241,8 @@ class Scenario:
         with capturing(self.loop.config):
             traffic.start()
             try:
-                found = pipeline.snapshot(self.loop.config, chosen)
-                self.log(f"… loaded {[(one.table.partition('.')[2], one.rows, one.reread) for one in found]}")
+                snapshot = pipeline.snapshot(self.loop.config, chosen)
+                self.log(f"… loaded {[(one.table.partition('.')[2], one.rows, one.reread) for one in snapshot]}")
             except CdcError as error:
                 self.log(f"… snapshot refused: {type(error).__name__}: {error}")
             finally:

@@ -35,8 +35,8 @@ class Received:
 
     @property
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)
-        return found
+        document: dict[str, Any] = json.loads(self.body)
+        return document
 
 
 @dataclass
@@ -52,7 +52,10 @@ class Receiver:
 
     def events(self) -> list[tuple[str, str]]:
         """Returns the event and the name of each alarm that was taken, without deliveries that came before."""
-        found = {one.headers["webhook-id"]: (one.document["event"], one.document["alarm"]) for one in self.taken}
+        found = {
+            received.headers["webhook-id"]: (received.document["event"], received.document["alarm"])
+            for received in self.taken
+        }
         return list(found.values())
 
 
@@ -64,11 +67,11 @@ def receiver(certificates: Certificates | None = None) -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            one = Received({name.lower(): value for name, value in self.headers.items()}, body)
-            receiver.got.append(one)
+            received = Received({name.lower(): value for name, value in self.headers.items()}, body)
+            receiver.got.append(received)
             time.sleep(receiver.delay_s)
             if receiver.status < 300:
-                receiver.taken.append(one)
+                receiver.taken.append(received)
             self.send_response(receiver.status)
             if 300 <= receiver.status < 400:
                 self.send_header("location", "/elsewhere")

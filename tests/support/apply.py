@@ -150,14 +150,14 @@ class Loop:
 
     def apply_all(self, transactions: int | None = None) -> dict[str, list[TableResult]]:
         """Merges and acks all batches. Returns the results by table (without the database's name)."""
-        found: dict[str, list[TableResult]] = {}
+        results_by_table: dict[str, list[TableResult]] = {}
         service = BatchService(self.config)
         while (lease := service.get(OWNER, limits=Limits(max_transactions=transactions), wait_s=0)) is not None:
             results = pipeline.merge(self.config, lease)
             pipeline.finalize(self.config, lease, True, results)
             for result in results:
-                found.setdefault(result.table.partition(".")[2], []).append(result)
-        return found
+                results_by_table.setdefault(result.table.partition(".")[2], []).append(result)
+        return results_by_table
 
     def path(self, table: str) -> Path:
         return Path(table_path(self.config.apply.target, self.db, table))

@@ -96,13 +96,13 @@ class RawClient:
         return packet.type, packet.body, packet.compression
 
     def _read(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            part = self.socket.recv(min(1 << 20, size - len(found)))
+        data = bytearray()
+        while len(data) < size:
+            part = self.socket.recv(min(1 << 20, size - len(data)))
             if not part:
                 raise ConnectionError("closed by the server")
-            found += part
-        return bytes(found)
+            data += part
+        return bytes(data)
 
     def expect_ack(self) -> None:
         kind, body, _ = self.receive()
@@ -145,8 +145,8 @@ class RawClient:
             ack = parsed("Ack", body)
             raise CanalRefusedError(ack.error_code, ack.error_message)
         assert kind == p.MESSAGES
-        found = parsed("Messages", body)
-        return Batch(found.batch_id, [parsed("Entry", message) for message in found.messages])
+        message = parsed("Messages", body)
+        return Batch(message.batch_id, [parsed("Entry", message) for message in message.messages])
 
     def ack(self, batch: int) -> None:
         self.send(p.CLIENT_ACK, self._named() + number(3, batch))

@@ -39,10 +39,10 @@ def differences(theirs: Any, ours: Any) -> Iterator[Difference]:
         return
     if len(left.row_datas) != len(right.row_datas):
         yield Difference("rows", len(left.row_datas), len(right.row_datas), ours)
-    for one, two in zip(left.row_datas, right.row_datas, strict=False):
-        yield from _fields("row", one, two, ours, skip=("before_columns", "after_columns"))
+    for their_row, our_row in zip(left.row_datas, right.row_datas, strict=False):
+        yield from _fields("row", their_row, our_row, ours, skip=("before_columns", "after_columns"))
         for side in ("before_columns", "after_columns"):
-            columns = getattr(one, side), getattr(two, side)
+            columns = getattr(their_row, side), getattr(our_row, side)
             if len(columns[0]) != len(columns[1]):
                 yield Difference(f"row.{side}", len(columns[0]), len(columns[1]), ours)
             for a, b in zip(*columns, strict=False):
@@ -55,9 +55,9 @@ def _fields(
     for field in ours.DESCRIPTOR.fields:
         if field.name in skip:
             continue
-        found = [_value(one, field) for one in (theirs, ours)]
-        if found[0] != found[1]:
-            yield Difference(f"{name}.{field.name}", found[0], found[1], entry, column)
+        values = [_value(entry_part, field) for entry_part in (theirs, ours)]
+        if values[0] != values[1]:
+            yield Difference(f"{name}.{field.name}", values[0], values[1], entry, column)
 
 
 def _value(message: Any, field: Any) -> Any:
@@ -69,7 +69,7 @@ def _value(message: Any, field: Any) -> Any:
 
 def all_entries(client: RawClient, *, quiet_s: float, fetch_size: int = 1000) -> list[list[Any]]:
     """The entries of all batches, each acked, until none has come for ``quiet_s``."""
-    found: list[list[Any]] = []
+    batches: list[list[Any]] = []
     last = time.monotonic()
     while time.monotonic() - last < quiet_s:
         batch = client.get(fetch_size)
@@ -77,9 +77,9 @@ def all_entries(client: RawClient, *, quiet_s: float, fetch_size: int = 1000) ->
             time.sleep(0.02)
             continue
         client.ack(batch.id)
-        found.append(batch.entries)
+        batches.append(batch.entries)
         last = time.monotonic()
-    return found
+    return batches
 
 
 def refusal(client: RawClient) -> tuple[int, str]:

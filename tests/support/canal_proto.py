@@ -23,13 +23,13 @@ def message(name: str) -> Any:
 
 def parsed(name: str, raw: bytes) -> Any:
     """Parses a message, of which every field must be known."""
-    found = message(name)()
-    found.ParseFromString(raw)
+    parsed_message = message(name)()
+    parsed_message.ParseFromString(raw)
     copy = message(name)()
-    copy.CopyFrom(found)
+    copy.CopyFrom(parsed_message)
     copy.DiscardUnknownFields()
-    assert copy.ByteSize() == found.ByteSize(), f"{name} has unknown fields"
-    return found
+    assert copy.ByteSize() == parsed_message.ByteSize(), f"{name} has unknown fields"
+    return parsed_message
 
 
 @cache
@@ -43,19 +43,19 @@ def _pool() -> descriptor_pool.DescriptorPool:
         for member, number in re.findall(r"(\w+) = (\d+);", body):
             enum.value.add(name=member, number=int(number))
     for name, body in re.findall(r"message (\w+) \{(.*?)\n\}", text, re.DOTALL):
-        made = file.message_type.add(name=name)
+        message_type = file.message_type.add(name=name)
         for oneof, repeated, kind, field, number in re.findall(
             r"(?:oneof (\w+) \{\s*)?(repeated )?(\w+) (\w+) = (\d+);", body
         ):
-            one = made.field.add(name=field, number=int(number), label=3 if repeated else 1)
+            field_type = message_type.field.add(name=field, number=int(number), label=3 if repeated else 1)
             if kind in _KINDS:
-                one.type = _KINDS[kind]
+                field_type.type = _KINDS[kind]
             else:
-                one.type = 14 if kind in enums else 11
-                one.type_name = f".towpath.canal.{kind}"
+                field_type.type = 14 if kind in enums else 11
+                field_type.type_name = f".towpath.canal.{kind}"
             if oneof:
-                made.oneof_decl.add(name=oneof)
-                one.oneof_index = len(made.oneof_decl) - 1
+                message_type.oneof_decl.add(name=oneof)
+                field_type.oneof_index = len(message_type.oneof_decl) - 1
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return pool

@@ -113,8 +113,8 @@ class CeleryAirflow(RealAirflow):
 
     def task_log(self, dag_id: str, task_id: str) -> str:
         """Returns the logs of all tries of a task in all runs, from all workers."""
-        found = []
+        logs = []
         for machine in self.workers:
             folder = machine.path(self.home.relative_to(machine.folder)) / "logs" / f"dag_id={dag_id}"
-            found += sorted(folder.glob(f"*/task_id={task_id}/*.log"))
-        return "\n".join(one.read_text(errors="replace") for one in found)
+            logs += sorted(folder.glob(f"*/task_id={task_id}/*.log"))
+        return "\n".join(log.read_text(errors="replace") for log in logs)

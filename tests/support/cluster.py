@@ -217,8 +217,8 @@ class Load:
                 while not self._stop.wait(self._pause_s):
                     ids = list(range(number, number + self._random.randint(1, 5)))
                     number += len(ids)
-                    for one in ids:
-                        cursor.execute(f"INSERT INTO `{self._database}`.orders VALUES ({one}, 'note {one}')")
+                    for order_id in ids:
+                        cursor.execute(f"INSERT INTO `{self._database}`.orders VALUES ({order_id}, 'note {order_id}')")
                     connection.commit()
                     self.committed.update(ids)
                     self.transactions += 1
@@ -373,17 +373,17 @@ class BatchFollower:
                 self.errors.append(f"{time.monotonic():.2f} {type(error).__name__}: {error}")
                 self._stop.wait(0.05)
 
-    def _ack(self, found: Acked, token: str) -> None:
+    def _ack(self, batch: Acked, token: str) -> None:
         try:
-            self._connection.call("ack", {"batch": found.batch, "token": token})
+            self._connection.call("ack", {"batch": batch.batch, "token": token})
         except BatchError as error:  # another leader has rolled it back
             self.refused += 1
             self.errors.append(f"{time.monotonic():.2f} {type(error).__name__}: {error}")
         except RetryableError:
-            self.unsure.append(found)
+            self.unsure.append(batch)
             raise
         else:
-            self.acked.append(found)
+            self.acked.append(batch)
 
 
 @dataclass
@@ -434,7 +434,7 @@ class Cluster:
         # A connection over a cable that was out is used again only after seconds: a new one tells more.
         self.probes = [Probe(server, 3.0 if machines else 30.0) for server in self.servers]
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=one.run, args=(self._stop,), daemon=True) for one in self.probes]
+        self._threads = [threading.Thread(target=probe.run, args=(self._stop,), daemon=True) for probe in self.probes]
 
     def __enter__(self) -> Self:
         for server in self.servers:
@@ -462,7 +462,7 @@ class Cluster:
         from cdc.meta.zookeeper import ZooKeeperMeta
 
         with ZooKeeperMeta(self.zookeeper.url, "shop", root=self.root) as meta:
-            return {name: one.acked_seq for name, one in meta.subscriptions().items()}
+            return {name: subscription.acked_seq for name, subscription in meta.subscriptions().items()}
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -481,20 +481,20 @@ class Cluster:
             server.__exit__(None, None, None)
 
     def leader(self) -> ClusterServer | None:
-        found = self.discovery.leader()
-        return None if found is None else next((s for s in self.servers if s.address == found.address), None)
+        leader = self.discovery.leader()
+        return None if leader is None else next((s for s in self.servers if s.address == leader.address), None)
 
     def answered_after(self, moment: float, other_than: ClusterServer | None = None) -> float | None:
         """Returns when a server, ``other_than`` this one, answered for the first time a question that was asked after
         this moment."""
-        found = [
+        answered = [
             got
             for probe in self.probes
             if probe.server is not other_than
             for asked, got, _ in list(probe.answers)
             if asked > moment
         ]
-        return min(found, default=None)
+        return min(answered, default=None)
 
     def longest_pause_s(self, moment: float) -> float:
         """Returns the longest time since this moment in which nobody answered."""
@@ -506,31 +506,33 @@ class Cluster:
         """Ends the load, and waits until both clients have everything."""
         self.load.stop()
         until(lambda: self.canal.seen >= self.load.committed, timeout_s, self.describe)
-        until(lambda: sum(one.row_events for one in self._chain()) >= self.load.transactions, timeout_s, self.describe)
+        until(
+            lambda: sum(acked.row_events for acked in self._chain()) >= self.load.transactions, timeout_s, self.describe
+        )
 
     def describe(self) -> str:
         missing = sorted(self.load.committed - self.canal.seen)
         return (
             f"{len(missing)} of {len(self.load.committed)} rows are missing: {missing[:10]}; "
-            f"acked {sum(one.transactions for one in self._chain())} of {self.load.transactions}; "
+            f"acked {sum(acked.transactions for acked in self._chain())} of {self.load.transactions}; "
             f"{self.canal.errors[-3:]} {self.batches.errors[-3:]}\n"
             + "\n".join(f"--- server {server.number}\n{server.log.read_text()[-6000:]}" for server in self.servers)
         )
 
     def _chain(self) -> list[Acked]:
         """The batches that were acked, as the acks' answers and the next batches tell."""
-        return sorted([*self.batches.acked, *self.batches.unsure], key=lambda one: (one.last_seq, one.batch))
+        return sorted([*self.batches.acked, *self.batches.unsure], key=lambda acked: (acked.last_seq, acked.batch))
 
     def check(self) -> None:
         """Checks that nothing is missing, that no transaction was acked twice, and that no two servers led at once."""
         assert self.canal.seen >= self.load.committed, self.describe()
         acked = self.batches.acked
-        assert [one.last_seq for one in acked] == sorted({one.last_seq for one in acked}), "acked twice"
-        unsure = {one.last_seq: one for one in self.batches.unsure}
+        assert [batch.last_seq for batch in acked] == sorted({batch.last_seq for batch in acked}), "acked twice"
+        unsure = {batch.last_seq: batch for batch in self.batches.unsure}
         for before, after in itertools.pairwise(acked):
             reached = before.last_seq
             while reached != after.after_seq:  # acks whose answer was lost fill the rest
-                nexts = [one for one in unsure.values() if one.after_seq == reached]
+                nexts = [batch for batch in unsure.values() if batch.after_seq == reached]
                 assert nexts, f"{before} and {after} leave a gap or overlap"
                 reached = nexts[0].last_seq
         # Each epoch is one server's, and once an answer of an epoch has come, no later question is answered in a lower

@@ -48,8 +48,8 @@ def set_times(path: Path, times_s: list[float]) -> None:
 
 
 def entries_of(path: Path) -> Entries:
-    found = np.concatenate([IndexFile(segment).entries for segment in list_segments(path)])
-    return found[found["length"] > 0]
+    entries = np.concatenate([IndexFile(segment).entries for segment in list_segments(path)])
+    return entries[entries["length"] > 0]
 
 
 def seqs_of(path: Path) -> list[int]:

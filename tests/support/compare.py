@@ -42,15 +42,15 @@ def select_rows(
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"SELECT * FROM `{database}`.`{table}` LIMIT 0")
         names = [column[0] for column in cursor.description]
-        wanted = ", ".join((asked or {}).get(name, f"`{name.replace('`', '``')}`") for name in names)
-        cursor.execute(f"SELECT {wanted} FROM `{database}`.`{table}`")
+        expressions = ", ".join((asked or {}).get(name, f"`{name.replace('`', '``')}`") for name in names)
+        cursor.execute(f"SELECT {expressions} FROM `{database}`.`{table}`")
         return names, ordered(cursor.fetchall())
 
 
 def delta_rows(target: str | Path, database: str, table: str, columns: Sequence[str]) -> list[Row]:
     """Returns the rows of the Delta table in the same order."""
-    found = _rows(target, database, table)
-    return ordered([row[name] for name in columns] for row in found)
+    rows = _rows(target, database, table)
+    return ordered([row[name] for name in columns] for row in rows)
 
 
 def ordered(rows: Iterable[Iterable[Any]]) -> list[Row]:
@@ -68,10 +68,10 @@ def mirror_faults(
 ) -> list[str]:
     """Returns the differences between a table in mode ``upsert`` and SELECT. For ``asked`` see :func:`select_rows`."""
     columns, expected = select_rows(server, database, table, asked)
-    found = delta_rows(target, database, table, columns)
-    if found == expected:
+    rows = delta_rows(target, database, table, columns)
+    if rows == expected:
         return []
-    lost, alien = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
+    lost, alien = Counter(expected) - Counter(rows), Counter(rows) - Counter(expected)
     return [f"{table}: missing {row}" for row in lost] + [f"{table}: only in Delta {row}" for row in alien]
 
 
@@ -125,18 +125,20 @@ def ledger_faults(target: str | Path, database: str, table: str, meta: str | Pat
     """Returns the faults of a table's ledger, by :class:`cdc.lake.verify.ledger.Ledger`. With the folder of a meta, its acked batches
     and records are joined with the commits."""
     name = f"{database}.{table}"
-    known = None if meta is None else FileMeta(meta).read().subscription("apply")
+    subscription = None if meta is None else FileMeta(meta).read().subscription("apply")
     acked = []
     if meta is not None:
         manifests = ManifestFiles(Path(meta))
         acked = [load_manifest(manifests.path("apply", batch)) for batch in manifests.ids("apply")]
     with reader_uri(table_path(str(target), database, table)) as place:
         assert place is not None
-        found = ledger_table(DeltaTable(place), name, None if known is None else known.table(name))
+        table_history = ledger_table(
+            DeltaTable(place), name, None if subscription is None else subscription.table(name)
+        )
     ledger = Ledger(
-        {name: found},
+        {name: table_history},
         [manifest for manifest in acked if manifest.acked is not None],
-        () if known is None else known.gaps,
+        () if subscription is None else subscription.gaps,
     )
     return ledger.check()[name].faults
 

@@ -61,7 +61,7 @@ apply: {target: STORE/lake}
 
 def release(folder: Path, name: str, store: str = "./data") -> Path:
     """A checkout with its own copy of the configuration."""
-    made = folder / "releases" / name
-    (made / "conf").mkdir(parents=True)
-    (made / "conf" / "shop.yaml").write_text(_RELEASE.replace("STORE", store))
-    return made
+    checkout = folder / "releases" / name
+    (checkout / "conf").mkdir(parents=True)
+    (checkout / "conf" / "shop.yaml").write_text(_RELEASE.replace("STORE", store))
+    return checkout

@@ -198,10 +198,10 @@ class Conversions:
         """All claims about values, in this sql_mode."""
         # MariaDB's JSON is a LONGTEXT with a check that other texts do not pass.
         pairs = ((old, new) for old in self._values for new in self._values if new not in (old, "JSON"))
-        found = (
+        claims = (
             Claim(old, new, value_effect(self._columns[old], self._columns[new], MODES[mode])) for old, new in pairs
         )
-        return [claim for claim in found if not isinstance(claim.effect, Unknown)]
+        return [claim for claim in claims if not isinstance(claim.effect, Unknown)]
 
     def column(self, kind: str) -> ColumnSchema:
         """The column of a type."""
@@ -209,7 +209,7 @@ class Conversions:
 
     def try_together(self, claims: list[Claim]) -> list[str]:
         """Tries claims with one ALTER, outside strict mode. Returns those that are wrong."""
-        return [one.wrong for one in self.outcomes_together(claims) if one.wrong]
+        return [outcome.wrong for outcome in self.outcomes_together(claims) if outcome.wrong]
 
     def outcomes_together(self, claims: list[Claim]) -> list[Outcome]:
         """Runs claims with one ALTER, outside strict mode."""
@@ -219,7 +219,9 @@ class Conversions:
         count = max(len(self._values[claim.old]) for claim in claims)
         for row in range(count):
             values = (self._values[claim.old] for claim in claims)
-            self._run(f"INSERT INTO t VALUES ({', '.join(found[row % len(found)] for found in values)})")
+            self._run(
+                f"INSERT INTO t VALUES ({', '.join(values_of_claim[row % len(values_of_claim)] for values_of_claim in values)})"
+            )
         self._run(f"INSERT INTO t VALUES ({', '.join('NULL' for _ in claims)})")
         before = self._rows(names, [claim.old for claim in claims])
         self._run("ALTER TABLE t " + ", ".join(f"MODIFY {n} {c.new} NULL" for n, c in zip(names, claims, strict=True)))
@@ -233,7 +235,7 @@ class Conversions:
 
     def try_strictly(self, claim: Claim) -> list[str]:
         """Tries one claim in strict mode, value by value: the server keeps a value, or refuses the statement."""
-        return [f"strict {one.wrong}" for one in self.outcomes_strictly(claim) if one.wrong]
+        return [f"strict {outcome.wrong}" for outcome in self.outcomes_strictly(claim) if outcome.wrong]
 
     def outcomes_strictly(self, claim: Claim) -> list[Outcome]:
         """Runs one claim in strict mode, value by value. Values that the server refuses are left out."""

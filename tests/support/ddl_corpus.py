@@ -77,8 +77,8 @@ class Case:
 @cache
 def tables() -> Mapping[str, Table]:
     """The tables that cases run on."""
-    found = yaml.safe_load((FOLDER / "tables.yaml").read_text("utf-8"))
-    return {name: Table(name, given["create"], tuple(given["rows"])) for name, given in found.items()}
+    content = yaml.safe_load((FOLDER / "tables.yaml").read_text("utf-8"))
+    return {name: Table(name, fields["create"], tuple(fields["rows"])) for name, fields in content.items()}
 
 
 @cache
@@ -106,25 +106,25 @@ def cases_for(server: str) -> list[Case]:
 
 
 def _cases(path: Path) -> Iterator[Case]:
-    found = yaml.safe_load(path.read_text("utf-8"))
-    unknown = set(found) - {"title", "table", "cases"}
+    content = yaml.safe_load(path.read_text("utf-8"))
+    unknown = set(content) - {"title", "table", "cases"}
     assert not unknown, f"{path.name}: {unknown}"
-    for number, given in enumerate(found["cases"], 1):
-        yield _case(path.stem, found, number, given if isinstance(given, dict) else {"sql": given})
+    for number, case in enumerate(content["cases"], 1):
+        yield _case(path.stem, content, number, case if isinstance(case, dict) else {"sql": case})
 
 
-def _case(stem: str, defaults: Mapping[str, Any], number: int, given: Mapping[str, Any]) -> Case:
-    unknown = set(given) - {"sql", "table", "servers", "mode", "why"}
+def _case(stem: str, defaults: Mapping[str, Any], number: int, fields: Mapping[str, Any]) -> Case:
+    unknown = set(fields) - {"sql", "table", "servers", "mode", "why"}
     assert not unknown, f"{stem}:{number}: {unknown}"
-    modes = [mode for mode in str(given.get("mode", "")).split() if mode != "lenient"]
-    strict = ("NO_ENGINE_SUBSTITUTION",) if "lenient" in str(given.get("mode", "")) else STRICT
+    modes = [mode for mode in str(fields.get("mode", "")).split() if mode != "lenient"]
+    strict = ("NO_ENGINE_SUBSTITUTION",) if "lenient" in str(fields.get("mode", "")) else STRICT
     return Case(
         origin=defaults["title"],
         number=number,
         file=stem,
-        sql=tuple(sql.strip() for sql in _listed(given["sql"])),
-        tables=tuple(tables()[name] for name in _listed(given.get("table", defaults.get("table", [])))),
-        servers=_servers(str(given.get("servers", "all"))),
+        sql=tuple(sql.strip() for sql in _listed(fields["sql"])),
+        tables=tuple(tables()[name] for name in _listed(fields.get("table", defaults.get("table", [])))),
+        servers=_servers(str(fields.get("servers", "all"))),
         modes=(*strict, *modes),
     )
 
@@ -134,6 +134,6 @@ def _listed(value: str | Sequence[str]) -> Sequence[str]:
 
 
 def _servers(text: str) -> tuple[str, ...]:
-    wanted = {server for word in text.split() for server in _GROUPS.get(word, (word,))}
-    assert wanted <= set(SERVERS), text
-    return tuple(server for server in SERVERS if server in wanted)
+    servers = {server for word in text.split() for server in _GROUPS.get(word, (word,))}
+    assert servers <= set(SERVERS), text
+    return tuple(server for server in SERVERS if server in servers)

@@ -72,12 +72,12 @@ def _write(batch: PreparedBatch, target: Target, schema: TableSchema) -> TableRe
         columns=columns.options().get("columns"), values=columns.options().get("values"), key=None,
     )  # fmt: skip
     mask = manifest.table_mask(target.table)
-    found = read_all(reader, input_splits(manifest.ranges, 0, SPLIT_BYTES, target.table, mask))
+    rows = read_all(reader, input_splits(manifest.ranges, 0, SPLIT_BYTES, target.table, mask))
     since = manifest.after_seq
     origin = Origin(manifest.server_uuid, manifest.epoch, since, record=Record(since, schema))
     assert target.state() is None
     properties = properties_of(target, columns, schema.primary_key, origin)
-    _write_commit(target, found.select([field.name for field in columns.fields]), columns.fields, properties, manifest)
+    _write_commit(target, rows.select([field.name for field in columns.fields]), columns.fields, properties, manifest)
     state = target.state()
     assert state is not None and state.applied_seq == manifest.last_seq
     return result_of(target.table, state)

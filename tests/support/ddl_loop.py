@@ -81,11 +81,11 @@ class CorpusRun:
     outcome from there: see :meth:`_fingerprint`.
     """
 
-    def __init__(self, folder: Path, server: Server, cases: Sequence[Case], known: dict[str, Outcome]) -> None:
+    def __init__(self, folder: Path, server: Server, cases: Sequence[Case], known_outcomes: dict[str, Outcome]) -> None:
         self.server = server
         self.prefix = f"ddl{random.SystemRandom().randrange(2**24):06x}"
         self.outcomes = [Outcome(case) for case in cases]
-        self._known = known
+        self._known = known_outcomes
         self._seen: list[dict[str, Any]] = [{} for _ in cases]
         """What each case showed on its way."""
         self._same: dict[int, Outcome] = {}
@@ -95,8 +95,8 @@ class CorpusRun:
         self._has_metadata = True
         overrides = ", ".join(
             f"{self.database(i)}.{table.name}: {{mode: append}}"
-            for i, one in enumerate(self.outcomes)
-            for table in one.case.tables
+            for i, outcome in enumerate(self.outcomes)
+            for table in outcome.case.tables
             if "PRIMARY KEY" not in table.create.upper()
         )
         # Databases are named by the prefix, so one expression includes them all.
@@ -147,28 +147,28 @@ class CorpusRun:
         with self._cursor() as cursor:
             self._has_metadata = describe(cursor.connection).has_row_metadata
             cursor.execute("SET SESSION sql_mode = ''")
-            for number, one in enumerate(self.outcomes):
+            for number, outcome in enumerate(self.outcomes):
                 cursor.execute(f"CREATE DATABASE {self.database(number)}")
                 cursor.execute(f"USE {self.database(number)}")
-                for table in one.case.tables:
+                for table in outcome.case.tables:
                     cursor.execute(table.create)
             # Definitions first, rows afterwards, so that they share two batches.
-            for number, one in enumerate(self.outcomes):
+            for number, outcome in enumerate(self.outcomes):
                 cursor.execute(f"USE {self.database(number)}")
-                for table in one.case.tables:
+                for table in outcome.case.tables:
                     for statement in table.statements[1:]:
                         cursor.execute(statement)
 
     def _statements(self) -> None:
-        for number, one in enumerate(self.outcomes):
+        for number, outcome in enumerate(self.outcomes):
             with self._cursor() as cursor:
                 cursor.execute(f"USE {self.database(number)}")
-                cursor.execute(one.case.set_mode)
-                for sql in one.case.sql:
+                cursor.execute(outcome.case.set_mode)
+                for sql in outcome.case.sql:
                     try:
                         cursor.execute(sql)
                     except pymysql.MySQLError as error:
-                        one.note("not run", f"{sql}: {error}")
+                        outcome.note("not run", f"{sql}: {error}")
 
     def _rows_afterwards(self) -> None:
         """Writes a row again, and a new one of defaults, into every table that is there now. The other rows stay as the
@@ -197,15 +197,15 @@ class CorpusRun:
             "WHERE c.table_schema = %s AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY c.table_name, c.ordinal_position",
             (self.database(number),),
         )
-        found: dict[str, list[tuple[str, str, str]]] = {}
+        columns: dict[str, list[tuple[str, str, str]]] = {}
         for table, name, kind, extra in cursor.fetchall():
-            found.setdefault(table, []).append((name, kind.lower(), extra.upper().replace("DEFAULT_GENERATED", "")))
-        return found
+            columns.setdefault(table, []).append((name, kind.lower(), extra.upper().replace("DEFAULT_GENERATED", "")))
+        return columns
 
     def _append_to_keyless(self) -> None:
         """Gives new tables without a primary key the mode that takes them."""
-        for number, one in enumerate(self.outcomes):
-            old = {table.name for table in one.case.tables}
+        for number, outcome in enumerate(self.outcomes):
+            old = {table.name for table in outcome.case.tables}
             for table, schema in self._seen[number]["after"]["schemas"].items():
                 if not schema["primary_key"] and table not in old:
                     self.loop.config.tables.overrides[f"{self.database(number)}.{table}"] = ApplyOverrides(
@@ -253,10 +253,10 @@ class CorpusRun:
 
     def _leave_out_known(self) -> None:
         """Excludes the cases that take the outcome of another one."""
-        for number, one in enumerate(self.outcomes):
-            if one.kind != "not run":
-                other = self._known.setdefault(self._fingerprint(number), one)
-                if other is not one:
+        for number, outcome in enumerate(self.outcomes):
+            if outcome.kind != "not run":
+                other = self._known.setdefault(self._fingerprint(number), outcome)
+                if other is not outcome:
                     self._same[number] = other
         if self._same:
             self.loop.exclude(rf"{self.prefix}_({'|'.join(map(str, self._same))})\..*")
@@ -267,11 +267,13 @@ class CorpusRun:
         """Reads single columns where that is enough, and notes it, again as long as a later statement needs it."""
         while True:
             parked = BatchService(self.loop.config).meta.read().subscription("apply").parked
-            due = {name: one for name, one in sorted(parked.items()) if one.columns is not None}
+            due = {
+                name: parked_table for name, parked_table in sorted(parked.items()) if parked_table.columns is not None
+            }
             if not due:
                 return
             with capturing(self.loop.config):
-                results = {one.table: one for one in pipeline.snapshot(self.loop.config, list(due))}
+                results = {result.table: result for result in pipeline.snapshot(self.loop.config, list(due))}
             self.loop.capture()
             self.loop.apply_all()
             for number, case in enumerate(self.outcomes):
@@ -285,17 +287,17 @@ class CorpusRun:
 
     def _compare(self) -> None:
         parked = BatchService(self.loop.config).meta.read().subscription("apply").parked
-        for number, one in enumerate(self.outcomes):
+        for number, outcome in enumerate(self.outcomes):
             if number in self._same:
                 continue
             for name in sorted(parked):
                 if name.startswith(f"{self.database(number)}."):
-                    self._note_parked(one, parked[name])
+                    self._note_parked(outcome, parked[name])
             with self._cursor() as cursor:
                 tables = self._tables(cursor, number)
             for table, columns in tables.items():
                 if f"{self.database(number)}.{table}" not in parked:
-                    self._compare_table(one, number, table, [name for name, _, _ in columns])
+                    self._compare_table(outcome, number, table, [name for name, _, _ in columns])
 
     def _select(self, cursor: Any, number: int, table: str, columns: list[tuple[str, str, str]]) -> list[Any]:
         """Returns the rows of a table at the source, as Delta shows them."""
@@ -304,41 +306,41 @@ class CorpusRun:
         return ordered([plain(value) for value in row] for row in cursor.fetchall())
 
     @staticmethod
-    def _note_parked(one: Outcome, parked: ParkedTable) -> None:
+    def _note_parked(outcome: Outcome, parked: ParkedTable) -> None:
         kind: OutcomeKind = "snapshot" if parked.due == "snapshot" else "refused"
         reason = " ".join(parked.reason.split())
-        named = any(" ".join(sql.split())[:40].rstrip("; ") in reason for sql in one.case.sql)
+        named = any(" ".join(sql.split())[:40].rstrip("; ") in reason for sql in outcome.case.sql)
         # A value that the table's key does not take, a server that names no columns, or a table whose definition is
         # refused, whatever the statement was.
         by_row = any(
             why in reason
             for why in (", row event at ", "does not hold the names of its columns", "the table is system-versioned")
         )
-        one.note(
+        outcome.note(
             kind if named or by_row else "different", reason if named or by_row else f"names no statement: {reason}"
         )
 
-    def _compare_table(self, one: Outcome, number: int, table: str, names: list[str]) -> None:
-        wanted = self._seen[number]["after"]["rows"][table]
+    def _compare_table(self, outcome: Outcome, number: int, table: str, names: list[str]) -> None:
+        expected = self._seen[number]["after"]["rows"][table]
         path = table_path(self.loop.config.apply.target, self.database(number), table)
         try:
             delta = read_delta(path)
         except DeltaError as error:
-            one.note("different", f"{table}: cannot be read: {str(error)[:200]}")
+            outcome.note("different", f"{table}: cannot be read: {str(error)[:200]}")
             return
         if "_op" in delta.column_names:
             if delta.column_names[: len(names)] != names:  # its rows cannot be told apart
-                one.note("different", f"{table}: the changelog has {delta.column_names}, SELECT shows {names}")
+                outcome.note("different", f"{table}: the changelog has {delta.column_names}, SELECT shows {names}")
             return
         if delta.column_names != names:
-            one.note("different", f"{table}: Delta has {delta.column_names}, SELECT shows {names}")
+            outcome.note("different", f"{table}: Delta has {delta.column_names}, SELECT shows {names}")
             return
         columns = [column.to_pylist() for column in delta.columns]
         rows = ordered([plain(value) for value in row] for row in zip(*columns, strict=True))
-        if rows != wanted:
-            lost = list((Counter(map(repr, wanted)) - Counter(map(repr, rows))).elements())
-            alien = list((Counter(map(repr, rows)) - Counter(map(repr, wanted))).elements())
-            one.note("different", f"{table}: SELECT shows {lost[:2]}, Delta has {alien[:2]}")
+        if rows != expected:
+            lost = list((Counter(map(repr, expected)) - Counter(map(repr, rows))).elements())
+            alien = list((Counter(map(repr, rows)) - Counter(map(repr, expected))).elements())
+            outcome.note("different", f"{table}: SELECT shows {lost[:2]}, Delta has {alien[:2]}")
 
 
 def shown_rows(server: Server, db: str, table: str) -> tuple[list[str], list[Any]]:
@@ -374,20 +376,20 @@ def _read_files(table: DeltaTable) -> pa.Table:
     fields = json.loads(table.schema().to_json())["fields"]
     properties = table.metadata().configuration
     assert properties.get("delta.enableDeletionVectors", "false") == "false"
-    found = []
+    parts = []
     for uri in table.file_uris():
         file = pq.read_table(unquote(uri.removeprefix("file://")))
         columns = {}
         for column in fields:
             kind = to_arrow(StructField.fromJson(column).dataType)
             physical = column.get("metadata", {}).get("delta.columnMapping.physicalName", column["name"])
-            there = physical in file.column_names
+            is_in_file = physical in file.column_names
             nulls = pa.nulls(len(file), kind)
             is_nested = pa.types.is_struct(kind)
-            columns[column["name"]] = file[physical].cast(kind) if there and not is_nested else nulls
-        found.append(pa.table(columns))
+            columns[column["name"]] = file[physical].cast(kind) if is_in_file and not is_nested else nulls
+        parts.append(pa.table(columns))
     names = [column["name"] for column in fields]
-    return pa.concat_tables(found) if found else pa.table({name: pa.nulls(0) for name in names})
+    return pa.concat_tables(parts) if parts else pa.table({name: pa.nulls(0) for name in names})
 
 
 def quoted(name: str) -> str:
@@ -429,4 +431,4 @@ def _comparable(schema: TableSchema) -> dict[str, Any]:
 
 def counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Returns the number of cases with each outcome."""
-    return dict(Counter(one.kind for one in outcomes))
+    return dict(Counter(outcome.kind for outcome in outcomes))

@@ -90,14 +90,14 @@ can set for each outcome.
 def predicted(case: Case) -> Verdict:
     """What Towpath makes of a case, by its text alone."""
     server = next(name for name in SERVERS if name in case.servers)
-    known = SqlServer.parse(VERSIONS[server])
+    sql_server = SqlServer.parse(VERSIONS[server])
     before = {}
     for table in case.tables:
-        (created,) = classify(table.create, "d", 0, known).changes
+        (created,) = classify(table.create, "d", 0, sql_server).changes
         assert isinstance(created, CreateTable) and created.schema is not None
         before[table.name] = with_database_charset(created.schema, "utf8mb4", None)
     observed = Observed(case, before=before, statements=[(sql, case.sql_mode, _MOMENT) for sql in case.sql])
-    return judge(observed, known, compare=False)
+    return judge(observed, sql_server, compare=False)
 
 
 def page() -> str:
@@ -111,8 +111,8 @@ def page() -> str:
         statements=sum(len(case.sql) for case in cases), cases=len(cases),
         columns=" | ".join(OUTCOMES), dashes="|".join("---" for _ in OUTCOMES),
     )  # fmt: skip
-    for origin, found in counts.items():
-        text += f"| {origin} | {found.total()} | {' | '.join(str(found[outcome]) for outcome in OUTCOMES)} |\n"
+    for origin, origin_counts in counts.items():
+        text += f"| {origin} | {origin_counts.total()} | {' | '.join(str(origin_counts[outcome]) for outcome in OUTCOMES)} |\n"
     total = sum(counts.values(), Counter())
     text += f"| all | {total.total()} | {' | '.join(str(total[outcome]) for outcome in OUTCOMES)} |\n"
     for outcome, title in (("snapshot", "Statements that need a snapshot"), ("refused", "Refused statements")):
@@ -132,17 +132,17 @@ def page() -> str:
 
 def read_counts() -> dict[str, dict[str, dict[str, int]]]:
     """Returns the counts of the last whole run on each server."""
-    found: dict[str, dict[str, dict[str, int]]] = yaml.safe_load(COUNTS.read_text("utf-8")) if COUNTS.exists() else {}
-    return found
+    counts: dict[str, dict[str, dict[str, int]]] = yaml.safe_load(COUNTS.read_text("utf-8")) if COUNTS.exists() else {}
+    return counts
 
 
 def write_counts(server: str, outcomes: Sequence[ddl_loop.Outcome]) -> None:
     """Writes the counts of a whole run on a server, and the page."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for one in outcomes:
-        counts[one.case.origin][one.kind] += 1
-    found = read_counts() | {server: {origin: dict(sorted(kinds.items())) for origin, kinds in counts.items()}}
-    ordered = {name: found[name] for name in SERVERS if name in found}
+    for outcome in outcomes:
+        counts[outcome.case.origin][outcome.kind] += 1
+    all_counts = read_counts() | {server: {origin: dict(sorted(kinds.items())) for origin, kinds in counts.items()}}
+    ordered = {name: all_counts[name] for name in SERVERS if name in all_counts}
     COUNTS.write_text(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=120), "utf-8")
     PAGE.write_text(page(), "utf-8")
 
@@ -156,13 +156,13 @@ def _runs(counts: dict[str, dict[str, dict[str, int]]]) -> str:
         text += _row(_TITLES[server], sum((Counter(kinds) for kinds in origins.values()), Counter()))
     text += f"\n| origin, on all servers | cases | {' | '.join(IN_DELTA)} |\n"
     text += f"|---|---|{'|'.join('---' for _ in IN_DELTA)}|\n"
-    for origin, found in by_origin.items():
-        text += _row(origin, found)
+    for origin, outcomes in by_origin.items():
+        text += _row(origin, outcomes)
     return text + _row("all", sum(by_origin.values(), Counter()))
 
 
-def _row(title: str, found: Counter[str]) -> str:
-    return f"| {title} | {found.total()} | {' | '.join(str(found[kind]) for kind in IN_DELTA)} |\n"
+def _row(title: str, outcomes: Counter[str]) -> str:
+    return f"| {title} | {outcomes.total()} | {' | '.join(str(outcomes[kind]) for kind in IN_DELTA)} |\n"
 
 
 _TITLES = {"mysql9": "MySQL 9", "mariadb11": "MariaDB 11.8", "mariadb10": "MariaDB 10.11", "mysql56": "MySQL 5.6"}

@@ -66,9 +66,9 @@ class RandomAlter:
         """A statement with one to four clauses, and its changes."""
         clauses, changes = [], []
         for _ in range(self._chance.randint(1, 4)):
-            text, made = self.clause()
+            text, clause_changes = self.clause()
             clauses.append(text)
-            changes += made
+            changes += clause_changes
         head = self._words("ALTER TABLE") + self._space() + self._name(self._table[1])
         return head + self._space() + f"{self._gap()},{self._gap()}".join(clauses), changes
 
@@ -130,8 +130,10 @@ class RandomAlter:
     def _definition(self, name: str) -> tuple[str, ColumnSchema, OldRows, bool, str | None]:
         written, data_type, column_type, default, value = self._chance.choice(TYPES)
         null = self._chance.choice(["", "NULL", "NOT NULL"])
-        given = self._chance.choice(["", f"DEFAULT {default}", "DEFAULT NULL" if null != "NOT NULL" else ""])
-        attributes = [word for word in (null, given, self._chance.choice(["", "COMMENT 'NOT NULL, x'"])) if word]
+        default_clause = self._chance.choice(["", f"DEFAULT {default}", "DEFAULT NULL" if null != "NOT NULL" else ""])
+        attributes = [
+            word for word in (null, default_clause, self._chance.choice(["", "COMMENT 'NOT NULL, x'"])) if word
+        ]
         self._chance.shuffle(attributes)
         first, after = False, None
         place = ""
@@ -141,13 +143,13 @@ class RandomAlter:
             after = self._any()
             place = f" {self._words('AFTER')} {self._name(after)}"
         old_rows: OldRows
-        if given.endswith("NULL") or (not given and null != "NOT NULL"):
+        if default_clause.endswith("NULL") or (not default_clause and null != "NOT NULL"):
             old_rows = Null()
         else:
-            old_rows = Constant(value if given else _IMPLICIT[data_type])
+            old_rows = Constant(value if default_clause else _IMPLICIT[data_type])
         column = ColumnSchema(
             name=name, data_type=data_type, column_type=column_type, nullable=null != "NOT NULL",
-            default=value if given and not given.endswith("NULL") else None, extra="", charset=None, collation=None,
+            default=value if default_clause and not default_clause.endswith("NULL") else None, extra="", charset=None, collation=None,
         )  # fmt: skip
         text = f"{self._name(name)}{self._space()}{written} {' '.join(attributes)}{place}"
         return text, column, old_rows, first, after

@@ -105,20 +105,20 @@ class CorpusRun:
     def observe(self, cases: Sequence[Case], *, may_refuse: bool = False) -> list[Observed]:
         """Runs the cases. Those with statements that a stand-in does not know are left out; with ``may_refuse`` also
         those with statements that the server refuses."""
-        found = {f"{self._prefix}{number}": Observed(case) for number, case in enumerate(cases)}
-        for database, one in found.items():
-            self._make(database, one.case)
+        observed = {f"{self._prefix}{number}": Observed(case) for number, case in enumerate(cases)}
+        for database, observed_case in observed.items():
+            self._make(database, observed_case.case)
         for name, schema in self._schemas().items():
             database, _, table = name.partition(".")
-            found[database].before[table] = schema
+            observed[database].before[table] = schema
         self._run("FLUSH BINARY LOGS")
         log = self._logs()[-1]
         unknown: set[str] = set()
-        for database, one in found.items():
-            one.rows_before = self._rows(database, one.before)
+        for database, observed_case in observed.items():
+            observed_case.rows_before = self._rows(database, observed_case.before)
             self._run(f"USE `{database}`")
-            self._run(one.case.set_mode)
-            for sql in one.case.sql:
+            self._run(observed_case.case.set_mode)
+            for sql in observed_case.case.sql:
                 try:
                     self._run(sql)
                 except pymysql.MySQLError as error:
@@ -126,18 +126,20 @@ class CorpusRun:
                         self._run(f"DROP DATABASE `{database}`")
                         unknown.add(database)
                         break
-                    raise AssertionError(f"{one.case.name} on {self._server.kind.name}: {error}: {sql}") from None
-        assert len(unknown) < len(found) // 4
-        found = {database: one for database, one in found.items() if database not in unknown}
+                    raise AssertionError(
+                        f"{observed_case.case.name} on {self._server.kind.name}: {error}: {sql}"
+                    ) from None
+        assert len(unknown) < len(observed) // 4
+        observed = {database: one for database, one in observed.items() if database not in unknown}
         for name, schema in self._schemas().items():
             database, _, table = name.partition(".")
-            found[database].after[table] = schema
-        for database, one in found.items():
-            one.rows_after = self._rows(database, one.after)
+            observed[database].after[table] = schema
+        for database, observed_case in observed.items():
+            observed_case.rows_after = self._rows(database, observed_case.after)
         for query in binlog_statements(self._server, self._logs(), log):
-            if query.db in found:
-                found[query.db].statements.append((query.sql, query.sql_mode, Moment.of(query, UTC_OFFSETS)))
-        return list(found.values())
+            if query.db in observed:
+                observed[query.db].statements.append((query.sql, query.sql_mode, Moment.of(query, UTC_OFFSETS)))
+        return list(observed.values())
 
     def _make(self, database: str, case: Case) -> None:
         self._run("SET SESSION sql_mode = 'NO_ENGINE_SUBSTITUTION'")
@@ -216,17 +218,17 @@ _LOOKED_FOR = {
 """What must hold in the Delta table, by the kind of doubt."""
 
 
-def judge(one: Observed, server: SqlServer | None, database: str = "d", *, compare: bool = True) -> Verdict:
+def judge(observed: Observed, server: SqlServer | None, database: str = "d", *, compare: bool = True) -> Verdict:
     """What Towpath makes of a case, and where that contradicts what the server did. ``compare=False``: the case was
     not run."""
-    state: dict[str, TableSchema | None] = dict(one.before)
+    state: dict[str, TableSchema | None] = dict(observed.before)
     verdict = Verdict("no effect", [], [])
     plans: list[tuple[str, Plan, int]] = []
     unsure: set[tuple[str, str]] = set()
-    for sql, sql_mode, moment in one.statements:
+    for sql, sql_mode, moment in observed.statements:
         statement = classify(sql, database, sql_mode, server, moment=moment)
         if statement.kind == "unknown" or (statement.kind == "ddl" and not statement.changes):
-            verdict.wrong.append(f"{one.case.name}: {statement.kind}: {sql}")
+            verdict.wrong.append(f"{observed.case.name}: {statement.kind}: {sql}")
         if statement.kind != "ddl":
             continue
         try:
@@ -241,10 +243,10 @@ def judge(one: Observed, server: SqlServer | None, database: str = "d", *, compa
             if isinstance(change, AddColumn | ChangeColumn) and change.unsure_null
         }
     if compare:
-        _compare(one, state, unsure, verdict)
-        if len(one.case.sql) == 1:
-            _compare_rows(one, plans, verdict)
-            _compare_claims(one, plans, verdict)
+        _compare(observed, state, unsure, verdict)
+        if len(observed.case.sql) == 1:
+            _compare_rows(observed, plans, verdict)
+            _compare_claims(observed, plans, verdict)
     for _, plan, sql_mode in plans:
         _decide(plan, sql_mode, verdict)
     return verdict
@@ -274,13 +276,13 @@ def _follow(
             _create(change, state, verdict)
         elif not isinstance(change, RenameTable):
             by_table[table[1]].append(change)
-    for name, found in by_table.items():
+    for name, table_changes in by_table.items():
         before = state.get(name)
         if before is None:
             continue
-        after = apply_changes(before, found)
+        after = apply_changes(before, table_changes)
         if after is not None:
-            plans.append((name, plan_columns(before, found), sql_mode))
+            plans.append((name, plan_columns(before, table_changes), sql_mode))
         state[name] = after
     for rename in renames:
         if rename.table[1] in state:
@@ -301,29 +303,31 @@ def _create(change: CreateTable, state: dict[str, TableSchema | None], verdict: 
 
 
 def _compare(
-    one: Observed, state: dict[str, TableSchema | None], unsure: set[tuple[str, str]], verdict: Verdict
+    observed: Observed, state: dict[str, TableSchema | None], unsure: set[tuple[str, str]], verdict: Verdict
 ) -> None:
     """Holds the tracked definitions against information_schema."""
     tracked = {name: schema for name, schema in state.items() if schema is not None}
-    if set(tracked) != set(one.after) and verdict.outcome != "snapshot":
-        verdict.wrong.append(f"{one.case.name}: tables {sorted(tracked)}, and the server has {sorted(one.after)}")
+    if set(tracked) != set(observed.after) and verdict.outcome != "snapshot":
+        verdict.wrong.append(
+            f"{observed.case.name}: tables {sorted(tracked)}, and the server has {sorted(observed.after)}"
+        )
     for name, schema in tracked.items():
-        if name in one.after:
+        if name in observed.after:
             lenient = {column for table, column in unsure if table == name}
             verdict.wrong += [
-                f"{one.case.name}: {name}: {text}" for text in differences(schema, one.after[name], lenient)
+                f"{observed.case.name}: {name}: {text}" for text in differences(schema, observed.after[name], lenient)
             ]
 
 
 def differences(tracked: TableSchema, real: TableSchema, unsure: set[str]) -> list[str]:
     """Where a tracked definition differs from information_schema."""
-    found = []
+    texts = []
     if tracked.column_names != real.column_names:
         return [f"columns {tracked.column_names}, and the server has {real.column_names}"]
     if tracked.primary_key != real.primary_key:
-        found.append(f"primary key {tracked.primary_key}, and the server has {real.primary_key}")
+        texts.append(f"primary key {tracked.primary_key}, and the server has {real.primary_key}")
     if tracked.charset not in (None, real.charset):
-        found.append(f"table charset {tracked.charset}, and the server has {real.charset}")
+        texts.append(f"table charset {tracked.charset}, and the server has {real.charset}")
     for mine, theirs in zip(tracked.columns, real.columns, strict=True):
         for key in ("data_type", "column_type", "nullable", "charset", "collation", "extra"):
             a, b = _comparable(mine, key), _comparable(theirs, key)
@@ -332,8 +336,8 @@ def differences(tracked: TableSchema, real: TableSchema, unsure: set[str]) -> li
             if key == "nullable" and mine.name in unsure:
                 continue
             if a != b:
-                found.append(f"{mine.name}: {key} {a!r}, and the server has {b!r}")
-    return found
+                texts.append(f"{mine.name}: {key} {a!r}, and the server has {b!r}")
+    return texts
 
 
 def _comparable(column: ColumnSchema, key: str) -> Any:
@@ -351,31 +355,31 @@ def _comparable(column: ColumnSchema, key: str) -> Any:
     return value
 
 
-def _compare_rows(one: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
+def _compare_rows(observed: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
     """Tables that no change concerns keep their rows."""
     planned = {name for name, _, _ in plans}
     if verdict.outcome == "snapshot" or any(
-        word in sql.upper() for sql in one.case.sql for word in ("TRUNCATE", "RENAME", "INSERT")
+        word in sql.upper() for sql in observed.case.sql for word in ("TRUNCATE", "RENAME", "INSERT")
     ):
         return
-    for name, rows in one.rows_before.items():
-        same = name in one.after and one.after[name].columns == one.before[name].columns
-        if same and name not in planned and Counter(rows) != Counter(one.rows_after[name]):
-            verdict.wrong.append(f"{one.case.name}: {name}: rows changed in a statement without an effect")
+    for name, rows in observed.rows_before.items():
+        same = name in observed.after and observed.after[name].columns == observed.before[name].columns
+        if same and name not in planned and Counter(rows) != Counter(observed.rows_after[name]):
+            verdict.wrong.append(f"{observed.case.name}: {name}: rows changed in a statement without an effect")
 
 
-def _compare_claims(one: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
+def _compare_claims(observed: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
     """Holds what is claimed of old rows against SELECT."""
-    removes = any(word in sql.upper() for sql in one.case.sql for word in ("TRUNCATE", "DROP PARTITION"))
+    removes = any(word in sql.upper() for sql in observed.case.sql for word in ("TRUNCATE", "DROP PARTITION"))
     if len(plans) != 1 or removes or verdict.outcome == "snapshot":
         return
     ((name, plan, sql_mode),) = plans
-    before = one.rows_before[name]
+    before = observed.rows_before[name]
     # The table may have been renamed by the statement; it is the only one then.
-    after = one.rows_after.get(name) or next((rows for rows in one.rows_after.values()), [])
+    after = observed.rows_after.get(name) or next((rows for rows in observed.rows_after.values()), [])
     if len(after) != len(before):
-        verdict.wrong.append(f"{one.case.name}: {name} has {len(after)} rows, before {len(before)}")
-    names = [column.name for column in one.before[name].columns]
+        verdict.wrong.append(f"{observed.case.name}: {name} has {len(after)} rows, before {len(before)}")
+    names = [column.name for column in observed.before[name].columns]
     same: list[tuple[int, int]] = []
     for index, column in enumerate(plan.columns):
         shown = [row[index] for row in after]
@@ -383,7 +387,9 @@ def _compare_claims(one: Observed, plans: list[tuple[str, Plan, int]], verdict: 
             if not isinstance(column.old_rows, Unknown) and not all(
                 _is(v, column.old_rows, column.column) for v in shown
             ):
-                verdict.wrong.append(f"{one.case.name}: {column.column.name} shows {shown}, claimed {column.old_rows}")
+                verdict.wrong.append(
+                    f"{observed.case.name}: {column.column.name} shows {shown}, claimed {column.old_rows}"
+                )
             continue
         was = names.index(column.old.name)
         effect = value_effect(column.old, column.column, sql_mode)
@@ -392,25 +398,25 @@ def _compare_claims(one: Observed, plans: list[tuple[str, Plan, int]], verdict: 
         if isinstance(effect, Same):
             same.append((was, index))
         elif not isinstance(effect, Unknown) and not _all_agree(effect, [row[was] for row in before], shown):
-            verdict.wrong.append(f"{one.case.name}: {column.old.name}: values changed, claimed {effect}")
+            verdict.wrong.append(f"{observed.case.name}: {column.old.name}: values changed, claimed {effect}")
     mine = Counter(tuple(row[old] for old, _ in same) for row in before)
     theirs = Counter(tuple(row[new] for _, new in same) for row in after)
     if mine != theirs:
-        verdict.wrong.append(f"{one.case.name}: {name}: values changed: {mine - theirs} became {theirs - mine}")
+        verdict.wrong.append(f"{observed.case.name}: {name}: values changed: {mine - theirs} became {theirs - mine}")
 
 
 def _decide(plan: Plan, sql_mode: int, verdict: Verdict) -> None:
     """A value that only the server knows needs a snapshot."""
     for column in plan.columns:
-        found: object = column.old_rows
+        effect: object = column.old_rows
         if column.old is not None:
-            found = value_effect(column.old, column.column, sql_mode)
-        if isinstance(found, Unknown):
+            effect = value_effect(column.old, column.column, sql_mode)
+        if isinstance(effect, Unknown):
             verdict.outcome = "snapshot"
-            verdict.reasons.append(f"{column.column.name}: {found.reason}")
-        elif isinstance(found, Converted):
-            verdict.evidence.append(f"{column.column.name}: {_COMPUTED[found.to]}")
-        for doubt in getattr(found, "unless", ()):
+            verdict.reasons.append(f"{column.column.name}: {effect.reason}")
+        elif isinstance(effect, Converted):
+            verdict.evidence.append(f"{column.column.name}: {_COMPUTED[effect.to]}")
+        for doubt in getattr(effect, "unless", ()):
             verdict.evidence.append(f"{column.column.name}: {_LOOKED_FOR[doubt.kind]}, as {doubt.reason}")
 
 

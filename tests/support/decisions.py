@@ -53,8 +53,8 @@ def _record(path: Path) -> Record:
     text = path.read_text()
 
     def first(pattern: str) -> str:
-        found = re.search(pattern, text, re.MULTILINE)
-        return found[1] if found else ""
+        match = re.search(pattern, text, re.MULTILINE)
+        return match[1] if match else ""
 
     return Record(
         path,

@@ -18,7 +18,7 @@ def use(folder: Path | str, current: bytes | None, *old: bytes) -> None:
     sources = KeySources(
         (str(folder), current, old),
         None if current is None else partial(bytes, current),
-        tuple(partial(bytes, one) for one in old),
+        tuple(partial(bytes, key) for key in old),
     )
     keys.register(folder, sources)
 

@@ -59,7 +59,8 @@ def wait_for(what: str, is_true: Callable[[], bool]) -> None:
 
 def wait_until_level(config: DestinationConfig, server: Server) -> None:
     """Waits until the store has read all that the server has executed."""
-    wanted = executed(server)
+    server_gtids = executed(server)
     wait_for(
-        "capture has not become level", lambda: (found := stored_gtids(config, server)) is not None and wanted <= found
+        "capture has not become level",
+        lambda: (stored := stored_gtids(config, server)) is not None and server_gtids <= stored,
     )

@@ -113,7 +113,9 @@ class RandomRows:
         if ",".join(columns) in child.references or (child is parent and columns[0] in child.primary_key):
             return
         is_key = columns[0] in child.primary_key
-        actions = [rng.choice([one for one in ACTIONS if not (is_key and one == "SET NULL")]) for _ in range(2)]
+        actions = [
+            rng.choice([action for action in ACTIONS if not (is_key and action == "SET NULL")]) for _ in range(2)
+        ]
         sql = (
             f"ALTER TABLE {child.name} ADD CONSTRAINT k{number} FOREIGN KEY ({', '.join(columns)}) REFERENCES "
             f"{parent.name} ({', '.join(referenced)}) ON DELETE {actions[0]} ON UPDATE {actions[1]}"

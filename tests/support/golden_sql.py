@@ -107,10 +107,10 @@ def texts(store: Path) -> dict[str, str]:
             if not entry["length"]:
                 continue
             at = int(entry["offset"])
-            database, found = _transaction(data[at : at + int(entry["length"])], int(entry["seq"]), rows)
-            lines[database] += found
+            database, transaction_lines = _transaction(data[at : at + int(entry["length"])], int(entry["seq"]), rows)
+            lines[database] += transaction_lines
     assert not any(rows.values()), "the decoder gives rows that no transaction has"
-    return {name.removeprefix("golden_"): "\n".join(one) + "\n" for name, one in lines.items()}
+    return {name.removeprefix("golden_"): "\n".join(database_lines) + "\n" for name, database_lines in lines.items()}
 
 
 def _transaction(data: bytes, seq: int, rows: dict[str, dict[tuple[int, int], list[str]]]) -> tuple[str, list[str]]:
@@ -138,13 +138,13 @@ def _transaction(data: bytes, seq: int, rows: dict[str, dict[tuple[int, int], li
 
 def _rows(store: Path, table: str) -> dict[tuple[int, int], list[str]]:
     """Returns the lines of a table's changes, by seq and number of the row event in its transaction."""
-    found: dict[tuple[int, int], list[str]] = defaultdict(list)
+    lines_by_event: dict[tuple[int, int], list[str]] = defaultdict(list)
     short = table.partition(".")[2]
     for batch in read(store, table=table, options=DecodeOptions(images="both")):
         columns = [name for name in batch.schema.names if not name.startswith("_")]
         for row in batch.to_pylist():
             image = _image({name: row[name] for name in columns})
-            lines = found[row["_seq"], row["_row"] >> 32]
+            lines = lines_by_event[row["_seq"], row["_row"] >> 32]
             if row["_op"] == OP_INSERT:
                 lines.append(f"  insert {short}: {image}")
             elif row["_op"] == OP_DELETE:
@@ -152,7 +152,7 @@ def _rows(store: Path, table: str) -> dict[tuple[int, int], list[str]]:
             else:
                 lines.append(f"  update {short}: {_image(row['_before'])}")
                 lines.append(f"  {'to':>{len('update ' + short)}}: {image}")
-    return dict(found)
+    return dict(lines_by_event)
 
 
 def _image(row: dict[str, Any]) -> str:
@@ -172,5 +172,5 @@ def _value(value: Any) -> str:
     if isinstance(value, decimal.Decimal):
         return f"{value:f}"
     if isinstance(value, list):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_value(item) for item in value) + "]"
     return str(value)

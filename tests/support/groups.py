@@ -23,7 +23,7 @@ class Member(Loop):
     """One source of a group."""
 
     def __init__(self, folder: Path, server: Server, db: str, name: str, **settings: str) -> None:
-        apply = ", ".join(one for one in (SHARED, settings.pop("apply", "")) if one)
+        apply = ", ".join(setting for setting in (SHARED, settings.pop("apply", "")) if setting)
         super().__init__(folder, server, db, name=name, apply=apply, **settings)
         self.name = name
 
@@ -51,7 +51,10 @@ class Member(Loop):
     def _replayed(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns what the changes of a changelog add up to. A snapshot is the state after all changes of its seq."""
         state: dict[Any, dict[str, Any]] = {}
-        for row in sorted(rows, key=lambda one: (one["_seq"], one["_op"] == "snapshot", one["_row"])):
+        for row in sorted(
+            rows,
+            key=lambda row_of_table: (row_of_table["_seq"], row_of_table["_op"] == "snapshot", row_of_table["_row"]),
+        ):
             if row["_op"] in ("truncate", "snapshot"):
                 if row["_op"] == "truncate":
                     state = {}
@@ -84,7 +87,7 @@ def require_own_and_proved(*loops: Member) -> None:
 
 
 def members(
-    one: Server,
+    first: Server,
     other: Server,
     folder: Path,
     database: Database,
@@ -94,13 +97,13 @@ def members(
     **settings: str,
 ) -> tuple[Member, Member]:
     """Returns two destinations for databases of one name, with equal empty tables, on two servers."""
-    db = database(one)
+    db = database(first)
     other.execute(f"CREATE DATABASE `{db}`")
-    for server in (one, other):
+    for server in (first, other):
         for table in TABLES:
             server.execute(f"CREATE TABLE `{db}`.{table} (id INT PRIMARY KEY, {columns})")
     settings = {"overrides": MODES, "start": "now", **settings}
-    return Member(folder, one, db, names[0], **settings), Member(folder, other, db, names[1], **settings)
+    return Member(folder, first, db, names[0], **settings), Member(folder, other, db, names[1], **settings)
 
 
 def fill(loop: Member) -> None:

@@ -65,8 +65,8 @@ class History:
     def commit(self, time: datetime) -> None:
         """Only the last state of each key counts."""
         for key, row in self._touched.items():
-            known = self.versions.setdefault(key, [])
-            last = known[-1] if known else None
+            versions = self.versions.setdefault(key, [])
+            last = versions[-1] if versions else None
             if last is not None:
                 time_here = max(time, last.valid_to or last.valid_from)
                 if last.valid_to is None:
@@ -74,7 +74,7 @@ class History:
             else:
                 time_here = time
             if row is not None:
-                known.append(Version(row, time_here))
+                versions.append(Version(row, time_here))
         self._touched.clear()
 
 
@@ -100,8 +100,8 @@ class Histories:
         self._server, self._database, self._rng = server, database, rng
         self.histories = histories
         self._time, self._n, self.tx = BEGIN, 0, 0
-        for one in histories:
-            server.execute(f"CREATE TABLE {database}.{one.name} ({one.columns}, n INT, tx INT)")
+        for history in histories:
+            server.execute(f"CREATE TABLE {database}.{history.name} ({history.columns}, n INT, tx INT)")
 
     def run(self, transactions: int) -> None:
         rng = self._rng
@@ -115,8 +115,8 @@ class Histories:
                 for _ in range(rng.choice((1, 1, 2, 5))):
                     self._change(cursor, rng.choice(self.histories))
                 connection.commit()
-                for one in self.histories:
-                    one.commit(self._time)
+                for history in self.histories:
+                    history.commit(self._time)
 
     def _change(self, cursor: Any, table: History) -> None:
         rng, key = self._rng, table.draw(self._rng)

@@ -60,36 +60,38 @@ class Operator:
 
     def list(self) -> dict[str, Any]:
         """Returns the documents of all instances, by name."""
-        return {one["destination"]: one for one in self._result(self.http.get("/v1/instances"))["instances"]}
+        return {
+            document["destination"]: document for document in self._result(self.http.get("/v1/instances"))["instances"]
+        }
 
     def one(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._result(self.http.get(f"/v1/instances/{name}"))["instance"]
-        return found
+        document: dict[str, Any] = self._result(self.http.get(f"/v1/instances/{name}"))["instance"]
+        return document
 
     def act(self, name: str, what: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._result(self.http.post(f"/v1/instances/{name}/{what}"))["instance"]
-        return found
+        document: dict[str, Any] = self._result(self.http.post(f"/v1/instances/{name}/{what}"))["instance"]
+        return document
 
     def logs(self, name: str) -> str:
-        found = self._result(self.http.get(f"/v1/instances/{name}/logs?lines=400"))
-        return "\n".join(one["text"] for one in found["lines"])
+        log = self._result(self.http.get(f"/v1/instances/{name}/logs?lines=400"))
+        return "\n".join(line["text"] for line in log["lines"])
 
     def wait(self, name: str, condition: Callable[[dict[str, Any]], bool], limit_s: float = 60) -> dict[str, Any]:
         """Waits until the document of an instance is like that, and returns it."""
         deadline = time.monotonic() + limit_s
-        found: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         while time.monotonic() < deadline:
-            found = self.list().get(name, {})
-            if condition(found):
-                return found
+            document = self.list().get(name, {})
+            if condition(document):
+                return document
             time.sleep(0.05)
-        raise AssertionError(f"not within {limit_s} s: {found}")
+        raise AssertionError(f"not within {limit_s} s: {document}")
 
     @staticmethod
     def _result(answer: httpx.Response) -> dict[str, Any]:
         assert answer.status_code == 200, f"{answer.status_code}: {answer.text}"
-        found: dict[str, Any] = answer.json()
-        return found
+        content: dict[str, Any] = answer.json()
+        return content
 
 
 def captures(document: dict[str, Any]) -> bool:

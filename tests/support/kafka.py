@@ -43,12 +43,12 @@ def records(servers: str, topic: str, *, committed: bool = True) -> list[Record]
         }
     )
     try:
-        known = consumer.list_topics(topic, 30).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, one, 0) for one in known])
+        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         records: list[Record] = []
         ended: set[int] = set()
         deadline = time.monotonic() + 60
-        while len(ended) < len(known):
+        while len(ended) < len(partitions):
             assert time.monotonic() < deadline, f"{topic} has no end"
             message = consumer.poll(1.0)
             if message is None:
@@ -67,9 +67,9 @@ def records(servers: str, topic: str, *, committed: bool = True) -> list[Record]
 
 def configure(file: Path, **mq: Any) -> None:
     """Sets the section ``mq`` of a configuration file."""
-    found = yaml.safe_load(file.read_text())
-    found["mq"] = mq
-    file.write_text(yaml.safe_dump(found))
+    document = yaml.safe_load(file.read_text())
+    document["mq"] = mq
+    file.write_text(yaml.safe_dump(document))
 
 
 def push(conf: Path, *options: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:

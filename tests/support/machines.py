@@ -143,12 +143,12 @@ class Machine:
         """Returns the ids of all processes on this machine."""
         assert self._holder is not None
         here = Path(f"/proc/{self._holder.pid}/ns/net").readlink()
-        found = []
-        for one in Path("/proc").glob("[0-9]*"):
+        pids = []
+        for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if (one / "ns" / "net").readlink() == here and int(one.name) != self._holder.pid:
-                    found.append(int(one.name))
-        return found
+                if (process / "ns" / "net").readlink() == here and int(process.name) != self._holder.pid:
+                    pids.append(int(process.name))
+        return pids
 
     def kill_matching(self, *words: str) -> int:
         """Kills the processes on this machine whose command line holds all these words, and returns their number."""
@@ -243,8 +243,8 @@ def _accept(listener: socket.socket, port: int) -> None:
             except OSError:
                 near.close()
                 continue
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=_copy, args=(one, other), daemon=True).start()
+            for source, destination in ((near, far), (far, near)):
+                threading.Thread(target=_copy, args=(source, destination), daemon=True).start()
 
 
 def _copy(source: socket.socket, to: socket.socket) -> None:

@@ -61,21 +61,25 @@ def flat_messages(entries: list[Any], batch: int, rules: Rules) -> Iterator[tupl
             yield topic, 0 if rules.partition_hash else rules.partition, message
             continue
         columns = [row.before_columns if header.event_type == 3 else row.after_columns for row in change.row_datas]
-        message["mysqlType"] = {one.name: one.mysql_type for one in columns[-1]}
-        message["sqlType"] = {one.name: one.sql_type for one in columns[-1]}
-        message["pkNames"] = [one.name for one in columns[0] if one.is_key] or None
+        message["mysqlType"] = {column.name: column.mysql_type for column in columns[-1]}
+        message["sqlType"] = {column.name: column.sql_type for column in columns[-1]}
+        message["pkNames"] = [column.name for column in columns[0] if column.is_key] or None
         parts = [
             rules.partition if rules.partition_hash is None else partition_of(rules, entry, row)
             for row in change.row_datas
         ]
         for part in sorted(set(parts)):
-            rows = [(row, new) for row, new, one in zip(change.row_datas, columns, parts, strict=True) if one == part]
-            found = {**message, "data": [as_map(new) for _, new in rows]}
+            rows = [
+                (row, new)
+                for row, new, row_part in zip(change.row_datas, columns, parts, strict=True)
+                if row_part == part
+            ]
+            part_message = {**message, "data": [as_map(new) for _, new in rows]}
             if header.event_type == 2:
-                found["old"] = [
+                part_message["old"] = [
                     as_map([o for o, n in zip(row.before_columns, new, strict=True) if n.updated]) for row, new in rows
                 ]
-            yield topic, part, found
+            yield topic, part, part_message
 
 
 def as_map(columns: Any) -> dict[str, str | None]:
@@ -157,12 +161,12 @@ def debezium_value(column: Any, precise: bool) -> Any:
     if name == "year":
         return int(text)
     if name == "date":
-        return None if (found := moment(text)) is None else (found.date() - date(1970, 1, 1)).days
+        return None if (moment_of_value := moment(text)) is None else (moment_of_value.date() - date(1970, 1, 1)).days
     if name == "datetime":
-        found = moment(text)
-        if found is None:
+        moment_of_value = moment(text)
+        if moment_of_value is None:
             return None
-        delta = found - datetime(1970, 1, 1, tzinfo=UTC)
+        delta = moment_of_value - datetime(1970, 1, 1, tzinfo=UTC)
         us = (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
         return us if digits > 3 else us // 1000
     if name == "timestamp":
@@ -176,7 +180,7 @@ def debezium_value(column: Any, precise: bool) -> Any:
         return quoted_members(column.mysql_type)[int(text) - 1] if int(text) else ""
     if name == "set":
         members = quoted_members(column.mysql_type)
-        return ",".join(one for number, one in enumerate(members) if int(text) >> number & 1)
+        return ",".join(member for number, member in enumerate(members) if int(text) >> number & 1)
     if name.endswith(("binary", "blob")) or name == "vector":
         return in_base64(text.encode("latin-1"))
     if name in ("geometry", "point", "linestring", "polygon"):

@@ -80,10 +80,10 @@ class Proxy:
         with self._mutex:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
-            for one in pair:
+            for connection in pair:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
 
     def move(self, target: int) -> None:
         """Leads new connections to another port, and closes the old ones."""
@@ -106,26 +106,26 @@ class Proxy:
             with self._mutex:
                 self._pairs.append((client, server))
             self.requests.append(bytearray())
-            for here, there, copy in ((client, server, self.requests[-1]), (server, client, None)):
-                thread = threading.Thread(target=self._forward, args=(here, there, copy), daemon=True)
+            for receiver, sender, copy in ((client, server, self.requests[-1]), (server, client, None)):
+                thread = threading.Thread(target=self._forward, args=(receiver, sender, copy), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _forward(self, here: socket.socket, there: socket.socket, copy: bytearray | None) -> None:
+    def _forward(self, source: socket.socket, destination: socket.socket, copy: bytearray | None) -> None:
         with suppress(OSError):
-            while data := here.recv(1 << 16):
+            while data := source.recv(1 << 16):
                 if self._record and copy is not None:
                     copy += data
                 self._open.wait()
                 if copy is None and self._left is not None:
-                    data = self._up_to_the_end(data, there)
+                    data = self._up_to_the_end(data, destination)
                     self._open.wait()
-                there.sendall(data)
-        for one in (here, there):
+                destination.sendall(data)
+        for connection in (source, destination):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         with self._mutex:
-            self._pairs = [pair for pair in self._pairs if here not in pair]
+            self._pairs = [pair for pair in self._pairs if source not in pair]
 
     def _up_to_the_end(self, data: bytes, client: socket.socket) -> bytes:
         """Forwards the bytes before the end that :meth:`end_after` has announced, ends if these are all, and returns
@@ -158,27 +158,27 @@ class Proxies:
     @property
     def url(self) -> str:
         """The proxies, as ``host:port,host:port``."""
-        return ",".join(f"{self._host}:{one.port}" for one in self.each)
+        return ",".join(f"{self._host}:{proxy.port}" for proxy in self.each)
 
     def __enter__(self) -> Self:
-        for one in self.each:
-            one.__enter__()
+        for proxy in self.each:
+            proxy.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in self.each:
-            one.__exit__(kind, error, trace)
+        for proxy in self.each:
+            proxy.__exit__(kind, error, trace)
 
     def freeze(self) -> None:
-        for one in self.each:
-            one.freeze()
+        for proxy in self.each:
+            proxy.freeze()
 
     def thaw(self) -> None:
-        for one in self.each:
-            one.thaw()
+        for proxy in self.each:
+            proxy.thaw()
 
     def cut(self) -> None:
-        for one in self.each:
-            one.cut()
+        for proxy in self.each:
+            proxy.cut()

@@ -23,10 +23,10 @@ _FRAGMENTS = (
 
 def text(rng: random.Random, longest: int) -> str:
     """Returns a text of such fragments, of at most ``longest`` characters."""
-    found = "".join(rng.choice(_FRAGMENTS) for _ in range(rng.randrange(6)))
+    fragments = "".join(rng.choice(_FRAGMENTS) for _ in range(rng.randrange(6)))
     if rng.random() < 0.3:  # a reference that Spark would replace
-        found = "${env:HOME}" + found
-    return found[:longest]
+        fragments = "${env:HOME}" + fragments
+    return fragments[:longest]
 
 
 def _latin(rng: random.Random) -> str:
@@ -102,7 +102,7 @@ class KeyType:
 
 def key_types(flavor: str) -> list[KeyType]:
     """Returns the types that a server of this flavor (``mysql`` or ``mariadb``) accepts in a key."""
-    found = [
+    types = [
         *(
             KeyType(f"{name}{sign}", partial(_bits if sign else _signed, bits=bits))
             for name, bits in (("TINYINT", 8), ("SMALLINT", 16), ("MEDIUMINT", 24), ("INT", 32), ("BIGINT", 64))
@@ -139,17 +139,17 @@ def key_types(flavor: str) -> list[KeyType]:
     for collation in collations:
         charset = "utf8mb4" if collation.startswith("uca") else collation.partition("_")[0]
         value = _TEXTS[charset]
-        found += [
+        types += [
             KeyType(f"{kind} CHARACTER SET {charset} COLLATE {collation}", value)
             for kind in ("VARCHAR(20)", "CHAR(20)")
         ]
     if flavor == "mariadb":
-        found += [
+        types += [
             KeyType("UUID", lambda rng: "-".join(rng.randbytes(n).hex() for n in (4, 2, 2, 2, 6))),
             KeyType("INET6", lambda rng: rng.choice(("::1", "::ffff:1.2.3.4", f"fe80::{rng.randrange(65536):x}"))),
             KeyType("INET4", lambda rng: ".".join(str(rng.randrange(256)) for _ in range(4))),
         ]
-    return found
+    return types
 
 
 def repr_member(member: str) -> str:
@@ -209,14 +209,14 @@ class RandomChanges:
 
     def _change(self, table: KeyTable, number: int) -> tuple[str, tuple[Any, ...]]:
         """Returns a statement and its values."""
-        rng, known = self._rng, self._known.setdefault(table.name, [])
+        rng, keys_so_far = self._rng, self._known.setdefault(table.name, [])
         kind = rng.choice(("insert", "insert", "insert", "replace", "update", "move", "move", "delete"))
         new = table.key(rng)
-        old = rng.choice(known) if known and kind != "insert" else new
+        old = rng.choice(keys_so_far) if keys_so_far and kind != "insert" else new
         where = " AND ".join(f"{key} = %s" for key in table.keys)
         marks = ", ".join(["%s"] * len(table.keys))
         if kind in ("insert", "replace"):
-            known.append(old)
+            keys_so_far.append(old)
             return f"{kind.upper()} INTO {table.name} VALUES ({marks}, %s)", (*old, number)
         if kind == "update":
             return f"UPDATE {table.name} SET v = %s WHERE {where}", (number, *old)
@@ -224,7 +224,7 @@ class RandomChanges:
             return f"DELETE FROM {table.name} WHERE {where}", old
         if rng.random() < 0.3:  # equal in many collations, with other bytes
             new = tuple(part.swapcase() if isinstance(part, str) else part for part in old)
-        known.append(new)
+        keys_so_far.append(new)
         assign = ", ".join(f"{key} = %s" for key in table.keys)
         return f"UPDATE {table.name} SET {assign} WHERE {where}", (*new, *old)
 

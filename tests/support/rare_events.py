@@ -42,12 +42,12 @@ def unchecked(events: Iterable[bytes]) -> bytes:
 
 def split_events(data: bytes | bytearray) -> list[bytes]:
     """Cuts a chain of events into events."""
-    found, at = [], 0
+    events, at = [], 0
     while at < len(data):
         length = int.from_bytes(data[at + 9 : at + 13], "little")
-        found.append(bytes(data[at : at + length]))
+        events.append(bytes(data[at : at + length]))
         at += length
-    return found
+    return events
 
 
 def packed_log(plain: BinlogBuilder, how: Callable[[], str], *, pos: int | None = None) -> BinlogBuilder:

@@ -42,17 +42,17 @@ class Kept:
     """By feature and reader."""
 
 
-def cell(found: Mapping[str, Any], right: Rows) -> Cell:
+def cell(answer: Mapping[str, Any], right: Rows) -> Cell:
     """Judges what a reader has found by the rows that are there."""
-    if "error" in found:
-        return Cell("refused", _without_paths(found["error"]))
-    rows: Rows = found["rows"]
+    if "error" in answer:
+        return Cell("refused", _without_paths(answer["error"]))
+    rows: Rows = answer["rows"]
     if rows == right:
         return Cell("read")
     if len(rows) != len(right):
         return Cell("wrong", f"shows {len(rows)} rows instead of {len(right)}")
-    wrong = next((one, other) for one, other in zip(rows, right, strict=True) if one != other)
-    if any(len(one) != len(other) for one, other in zip(rows, right, strict=True)):
+    wrong = next((row, right_row) for row, right_row in zip(rows, right, strict=True) if row != right_row)
+    if any(len(row) != len(right_row) for row, right_row in zip(rows, right, strict=True)):
         return Cell("wrong", f"shows {len(wrong[0])} columns instead of {len(wrong[1])}")
     value, truth = next((a, b) for a, b in zip(*wrong, strict=True) if a != b)
     if value is not None and '"binary"' in value:
@@ -69,20 +69,24 @@ def _without_paths(text: str) -> str:
 def kept() -> Kept:
     content = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))
     cells = {
-        name: {reader: Cell(**one) for reader, one in readers.items()} for name, readers in content["cells"].items()
+        name: {reader: Cell(**cell_fields) for reader, cell_fields in readers.items()}
+        for name, readers in content["cells"].items()
     }
     return Kept(content["versions"], cells)
 
 
-def write(found: Kept) -> None:
+def write(results: Kept) -> None:
     """Keeps results, and writes the page."""
     content = {
-        "versions": dict(found.versions),
-        "cells": {name: {reader: asdict(one) for reader, one in row.items()} for name, row in found.cells.items()},
+        "versions": dict(results.versions),
+        "cells": {
+            name: {reader: asdict(cell_result) for reader, cell_result in row.items()}
+            for name, row in results.cells.items()
+        },
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110), encoding="utf-8")
-    PAGE.write_text(page(found), encoding="utf-8")
+    PAGE.write_text(page(results), encoding="utf-8")
 
 
 _HEAD = """\
@@ -117,26 +121,30 @@ This table repeats the readers' own documentation of autumn 2026. Nothing of it 
 """
 
 
-def page(found: Kept) -> str:
+def page(results: Kept) -> str:
     """Returns the page for these results."""
-    readers = list(found.versions)
+    readers = list(results.versions)
     text = _HEAD.format(readers=" | ".join(readers), dashes="|".join("---" for _ in readers))
     notes: list[str] = []
     for name, feature in FEATURES.items():
-        shown = [_shown(found.cells[name][reader], name, reader, notes) for reader in readers]
+        shown = [_shown(results.cells[name][reader], name, reader, notes) for reader in readers]
         text += f"| {feature.title} | {feature.cause} | {' | '.join(shown)} |\n"
     if notes:
         lines = (f"{number}. {note}" for number, note in enumerate(notes, 1))
         text += "\n" + "\n".join(textwrap.fill(line, 116, subsequent_indent="   ") for line in lines) + "\n"
-    versions = ", ".join(f"{reader} {version}" for reader, version in found.versions.items())
+    versions = ", ".join(f"{reader} {version}" for reader, version in results.versions.items())
     tried = textwrap.fill(_TRIED.format(versions=versions), 118)
     return f"{text}\n{tried}\n{_TAIL}"
 
 
-def _shown(one: Cell, name: str, reader: str, notes: list[str]) -> str:
-    if one.kind == "read":
+def _shown(shown_cell: Cell, name: str, reader: str, notes: list[str]) -> str:
+    if shown_cell.kind == "read":
         return "yes"
-    note = f"{reader}, {FEATURES[name].title}: {one.text}" if one.kind == "wrong" else f"{reader}: {one.text}"
+    note = (
+        f"{reader}, {FEATURES[name].title}: {shown_cell.text}"
+        if shown_cell.kind == "wrong"
+        else f"{reader}: {shown_cell.text}"
+    )
     if note not in notes:
         notes.append(note)
-    return f"{'**wrong**' if one.kind == 'wrong' else 'refuses'} ({notes.index(note) + 1})"
+    return f"{'**wrong**' if shown_cell.kind == 'wrong' else 'refuses'} ({notes.index(note) + 1})"

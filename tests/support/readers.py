@@ -37,8 +37,8 @@ def text_of(value: Any) -> str | None:
 
 def rows_of(rows: Iterable[Mapping[str, Any]]) -> Rows:
     """Returns rows as texts, in order of their first column, without columns of the layout's own."""
-    found = [[text_of(value) for value in row.values()] for row in rows]
-    return sorted(found, key=lambda row: int(row[0] or 0))
+    texts = [[text_of(value) for value in row.values()] for row in rows]
+    return sorted(texts, key=lambda row: int(row[0] or 0))
 
 
 def deltalake_arrow(path: str) -> Rows:
@@ -51,8 +51,8 @@ def deltalake_query(path: str) -> Rows:
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
-    found = pa.table(QueryBuilder().register("t", DeltaTable(path)).execute("SELECT * FROM t"))
-    return rows_of(found.to_pylist())
+    table = pa.table(QueryBuilder().register("t", DeltaTable(path)).execute("SELECT * FROM t"))
+    return rows_of(table.to_pylist())
 
 
 def polars(path: str) -> Rows:
@@ -69,9 +69,9 @@ def duckdb(path: str) -> Rows:
 
         import_extension("delta", con=connection)
         connection.execute("SET TimeZone = 'UTC'")
-        found = connection.execute(f"SELECT * FROM delta_scan('{path}')")
-        names = [column[0] for column in found.description]
-        return rows_of([dict(zip(names, row, strict=True)) for row in found.fetchall()])
+        result = connection.execute(f"SELECT * FROM delta_scan('{path}')")
+        names = [column[0] for column in result.description]
+        return rows_of([dict(zip(names, row, strict=True)) for row in result.fetchall()])
 
 
 READERS: dict[str, Callable[[str], Rows]] = {
@@ -98,9 +98,9 @@ def read(reader: str, path: str) -> dict[str, Any]:
 
 def main() -> None:
     tables = json.load(sys.stdin)
-    there = [name for name in READERS if find_spec(PACKAGES[name]) is not None]
-    found = {name: {feature: read(name, path) for feature, path in tables.items()} for name in there}
-    json.dump({"found": found, "versions": {name: version(PACKAGES[name]) for name in there}}, sys.stdout)
+    installed = [name for name in READERS if find_spec(PACKAGES[name]) is not None]
+    results = {name: {feature: read(name, path) for feature, path in tables.items()} for name in installed}
+    json.dump({"found": results, "versions": {name: version(PACKAGES[name]) for name in installed}}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -130,13 +130,13 @@ class RealAirflow:
 
     # --- processes
 
-    def start(self, wanted: tuple[Component, ...] = COMPONENTS) -> None:
+    def start(self, components: tuple[Component, ...] = COMPONENTS) -> None:
         """Makes the database if there is none, starts the processes, and returns when they are healthy and the DAGs
         are known."""
         self._prepare()
-        for component in wanted:
+        for component in components:
             self.start_one(component)
-        self.wait(lambda: self._healthy(wanted), "a healthy Airflow", 300)
+        self.wait(lambda: self._healthy(components), "a healthy Airflow", 300)
         self.wait(lambda: bool(self.dag_ids()), f"the DAGs: {self._import_errors()}", 300)
 
     def _prepare(self) -> None:
@@ -180,14 +180,14 @@ class RealAirflow:
             if process.poll() is None:
                 for child in self._children(process.pid):
                     self._seen.setdefault(child.pid, child)
-        return [one for one in self._seen.values() if one.is_running()]
+        return [process for process in self._seen.values() if process.is_running()]
 
     def _children(self, pid: int) -> list[psutil.Process]:
         try:
             processes: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        self._seen.update((one.pid, one) for one in processes)
+        self._seen.update((process.pid, process) for process in processes)
         return processes
 
     def stop(self) -> None:
@@ -197,10 +197,10 @@ class RealAirflow:
             process.kill()
             process.wait()
         kill(family)
-        for one in psutil.process_iter():
+        for candidate in psutil.process_iter():
             with suppress(psutil.Error):
-                if one.environ().get("AIRFLOW_HOME") == str(self.home):
-                    kill([one])
+                if candidate.environ().get("AIRFLOW_HOME") == str(self.home):
+                    kill([candidate])
         self._client.close()
 
     # --- holding a merge
@@ -228,15 +228,15 @@ class RealAirflow:
 
     # --- requests
 
-    def _healthy(self, wanted: tuple[Component, ...]) -> bool:
-        for component in wanted:
+    def _healthy(self, components: tuple[Component, ...]) -> bool:
+        for component in components:
             code = self.processes[component].poll()
             assert code is None, f"{component} ended with {code}: {self.log_tail(component)}"
         try:
             health = self._client.get("/api/v2/monitor/health").json()
         except (httpx.HTTPError, ValueError):
             return False
-        names = [_HEALTH[component] for component in wanted if component in _HEALTH]
+        names = [_HEALTH[component] for component in components if component in _HEALTH]
         return all((health.get(name) or {}).get("status") == "healthy" for name in names)
 
     def log_tail(self, component: Component) -> str:
@@ -245,8 +245,8 @@ class RealAirflow:
 
     def task_log(self, dag_id: str, task_id: str) -> str:
         """Returns the logs of all tries of a task in all runs."""
-        found = sorted((self.home / "logs" / f"dag_id={dag_id}").glob(f"*/task_id={task_id}/*.log"))
-        return "\n".join(one.read_text(errors="replace") for one in found)
+        logs = sorted((self.home / "logs" / f"dag_id={dag_id}").glob(f"*/task_id={task_id}/*.log"))
+        return "\n".join(log.read_text(errors="replace") for log in logs)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         for left in range(30, -1, -1):
@@ -265,11 +265,14 @@ class RealAirflow:
         return None
 
     def _import_errors(self) -> list[str]:
-        return [str(one["stack_trace"])[-1000:] for one in self._ask("GET", "/importErrors")["import_errors"]]
+        return [
+            str(import_error["stack_trace"])[-1000:]
+            for import_error in self._ask("GET", "/importErrors")["import_errors"]
+        ]
 
     def dag_ids(self) -> list[str]:
         """Returns the ids of the DAGs that Airflow knows."""
-        return sorted(str(one["dag_id"]) for one in self._ask("GET", "/dags")["dags"])
+        return sorted(str(dag["dag_id"]) for dag in self._ask("GET", "/dags")["dags"])
 
     def unpause(self, dag_id: str, *, paused: bool = False) -> None:
         self._ask("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
@@ -280,13 +283,13 @@ class RealAirflow:
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Returns the latest runs, oldest first."""
-        found = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
-        return list(reversed(found))
+        runs = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
+        return list(reversed(runs))
 
     def xcoms(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """Returns the XComs of a task by their keys, as Airflow shows them to its users."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries"
-        keys = [str(one["key"]) for one in self._ask("GET", path)["xcom_entries"]]
+        keys = [str(entry["key"]) for entry in self._ask("GET", path)["xcom_entries"]]
         return {key: self._ask("GET", f"{path}/{key}")["value"] for key in keys}
 
     def run_state(self, dag_id: str, run_id: str) -> str:
@@ -294,12 +297,12 @@ class RealAirflow:
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
         """Returns the tasks of a run by their ids."""
-        found = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
-        return {str(one["task_id"]): one for one in found}
+        instances = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {str(instance["task_id"]): instance for instance in instances}
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Returns the states of a run's tasks."""
-        return {task: one["state"] for task, one in self.tasks(dag_id, run_id).items()}
+        return {task: instance["state"] for task, instance in self.tasks(dag_id, run_id).items()}
 
     def wait_run(self, dag_id: str, run_id: str, limit_s: float = 240) -> str:
         """Waits for the end of a run, and returns its state."""
@@ -308,8 +311,8 @@ class RealAirflow:
 
     def pool(self, name: str) -> dict[str, int]:
         """Returns the slots of a pool: ``running_slots``, ``deferred_slots`` and more."""
-        found: dict[str, int] = self._ask("GET", f"/pools/{name}")
-        return found
+        slots: dict[str, int] = self._ask("GET", f"/pools/{name}")
+        return slots
 
     def clear(self, dag_id: str, run_id: str, tasks: list[str] | None = None) -> None:
         """Clears tasks of a run and those after them, or all."""

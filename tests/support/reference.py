@@ -140,15 +140,17 @@ _METRICS_PARTS = (
 def metrics() -> str:
     """The page of metrics."""
     lines = [_METRICS_HEAD.rstrip()]
-    for title, text, found in _METRICS_PARTS:
+    for title, text, metrics_of_part in _METRICS_PARTS:
         lines += ["", f"## {title}", "", *textwrap.wrap(" ".join(text.split()), 120, break_on_hyphens=False), ""]
         lines += ["| metric | kind | labels | meaning | Debezium | Canal |", "|---|---|---|---|---|---|"]
-        for one in found:
+        for metric in metrics_of_part:
             names = [
                 ", ".join(f"`{name}`" for name in group if name)
-                for group in (one.labels, (one.debezium,), (one.canal,))
+                for group in (metric.labels, (metric.debezium,), (metric.canal,))
             ]
-            lines.append(f"| `{one.name}` | {one.kind} | {names[0]} | {one.meaning} | {names[1]} | {names[2]} |")
+            lines.append(
+                f"| `{metric.name}` | {metric.kind} | {names[0]} | {metric.meaning} | {names[1]} | {names[2]} |"
+            )
     return "\n".join(lines) + "\n"
 
 

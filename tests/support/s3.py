@@ -61,9 +61,9 @@ class S3Server:
 
     def of(self, part: str) -> list[str]:
         """Returns the requests so far whose keys hold this text, and forgets all of them."""
-        found = [request for request in self.requests if part in request]
+        requests = [request for request in self.requests if part in request]
         self.requests.clear()
-        return found
+        return requests
 
 
 _MESSAGES = {
@@ -84,7 +84,7 @@ class _Application:
         query = environ.get("QUERY_STRING", "")
         method = environ["REQUEST_METHOD"]
         if "list-type" in query:
-            prefix = next((one for one in query.split("&") if one.startswith("prefix=")), "prefix=")
+            prefix = next((parameter for parameter in query.split("&") if parameter.startswith("prefix=")), "prefix=")
             method, key = "LIST", unquote(unquote(prefix.removeprefix("prefix=")))
         if self._server.before is not None:
             self._server.before(f"{method} {key}")
@@ -177,17 +177,17 @@ def serve(bucket: str, host: str = HOST, *, kind: str | None = None, options: Se
     with ExitStack() as stack:
         process = None if kind == "moto" else stack.enter_context(Server(kind, options=options))
         port = free_port()
-        found = S3Server(f"http://{host}:{port}", bucket, process)
+        s3_server = S3Server(f"http://{host}:{port}", bucket, process)
         backend = DomainDispatcherApplication(create_backend_app) if process is None else _Proxy(process)
-        application = _Application(found, backend)
+        application = _Application(s3_server, backend)
         server = make_server(host, port, application, True, request_handler=MotoRequestHandler)
         thread = threading.Thread(target=server.serve_forever, name="s3", daemon=True)
         thread.start()
         stack.callback(thread.join)
         stack.callback(server.shutdown)
-        found.filesystem().call_s3("create_bucket", Bucket=bucket)
-        found.requests.clear()
-        yield found
+        s3_server.filesystem().call_s3("create_bucket", Bucket=bucket)
+        s3_server.requests.clear()
+        yield s3_server
 
 
 @contextmanager

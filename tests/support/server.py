@@ -99,8 +99,8 @@ def in_thread(served: Sequence[ServedDestination], port: int = 0) -> Iterator[st
     finally:
         server.should_exit = True
         thread.join(20)
-        for one in live:
-            one.close()
+        for destination in live:
+            destination.close()
 
 
 @dataclass

@@ -35,9 +35,9 @@ def _files(cursor: pymysql.cursors.Cursor) -> list[str]:
 
 def row_events(opened: BinlogFile, kinds: set[int], table: str) -> list[tuple[int, int]]:
     """Position and length of the row events (19: the table maps) of some types, of the table ``db.table``."""
-    found = []
+    events = []
     db, _, name = table.encode().partition(b".")
-    wanted = bytes([len(db)]) + db + b"\0" + bytes([len(name)]) + name + b"\0"
+    names = bytes([len(db)]) + db + b"\0" + bytes([len(name)]) + name + b"\0"
     ids: dict[bytes, bool] = {}
     for entry in opened.entries:
         pos, end = int(entry["offset"]), int(entry["offset"] + entry["length"])
@@ -46,11 +46,11 @@ def row_events(opened: BinlogFile, kinds: set[int], table: str) -> list[tuple[in
             kind = int(opened.buf[pos + 4])
             table_id = opened.buf[pos + 19 : pos + 25].tobytes()
             if kind == 19:
-                ids[table_id] = opened.buf[pos + 27 : pos + 27 + len(wanted)].tobytes() == wanted
+                ids[table_id] = opened.buf[pos + 27 : pos + 27 + len(names)].tobytes() == names
             if kind in kinds and ids.get(table_id):
-                found.append((pos, length))
+                events.append((pos, length))
             pos += length
-    return found
+    return events
 
 
 def inserted(paths: list[Path], table: str) -> dict[int, bytes | None]:

@@ -92,9 +92,9 @@ def play(server: Server, facts: Facts, database: str, seeds: list[int]) -> Batch
         for seed in seeds:
             table = random_table(seed, facts, f"t{seed}")
             _create(cursor, facts, table)
-            one = read_schemas(connection, TablesConfig(include=(re.escape(f"{database}.{table.name}"),)))
-            schemas = Schemas(tables={**schemas.tables, **one.tables})
-            schema = _compared(facts, one.tables[f"{database}.{table.name}"])
+            table_schemas = read_schemas(connection, TablesConfig(include=(re.escape(f"{database}.{table.name}"),)))
+            schemas = Schemas(tables={**schemas.tables, **table_schemas.tables})
+            schema = _compared(facts, table_schemas.tables[f"{database}.{table.name}"])
             _execute(cursor, table, table.inserts)
             inserted = _select(reader, database, table.name, schema)
             _execute(cursor, table, table.changes)
@@ -108,9 +108,15 @@ def play(server: Server, facts: Facts, database: str, seeds: list[int]) -> Batch
                 )
             )
         cursor.execute("FLUSH BINARY LOGS")
-    known = {table.name: schemas.tables[f"{database}.{table.name}"] for table, *_ in steps}
+    schemas_by_name = {table.name: schemas.tables[f"{database}.{table.name}"] for table, *_ in steps}
     played = tuple(
-        Played(table, f"{database}.{table.name}", known[table.name], _compared(facts, known[table.name]), *states)
+        Played(
+            table,
+            f"{database}.{table.name}",
+            schemas_by_name[table.name],
+            _compared(facts, schemas_by_name[table.name]),
+            *states,
+        )
         for table, *states in steps
     )
     return Batch(server, facts, path, schemas, played)
@@ -216,11 +222,11 @@ def _moment(kind: str, value: str) -> date | datetime | None:
     try:
         if kind == "date":
             return date.fromisoformat(value)
-        found = datetime.fromisoformat(value.partition(".")[0])
+        moment = datetime.fromisoformat(value.partition(".")[0])
     except ValueError:
         return None
-    found += timedelta(microseconds=int(value.partition(".")[2].ljust(6, "0")))
-    return found.replace(tzinfo=UTC) if kind == "timestamp" else found
+    moment += timedelta(microseconds=int(value.partition(".")[2].ljust(6, "0")))
+    return moment.replace(tzinfo=UTC) if kind == "timestamp" else moment
 
 
 # ---------------------------------------------------------------- comparing
@@ -308,11 +314,11 @@ def _mapped(batch: Batch, played: Played) -> Iterator[str]:
                 left[row["k"]] = {name: value for name, value in row.items() if name not in _META}
     if repr(sorted(left.items())) != repr(sorted(played.mapped.items())):
         for key in left.keys() | played.mapped.keys():
-            one, two = left.get(key, {}), played.mapped.get(key, {})
-            for name in one.keys() | two.keys():
-                if repr(one.get(name)) != repr(two.get(name)):
+            streamed, read = left.get(key, {}), played.mapped.get(key, {})
+            for name in streamed.keys() | read.keys():
+                if repr(streamed.get(name)) != repr(read.get(name)):
                     kind = _column_type(played, name)
-                    yield f"mapped, k={key}, {kind}: stream {one.get(name)!r:.300}, snapshot {two.get(name)!r:.300}"
+                    yield f"mapped, k={key}, {kind}: stream {streamed.get(name)!r:.300}, snapshot {read.get(name)!r:.300}"
 
 
 def _told(batch: Batch, played: Played, line: str) -> str:
@@ -336,8 +342,8 @@ def _against_select(batch: Batch, played: Played, changes: list[RowChange], who:
             compared = True
             yield from _states(batch, played, state, played.inserted, who)
         if change.before is not None:
-            found = state.pop(change.before["k"], None)
-            if repr(found) != repr(change.before):
+            row_before = state.pop(change.before["k"], None)
+            if repr(row_before) != repr(change.before):
                 yield f"{who}: the {change.op} of k={change.before['k']} does not follow the change before it"
         if change.after is not None:
             state[change.after["k"]] = change.after
@@ -346,15 +352,15 @@ def _against_select(batch: Batch, played: Played, changes: list[RowChange], who:
     yield from _states(batch, played, state, played.final, who)
 
 
-def _states(batch: Batch, played: Played, found: State, shown: State, who: str) -> Iterator[str]:
-    if found.keys() != shown.keys():
-        yield f"{who}: has rows {sorted(found)}, SELECT {sorted(shown)}"
-    for key in found.keys() & shown.keys():
-        if list(found[key]) != list(shown[key]):
-            yield f"{who}: has columns {list(found[key])}, SELECT {list(shown[key])}"
+def _states(batch: Batch, played: Played, rows_found: State, shown: State, who: str) -> Iterator[str]:
+    if rows_found.keys() != shown.keys():
+        yield f"{who}: has rows {sorted(rows_found)}, SELECT {sorted(shown)}"
+    for key in rows_found.keys() & shown.keys():
+        if list(rows_found[key]) != list(shown[key]):
+            yield f"{who}: has columns {list(rows_found[key])}, SELECT {list(shown[key])}"
             return
         for column in played.compared.columns:
-            mine, theirs = found[key][column.name], shown[key][column.name]
+            mine, theirs = rows_found[key][column.name], shown[key][column.name]
             if (mine != theirs or type(mine) is not type(theirs)) and not _select_is_wrong(batch.facts, column):
                 yield f"{who}: k={key}, {_column_type(played, column.name)}: SELECT {theirs!r:.500}, {who} {mine!r:.500}"
 
@@ -373,16 +379,19 @@ def _row_by_row(played: Played, ours: list[RowChange], reference: list[RowChange
         yield f"ours has {len(ours)} changes, the reference {len(reference)}, or of other kinds"
         return
     for number, (mine, theirs) in enumerate(zip(ours, reference, strict=True)):
-        for image, one, two in (("before", mine.before, theirs.before), ("after", mine.after, theirs.after)):
-            if repr(one) == repr(two):
+        for image, our_image, their_image in (
+            ("before", mine.before, theirs.before),
+            ("after", mine.after, theirs.after),
+        ):
+            if repr(our_image) == repr(their_image):
                 continue
-            if one is None or two is None or list(one) != list(two):
-                yield f"change {number}, {image}: ours {one!r:.500}, reference {two!r:.500}"
+            if our_image is None or their_image is None or list(our_image) != list(their_image):
+                yield f"change {number}, {image}: ours {our_image!r:.500}, reference {their_image!r:.500}"
                 continue
-            for name in one:
-                if repr(one[name]) != repr(two[name]):
+            for name in our_image:
+                if repr(our_image[name]) != repr(their_image[name]):
                     kind = _column_type(played, name)
-                    yield f"change {number}, {image}, {kind}: ours {one[name]!r:.500}, reference {two[name]!r:.500}"
+                    yield f"change {number}, {image}, {kind}: ours {our_image[name]!r:.500}, reference {their_image[name]!r:.500}"
 
 
 def _against_peer(

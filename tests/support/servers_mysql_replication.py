@@ -80,8 +80,8 @@ def assert_still_wrong(peer: Any, expected: Any, truth: Any) -> None:
 
 def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict[str, list[Images]]:
     """The changes of the tables that it can read, by ``db.table``."""
-    wanted = {name: schema for name, schema in schemas.tables.items() if _readable(kind, schema)}
-    images: dict[str, list[Images]] = {name: [] for name in wanted}
+    readable = {name: schema for name, schema in schemas.tables.items() if _readable(kind, schema)}
+    images: dict[str, list[Images]] = {name: [] for name in readable}
     stream = peer_stream(
         server,
         log_file=file,
@@ -89,7 +89,7 @@ def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict
         resume_stream=True,
         blocking=False,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
-        only_tables=[name.partition(".")[2] for name in wanted],
+        only_tables=[name.partition(".")[2] for name in readable],
     )
     try:
         for event in stream:

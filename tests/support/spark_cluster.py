@@ -78,8 +78,8 @@ class Cluster:
 
     def state(self) -> dict[str, object]:
         """Returns what the master says of its workers and applications."""
-        found: dict[str, object] = httpx.get(f"http://{self.master.address}:{PAGE}/json/", timeout=10).json()
-        return found
+        document: dict[str, object] = httpx.get(f"http://{self.master.address}:{PAGE}/json/", timeout=10).json()
+        return document
 
     def wait_for_workers(self, count: int, limit_s: float = 90) -> None:
         deadline = time.monotonic() + limit_s

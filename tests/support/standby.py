@@ -99,8 +99,8 @@ def digests(store: Path) -> dict[str, str]:
     paths = [folder / name for name in names] + [layout.index_path(folder / name) for name in names]
     paths += [store / name for name in SMALL_FILES if (store / name).exists()]
     paths += sorted(layout.schemas_folder(store).glob("*.json"))
-    found = {}
+    digests_by_path = {}
     for path in paths:
         with suppress(FileNotFoundError):
-            found[str(path.relative_to(store))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests_by_path[str(path.relative_to(store))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests_by_path

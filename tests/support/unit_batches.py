@@ -160,8 +160,8 @@ def make_store(path: Path) -> Path:
     segment = layout.segments_folder(path) / layout.segment_name(0, 7, FIRST_TX)
     segment.write_bytes(begin + data[FIRST_TX:-ROTATE_BYTES])
     numbers = TableNumbers(path)
-    found = scan(segment, number=lambda db, table: numbers.number(f"{db}.{table}"))
-    entries = rows_to_entries(found.rows)
+    scanned = scan(segment, number=lambda db, table: numbers.number(f"{db}.{table}"))
+    entries = rows_to_entries(scanned.rows)
     # Like capture: a segment's first entry is its position, without a transaction and without a commit time.
     begins = np.zeros(1, dtype=entries.dtype)
     begins["seq"], begins["flags"], begins["store_time_us"] = make_seq(0, 7, FIRST_TX), EntryFlag.POSITION, 1

@@ -122,25 +122,25 @@ class Target:
     def decode(self, event: bytes, columns: tuple[str, ...] | None, images: Images) -> list[pa.RecordBatch]:
         """The event's rows; the checksum is not verified. Positions in messages are those in the file."""
         buf = np.concatenate([np.zeros(self.pos, np.uint8), np.frombuffer(event, dtype=np.uint8)])
-        one = np.array([self.pos], dtype=np.int64)
+        position = np.array([self.pos], dtype=np.int64)
         zero = np.zeros(1, dtype=np.int64)
         length = np.array([len(event)], dtype=np.int64)
-        run = RowEvents(self.layout, buf, one, one, length, np.array([self.type], dtype=np.int64), zero, zero)
+        run = RowEvents(self.layout, buf, position, position, length, np.array([self.type], dtype=np.int64), zero, zero)
         if self.type == PARTIAL:
             run = whole_updates(run, self.transactions)
-        known = self.decoders.setdefault(columns, {})
-        if images not in known:
-            known[images] = Decoder(
+        decoders = self.decoders.setdefault(columns, {})
+        if images not in decoders:
+            decoders[images] = Decoder(
                 self.transactions, self.layout, DecodeOptions(images=images, columns=columns), DecodeStats()
             )
-        found = []
+        batches = []
         done = 0
         while done < len(run):
-            batch, count = known[images].decode(run.slice(done, len(run)))
+            batch, count = decoders[images].decode(run.slice(done, len(run)))
             batch.validate(full=True)
-            found.append(batch)
+            batches.append(batch)
             done += count
-        return found
+        return batches
 
     @cache  # noqa: B019 - a target lives as long as its test
     def sound(self, columns: tuple[str, ...] | None, images: Images) -> list[pa.RecordBatch]:
@@ -151,12 +151,12 @@ class Target:
         before = self.sound(columns, images)  # first, so that no kernel is compiled inside the measured time
         began = time.perf_counter()
         try:
-            found = self.decode(event, columns, images)
+            batches = self.decode(event, columns, images)
         except CdcError as error:
             outcomes.refused += 1
             self._judge(error, outcomes)
         else:
-            if found and pa.Table.from_batches(found).equals(pa.Table.from_batches(before)):
+            if batches and pa.Table.from_batches(batches).equals(pa.Table.from_batches(before)):
                 outcomes.same += 1
             else:
                 outcomes.differ += 1
@@ -185,12 +185,12 @@ def _table_map(transactions: Transactions, pos: int) -> Any:
 
 def targets(kind: str, table: str, types: set[int]) -> list[Target]:
     """Row events of a golden table with every type, the large ones: those with a value in every column."""
-    wanted = f"shop.{table}"
-    found = []
+    full_name = f"shop.{table}"
+    targets_of_type = []
     for pos, length in find_events(typed(kind), types):
-        if _table_map(typed(kind), pos).full_name == wanted and (length > 300 or (table == "old" and length > 70)):
-            found.append(Target(kind, table, pos, length))
-    return found
+        if _table_map(typed(kind), pos).full_name == full_name and (length > 300 or (table == "old" and length > 70)):
+            targets_of_type.append(Target(kind, table, pos, length))
+    return targets_of_type
 
 
 def first(kind: str, table: str, types: set[int]) -> Target:
@@ -238,7 +238,7 @@ def random_changes(kind: str, seed: int, rounds: int) -> Outcomes:
     """Changes bytes anywhere in the table maps and row events of a file, which is then read as a whole."""
     dice = random.Random(f"{kind}{seed}")
     sources: list[tuple[Transactions, str | None]] = [(golden(kind), None)] if kind in KINDS else []
-    if any(one == kind for one, _ in TYPED_TABLES):
+    if any(typed_kind == kind for typed_kind, _ in TYPED_TABLES):
         sources.append((typed(kind), kind))
     outcomes = Outcomes()
     for whole_file, with_types in sources:
@@ -297,9 +297,9 @@ def everything(seed: int) -> None:
         if not before:  # the kernels are loaded or compiled by now
             before = peak_bytes()
         outcomes.add(flips(insert, 1 if EVERY_BYTE else 3, 18 if EVERY_BYTE else 1, dice))
-        for one in targets(kind, table, ROW_EVENTS - INSERTS)[: None if EVERY_BYTE else 2]:
-            outcomes.add(cuts(one, 1 if EVERY_BYTE else 29))
-            outcomes.add(flips(one, 1 if EVERY_BYTE else 13, 18 if EVERY_BYTE else 1, dice))
+        for target in targets(kind, table, ROW_EVENTS - INSERTS)[: None if EVERY_BYTE else 2]:
+            outcomes.add(cuts(target, 1 if EVERY_BYTE else 29))
+            outcomes.add(flips(target, 1 if EVERY_BYTE else 13, 18 if EVERY_BYTE else 1, dice))
         outcomes.add(lengthened(insert, dice))
         sys.stdout.write(f"{kind} {table} {outcomes.refused} {outcomes.differ} {outcomes.same}\n")
     for kind in sorted({*KINDS, "mysql56"}):

@@ -70,26 +70,26 @@ def until(condition: Callable[[], bool], what: str, limit_s: float = 10) -> None
         time.sleep(0.005)
 
 
-def same(one: Path, other: Path) -> None:
+def same(store: Path, copy: Path) -> None:
     """Waits until two stores are equal in all that is copied; small files may arrive a heartbeat later."""
     with suppress(AssertionError):
-        until(lambda: digests(one) == digests(other), "equal stores")
-    assert digests(other) == digests(one)
+        until(lambda: digests(store) == digests(copy), "equal stores")
+    assert digests(copy) == digests(store)
 
 
 def seqs(path: Path) -> list[int]:
     """Returns the seqs of all transactions in a store."""
-    found: list[int] = []
+    all_seqs: list[int] = []
     for segment in layout.list_segments(path):
         entries = IndexFile(segment).entries
-        found += [int(seq) for seq in entries["seq"][entries["length"] > 0]]
-    return found
+        all_seqs += [int(seq) for seq in entries["seq"][entries["length"] > 0]]
+    return all_seqs
 
 
-def fill(path: Path, made: list[Transaction]) -> None:
+def fill(path: Path, transactions: list[Transaction]) -> None:
     """Writes a store with these transactions."""
     with ExitStack() as stack:
-        assert open_log(stack, path).put(made) is PutStatus.PUT_OK
+        assert open_log(stack, path).put(transactions) is PutStatus.PUT_OK
 
 
 def frame_bytes(kind: Kind, payload: bytes, *, version: int = 1) -> bytes:
@@ -97,12 +97,12 @@ def frame_bytes(kind: Kind, payload: bytes, *, version: int = 1) -> bytes:
     return frame_header(kind, payload, version=version) + payload
 
 
-def pair(stack: ExitStack, folder: Path, made: list[Transaction]) -> tuple[TransactionLog, Master, Standby]:
+def pair(stack: ExitStack, folder: Path, transactions: list[Transaction]) -> tuple[TransactionLog, Master, Standby]:
     """Starts a master and a standby, and waits until the standby has everything."""
     log = open_log(stack, folder / "m")
     master = serve(stack, log)
     standby = follow(stack, folder / "s", master.address)
-    log.put(made)
+    log.put(transactions)
     caught_up(log, master)
     return log, master, standby
 

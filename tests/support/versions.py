@@ -59,21 +59,23 @@ _Values = TypeVar("_Values")
 
 def lacks(kind: str | Server, feature: str) -> bool:
     """Whether another version stands in for this kind of server, and does not have the feature."""
-    found = _kind(kind)
-    if not found.is_standin:
+    server_kind = _kind(kind)
+    if not server_kind.is_standin:
         return False
-    flavor = "mysql" if found.name.startswith("mysql") else "mariadb"
+    flavor = "mysql" if server_kind.name.startswith("mysql") else "mariadb"
     if feature in UNTIL:
-        return flavor in UNTIL[feature] and found.release >= UNTIL[feature][flavor]
+        return flavor in UNTIL[feature] and server_kind.release >= UNTIL[feature][flavor]
     since = SINCE[feature].get(flavor)
-    return since is None or found.release < since
+    return since is None or server_kind.release < since
 
 
 def needs(kind: str | Server, feature: str) -> None:
     """Skips the test if the version that stands in for this kind of server does not have the feature."""
     if lacks(kind, feature):
-        found = _kind(kind)
-        pytest.skip(f"{'.'.join(map(str, found.release))}, which stands in for {found.name}, has no {feature}")
+        server_kind = _kind(kind)
+        pytest.skip(
+            f"{'.'.join(map(str, server_kind.release))}, which stands in for {server_kind.name}, has no {feature}"
+        )
 
 
 def with_types(kind: str | Server, types: Mapping[str, _Values]) -> dict[str, _Values]:
@@ -83,7 +85,7 @@ def with_types(kind: str | Server, types: Mapping[str, _Values]) -> dict[str, _V
 
 def _lacks_type(kind: str | Server, name: str) -> bool:
     word = re.split(r"\W", name, maxsplit=1)[0]
-    return any(one in (*SINCE, *UNTIL) and lacks(kind, one) for one in (name, word))
+    return any(feature in (*SINCE, *UNTIL) and lacks(kind, feature) for feature in (name, word))
 
 
 def is_unknown(kind: str | Server, error: pymysql.MySQLError) -> bool:
@@ -102,8 +104,8 @@ def reset_statement(kind: str | Server) -> str:
 
 
 def _either(kind: str | Server, new: str, old: str) -> str:
-    found = _kind(kind)
-    return new if found.name.startswith("mysql") and found.release >= SINCE[new]["mysql"] else old
+    server_kind = _kind(kind)
+    return new if server_kind.name.startswith("mysql") and server_kind.release >= SINCE[new]["mysql"] else old
 
 
 def _kind(kind: str | Server) -> Kind:

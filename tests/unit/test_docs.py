@@ -135,10 +135,10 @@ def test_every_name_of_the_package_that_a_page_names_exists(page: Path) -> None:
 def test_the_layout_of_the_architecture_is_the_repositorys() -> None:
     """Each line of the page's tree is a file or a folder, below the one that is indented less."""
     page = (DOCS / "concepts" / "architecture.md").read_text()
-    found = re.search(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert found
+    match = re.search(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert match
     above: list[tuple[int, Path]] = [(-1, ROOT)]
-    for line in found[1].splitlines():
+    for line in match[1].splitlines():
         indent = len(line) - len(line.lstrip())
         while above[-1][0] >= indent:
             above.pop()

@@ -69,11 +69,11 @@ class World:
     def merge(
         self, service: BatchService, store: NumberStore, after_seq: int, last_seq: int, batch: int
     ) -> TableResult:
-        known = service.subscription()
+        subscription = service.subscription()
         loaded = load_manifest(service.manifests.path("apply", batch))
-        prove_idle(self.config, loaded, known, ())
+        prove_idle(self.config, loaded, subscription, ())
         state = self.place.state()
-        prove(self.place, state, loaded, known, created_here=False)
+        prove(self.place, state, loaded, subscription, created_here=False)
         if state is None:
             assert loaded.store_begins is not None
             make(self.place, **{"towpath.since_seq": str(max(after_seq, loaded.store_begins.seq))})

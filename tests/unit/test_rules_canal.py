@@ -40,33 +40,33 @@ from tests.support.unit_batches import NumberStore, make_config, make_service
 @pytest.mark.rule("canal-ring-15")
 def test_a_memsize_get_waits_for_batch_size_units_of_bytes() -> None:
     """``get(batchSize)`` in MEMSIZE waits for ``batchSize × bufferMemUnit`` bytes; the default unit is 1,024."""
-    made = make_transactions(40, rows=100)
-    size = made[0].size_bytes
+    transactions = make_transactions(40, rows=100)
+    size = transactions[0].size_bytes
     units = 3
     enough = -(-units * 1024 // size)
     assert 2 <= enough < 39
     store = MemoryStore()
-    store.put(made[: enough - 1])
+    store.put(transactions[: enough - 1])
     waiting = Call(lambda: store.get(units))
     assert waiting.waits(), f"{(enough - 1) * size} bytes of {units * 1024} are there"
-    store.put(made[enough - 1 : enough + 1])
+    store.put(transactions[enough - 1 : enough + 1])
     taken = waiting.result().transactions
     assert sum(t.size_bytes for t in taken) <= units * 1024 < (enough + 1) * size
-    assert [t.seq for t in taken] == [t.seq for t in made[: len(taken)]]
+    assert [t.seq for t in taken] == [t.seq for t in transactions[: len(taken)]]
 
 
 @pytest.mark.rule("canal-ring-5")
 def test_an_itemsize_put_looks_at_what_is_acked_not_at_what_is_got() -> None:
     """``put + n − bufferSize ≤ min(get, ack)``: ack is never above get, so a get alone frees no room."""
-    made = make_transactions(4, ddl_every=1)  # two events each
+    transactions = make_transactions(4, ddl_every=1)  # two events each
     store = MemoryStore(buffer_size=4, batch_mode="itemsize", ddl_isolation=False)
-    store.put(made[:2])
+    store.put(transactions[:2])
     store.try_get(4)
     assert (store.put_sequence, store.get_sequence, store.ack_sequence) == (3, 3, -1)
-    assert store.try_put(made[2:3]) is PutStatus.STORE_FULL
-    store.ack(made[0].position)
-    assert store.try_put(made[2:3]) is PutStatus.PUT_OK, "3 + 2 − 4 ≤ 1"
-    assert store.try_put(made[3:]) is PutStatus.STORE_FULL, "5 + 2 − 4 > 1"
+    assert store.try_put(transactions[2:3]) is PutStatus.STORE_FULL
+    store.ack(transactions[0].position)
+    assert store.try_put(transactions[2:3]) is PutStatus.PUT_OK, "3 + 2 − 4 ≤ 1"
+    assert store.try_put(transactions[3:]) is PutStatus.STORE_FULL, "5 + 2 − 4 > 1"
 
 
 @pytest.mark.rule("canal-server-17")
@@ -88,9 +88,9 @@ def test_a_fetch_size_of_zero_or_less_is_refused(tmp_path: Path, kind: str, size
 def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> None:
     """In Canal's server it is the reverse: a missing time-out returns at once, and 0 waits."""
     store: EventStore = MemoryStore() if kind == "memory" else RelayLogStore.open(tmp_path, destination="shop")
-    made = make_transactions(3, rows=100)
+    transactions = make_transactions(3, rows=100)
     with store:
-        store.put(made[:1])
+        store.put(transactions[:1])
         assert len(Call(lambda: store.get(1 << 30, timeout_s=0)).result(5).transactions) == 1
         store.rollback()
         found: list[int] = []
@@ -100,8 +100,8 @@ def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> No
         more_than_one = {"memory": 1, "file": 6}[kind]  # KiB, and events
         waiting = Call(lambda: store.get(more_than_one))
         assert waiting.waits(0.3), "None is without limit"
-        store.put(made[1:])
-        assert waiting.result().transactions[0].seq == made[0].seq
+        store.put(transactions[1:])
+        assert waiting.result().transactions[0].seq == transactions[0].seq
 
 
 # filters

@@ -82,14 +82,14 @@ def test_a_segments_name_is_where_it_begins(tmp_path: Path) -> None:
     The name has epoch, file number and offset. So names sort in the order of the log, and the seq of a transaction is
     enough to find its segment.
     """
-    made = make_transactions(300, rows=200)
+    transactions = make_transactions(300, rows=200)
     log = open_log(tmp_path)
     for n in range(0, 300, 10):
-        log.put(made[n : n + 10])
+        log.put(transactions[n : n + 10])
     log.close()
     segments = list_segments(tmp_path)
     assert len(segments) > 3
-    known = {t.seq: t for t in made}
+    known = {t.seq: t for t in transactions}
     for segment in segments:
         epoch, number, offset = (int(part) for part in segment.name.removesuffix(".binlog").split("-"))
         first = known[int(read_entries(segment)["seq"][0])]
@@ -125,18 +125,18 @@ def test_puts_that_wait_across_segments_are_done_by_one_flush_of_each(tmp_path: 
 
     Here one flush covers all files of the waiting puts, so that none has to wait again.
     """
-    made = make_transactions(200, rows=200)
+    transactions = make_transactions(200, rows=200)
     log = open_log(tmp_path)
     disk.flushes = 0
     disk.go.clear()
-    futures = [log.put_async([transaction], timeout_s=60) for transaction in made]
+    futures = [log.put_async([transaction], timeout_s=60) for transaction in transactions]
     assert not any(future.done() for future in futures)
     assert seqs_in(tmp_path) == []
     disk.go.set()
     assert {future.result(30) for future in futures} == {PutStatus.PUT_OK}
     segments = list_segments(tmp_path)
     assert len(segments) > 2
-    assert seqs_in(tmp_path) == seqs(made)
+    assert seqs_in(tmp_path) == seqs(transactions)
     # One flush may have begun with the first put; a finished segment's index is flushed, too.
     assert disk.flushes <= 1 + 2 * len(segments)
     log.close()
@@ -176,11 +176,11 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
 
     If it is further behind than RocketMQ's haSlaveFallbehindMax, the put ends at once; else it waits for its time-out.
     """
-    made = make_transactions(301)
+    transactions = make_transactions(301)
     with ExitStack() as stack:
         log = open_log(tmp_path)
         stack.callback(log.close)
-        log.put(made[:300])
+        log.put(transactions[:300])
         master = open_master(log, timeout_s=1.0, max_behind_bytes=max_behind_bytes)
         stack.callback(master.close)
         fake, stop = FakeStandby(stack, master), threading.Event()
@@ -197,7 +197,7 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
             assert time.monotonic() < deadline
             time.sleep(0.01)
         statuses: list[PutStatus] = []
-        spent_s = took_s(lambda: statuses.append(log.put(made[300:], timeout_s=30)))
+        spent_s = took_s(lambda: statuses.append(log.put(transactions[300:], timeout_s=30)))
         assert statuses == [answer]
         assert spent_s >= 1.0 if answer is PutStatus.FLUSH_SLAVE_TIMEOUT else spent_s < 0.8
         assert master.standbys()[0].connected, "it is not for want of a standby"
@@ -219,30 +219,30 @@ def test_the_statuses_of_a_put() -> None:
 @pytest.mark.rule("rocketmq-log-20")
 def test_a_segment_that_cannot_be_made_is_an_error(tmp_path: Path, disk: Disk) -> None:
     """RocketMQ's CREATE_MAPPED_FILE_FAILED. Acknowledged transactions are kept, and the next opening continues."""
-    made = make_transactions(300, rows=200)
+    transactions = make_transactions(300, rows=200)
     log = open_log(tmp_path)
-    assert log.put(made[:10]) is PutStatus.PUT_OK
+    assert log.put(transactions[:10]) is PutStatus.PUT_OK
     disk.refuse_segments = True
     with pytest.raises(StorageError, match="Too many open files"):
-        log.put(made)
+        log.put(transactions)
     with pytest.raises(StorageError, match="Too many open files"):
-        log.put(made)
+        log.put(transactions)
     log.close()
     disk.refuse_segments = False
     log = open_log(tmp_path)
-    assert seqs_in(tmp_path)[:10] == seqs(made[:10])
-    assert log.put(made) is PutStatus.PUT_OK
+    assert seqs_in(tmp_path)[:10] == seqs(transactions[:10])
+    assert log.put(transactions) is PutStatus.PUT_OK
     log.close()
-    assert seqs_in(tmp_path) == seqs(made)
+    assert seqs_in(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-34")
 def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
     """RocketMQ truncates behind the last good record. Here the truncated bytes are kept for examination, except those of
     an unfinished transaction, which the source still has."""
-    made = make_transactions(5)
+    transactions = make_transactions(5)
     log = open_log(tmp_path / "live")
-    log.put(made)
+    log.put(transactions)
     shutil.copytree(tmp_path / "live", tmp_path / "crashed")
     log.close()
     (segment,) = list_segments(tmp_path / "crashed")
@@ -252,7 +252,7 @@ def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
     segment.write_bytes(data)
     os.truncate(index_path(segment), HEADER_SIZE + 2 * ENTRY_SIZE)  # it lags: the last three were not acknowledged
     open_log(tmp_path / "crashed").close()
-    assert seqs_in(tmp_path / "crashed") == seqs(made[:3])
+    assert seqs_in(tmp_path / "crashed") == seqs(transactions[:3])
     assert segment.read_bytes() == bytes(data[: starts[3]])
     (kept,) = segment.parent.glob("*.cut")
     assert kept.name == f"{segment.name}.{starts[3]}.cut"

@@ -107,7 +107,7 @@ class TableComments(BaseModel):
 
     table: str = ""
     columns: dict[str, str] = {}
-    """By the names of columns, without those that have none."""
+    """Comments by the names of columns; columns without a comment are missing."""
 
 
 class ForeignKey(BaseModel):

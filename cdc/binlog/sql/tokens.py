@@ -20,7 +20,7 @@ MODE_STRICT = 1 << 21 | 1 << 22
 """STRICT_TRANS_TABLES, STRICT_ALL_TABLES: one of them is enough for the tables of a transactional engine."""
 
 UNREADABLE = "\ufffd"
-"""What stands for bytes of a statement that are no text in its character set."""
+"""The character that stands for bytes of a statement that are no text in its character set."""
 
 TokenKind = Literal["word", "quoted", "string", "punct"]
 

@@ -101,7 +101,7 @@ class Totals(_Part):
 
     segments: int = 0
     bytes: int = 0
-    """Of segments and indexes."""
+    """The bytes of segments and indexes together."""
     first_seq: int = 0
     """Exclusive: where the oldest segment begins."""
     last_seq: int = 0

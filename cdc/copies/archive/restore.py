@@ -66,7 +66,7 @@ class Restored:
     first_seq: int
     """Exclusive: where the restored store begins."""
     last_seq: int
-    """Where it ends: capture reads what follows from the source."""
+    """The position at which it ends; capture reads the following transactions from the source."""
     meta: str
     """``restored``, or ``kept``: there was a meta, which stays as it is."""
     writer: bool

@@ -109,7 +109,7 @@ class Archiver:
         self._known: Known | None = None
         self._meta_at = float("-inf")
         self._seen: tuple[object, ...] | None = None
-        """What the store looked like before the last run that succeeded."""
+        """The state of the store before the last run that succeeded."""
         self._schemas: dict[str, int | None] = {}
         """When the schemas that were copied had been changed, in ns; they are many, and seldom change."""
         self._pending: dict[str, SegmentRecord] = {}

@@ -33,7 +33,7 @@ MAX_PAYLOAD = 16 << 20
 MAX_GREETING = 4 << 20
 """The largest payload before the other side has proved that it knows the secret."""
 CHUNK_BYTES = 1 << 20
-"""How much of a segment travels in one frame."""
+"""The bytes of a segment that travel in one frame."""
 _CRC_OF_HEADER = struct.Struct("<4sHHI")
 
 

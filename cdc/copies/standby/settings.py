@@ -23,7 +23,7 @@ class Timing:
     longest_pause_s: float = 5.0
     """The longest such pause."""
     poll_s: float = 0.01
-    """How often the master looks for entries that it was not notified of (those that capture writes)."""
+    """The interval at which the master looks for entries that capture wrote without notifying it."""
 
 
 DEFAULT_TIMING = Timing()

@@ -129,7 +129,7 @@ def sound_utf8(array: pa.Array) -> pa.Array:
 
 
 def utf8_text(raw: pa.Array) -> pa.Array:
-    """The same as :func:`sound_utf8` as a conversion of ``binary``."""
+    """Does what :func:`sound_utf8` does, as a conversion of ``binary``."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:

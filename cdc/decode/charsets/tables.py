@@ -189,7 +189,7 @@ GB18030_ABOVE = 189000
 
 @dataclass(frozen=True)
 class _Spec:
-    """How a character set is made from one of Python's codecs. ``leads``, ``trails``: the bytes of well-formed two-byte
+    """The rules by which a character set is made from one of Python's codecs. ``leads``, ``trails``: the bytes of well-formed two-byte
     sequences, as ranges. ``single``: bytes above 7F that are characters by themselves. ``after_8e``, ``after_8f``: the
     bytes that follow 8E (one byte) or 8F (two bytes)."""
 

@@ -205,7 +205,7 @@ def date_text(kind: int, digits: int) -> Conversion:
 
 
 def old_date_text(kind: str, digits: int) -> Conversion:
-    """The same as :func:`date_text` for the old storage; ``kind`` is ``datetime`` or ``timestamp``."""
+    """Returns what :func:`date_text` returns, for the old storage; ``kind`` is ``datetime`` or ``timestamp``."""
     parse = _old_timestamp if kind == "timestamp" else _old_datetime if digits == 0 else _hires_datetime
     return lambda raw: by_distinct(raw, lambda value: parse(value, digits), pa.string())
 

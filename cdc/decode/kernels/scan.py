@@ -149,7 +149,7 @@ def packed_rows_begin(buf: Bytes, pos: int, stop: int, kind: int) -> int:
 
 @njit
 def packed_rows_size(buf: Bytes, p: int) -> int:
-    """How many bytes the compressed rows at ``p`` are said to have when they are unpacked."""
+    """The number of bytes that the compressed rows at ``p`` have when they are unpacked, as the event says."""
     size = np.int64(0)
     for i in range(np.int64(buf[p]) & 7):
         size = size << 8 | np.int64(buf[p + 1 + i])

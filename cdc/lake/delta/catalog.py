@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cdc.lake.delta.tables import Target
 
 KNOWN_FOR_S = 300.0
-"""For how long an entry that was found right is not looked at again by this process."""
+"""The time for which this process trusts an entry that it has found right."""
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _FACT = re.compile(r"^(Type|Provider|Location): (.*)$", re.MULTILINE)
 _MISSING = ("SCHEMA_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND", "NoSuchTable", "NoSuchNamespace", "NoSuchDatabase")
@@ -42,7 +42,7 @@ _EXISTS = ("ALREADY_EXISTS", "AlreadyExists")
 _S3 = re.compile(r"^s3[an]?://")
 _log = get_logger(__name__)
 _known: dict[tuple[str, str], tuple[str, float]] = {}
-"""By (Spark application, name): the path of an entry that was found right, and when (``time.monotonic``)."""
+"""The entries that were found right, by (Spark application, name): the path, and the time of ``time.monotonic``."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ def register(spark: SparkSession, config: DestinationConfig, target: Target) -> 
 
 
 def difference(spark: SparkSession, config: DestinationConfig, target: Target) -> str | None:
-    """Returns what the catalog says otherwise about a table that is there, in words; None if nothing. Changes nothing.
-    Raises CatalogUnavailableError."""
+    """Returns in words how the catalog's entry of an existing table differs from the table; None if it does not.
+    Changes nothing. Raises CatalogUnavailableError."""
     name = name_of(config, target.table)
     if name is None:
         return None

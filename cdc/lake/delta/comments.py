@@ -31,10 +31,10 @@ _TABLE = ""
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be changed in a table."""
+    """The changes to be made in a table."""
 
     comments: dict[str, str]
-    """By the names of columns in Delta; an empty one is removed."""
+    """Comments by the names of columns in Delta; an empty one is removed."""
     record: str
     """The new value of :data:`COMMENTS_PROPERTY`."""
 

@@ -36,7 +36,7 @@ it, but a mirror equals a table that does."""
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be changed in a table."""
+    """The changes to be made in a table."""
 
     loosened: tuple[str, ...]
     """Columns that may be null from now on."""

@@ -43,7 +43,7 @@ class KnownTables:
     """Tables on local disks by their paths. Safe for threads; one thread at a time reads a table."""
 
     depth: int
-    """How many commits are kept of each table."""
+    """The number of commits that are kept of each table."""
     _tables: OrderedDict[Path, KnownTable] = field(default_factory=OrderedDict)
     _locks: dict[Path, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

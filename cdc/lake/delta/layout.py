@@ -1,4 +1,4 @@
-"""How the files of a Delta table are laid out: partitions and clustering, as the configuration says."""
+"""Chooses how the files of a Delta table are laid out: partitions and clustering, as the configuration says."""
 
 from __future__ import annotations
 

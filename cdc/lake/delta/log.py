@@ -225,8 +225,8 @@ def ledger_of(commits: Iterable[dict[str, Any]], destination: str, table: str) -
 def _ledger(
     commits: Iterable[dict[str, Any]], destination: str, table: str
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, LostRows]]]:
-    """Returns those of the commits that are of the destination, as in :attr:`DeltaState.ledger`, and those that lost
-    rows, each with its generation."""
+    """Returns the destination's commits, as in :attr:`DeltaState.ledger`, and the commits that lost rows, each with its
+    generation."""
     entries, lost = [], []
     for commit in commits:
         text = commit.get("userMetadata")
@@ -246,7 +246,7 @@ def _ledger(
 
 @dataclass(frozen=True)
 class TablePosition:
-    """How far a Delta table is. If that is not known, all fields are None but ``note``, which says why."""
+    """The applied position of a Delta table. If it is not known, all fields are None but ``note``, which says why."""
 
     applied_seq: int | None = None
     delta_version: int | None = None

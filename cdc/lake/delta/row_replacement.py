@@ -93,7 +93,7 @@ class NewRows:
     ranges: Sequence[str]
     """SQL conditions on ``t`` that hold for every row of the table with one of the keys."""
     count: int
-    """How many rows there are, as the driver knows it."""
+    """The number of rows, as the driver knows it."""
     upserts: int
     """Those of them that do not delete."""
     is_stored: bool
@@ -207,7 +207,7 @@ class _Match:
     """The rows of one file that go."""
 
     path: str
-    """As Spark gives it in ``_metadata.file_path``."""
+    """The path as Spark gives it in ``_metadata.file_path``."""
     file: Any
     """``AddFile``."""
     rows: int

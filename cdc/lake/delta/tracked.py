@@ -41,7 +41,7 @@ class Record:
     """The columns that the Delta table must get, as :mod:`cdc.lake.apply.schema.columns` writes them; None if nothing
     is to be altered."""
     values: dict[str, str] | None = None
-    """What old rows get then as SQL, by the names of columns; None in a record of format version 1."""
+    """The values that old rows then get, as SQL, by the names of columns; None in a record of format version 1."""
 
     def to_json(self) -> str:
         """Returns the record as text, without the columns' defaults: they may be values that a policy keeps out of the

@@ -20,7 +20,7 @@ from cdc.meta import ParkedTable, Subscription, UnknownColumns
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
-    from cdc.lake.jobs.load import Position
+    from cdc.lake.jobs.generations import Position
     from cdc.lake.runtime.session import TableSessions
 
 SUBSCRIBER = "apply"
@@ -134,8 +134,8 @@ def require_included(config: DestinationConfig, table: str) -> None:
 
 
 def raise_failure(what: str, failures: Mapping[str, CdcError]) -> None:
-    """Raises the error of one table: that of a table where a retry does not help, else the first one. Logs all of them
-    if there are several. Does nothing if there are none."""
+    """Raises the first error that a retry does not help, else the first one. Logs all of them if there are several.
+    Does nothing if there are none."""
     if len(failures) > 1:
         for table, failure in failures.items():
             _log.error(f"{what} failed", table=table, reason=str(failure))
@@ -152,7 +152,7 @@ def table_sessions(config: DestinationConfig) -> TableSessions:
 
 def position_of(mine: Job, seq: int) -> Position:
     """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
-    from cdc.lake.jobs.load import Position
+    from cdc.lake.jobs.generations import Position
 
     source = mine.batches.meta.source()
     assert source is not None  # the store has transactions

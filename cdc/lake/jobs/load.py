@@ -1,5 +1,4 @@
-"""Brings a Delta table to a state that was read as a whole: the rows of a snapshot and the changes around it, or a
-table that was rebuilt beside it.
+"""Makes a Delta table equal to a snapshot: its rows, and the changes in the store around it.
 
 The state of a snapshot is exact at one position, ``high_seq``. Its chunks were read at different moments, all after
 ``low_seq`` and none after ``high_seq``. A row whose key changes between the two is taken from its last change, every
@@ -11,28 +10,19 @@ over the chunk files themselves (docs/decisions/0072).
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc.base.errors import NeedsSnapshotError, TargetError, UnsupportedError
-from cdc.base.targets import (
-    BEGINS_PROPERTY,
-    GENERATION_PROPERTY,
-    REBUILD_PROPERTY,
-    SINCE_PROPERTY,
-    SOURCE_COLUMN,
-    application_id,
-    begins_of,
-)
+from cdc.base.errors import NeedsSnapshotError
+from cdc.base.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, application_id
 from cdc.binlog.sql.schemas import Schemas
 from cdc.decode.layout import DELETE, survey
 from cdc.decode.policies import value_policies
@@ -43,47 +33,46 @@ from cdc.lake.apply.full_state import insert_snapshot, merge_full_state
 from cdc.lake.apply.large_values import LARGE_BYTES
 from cdc.lake.apply.merge import Keys, TableMerge, read_changes
 from cdc.lake.apply.rows import latest, with_moved_rows, with_variants
-from cdc.lake.apply.schema.evolve import kept_statements
 from cdc.lake.apply.schema.reshape import Destined, reshape
-from cdc.lake.apply.schema.shared_tables import create_or_join, ensure_columns, require_mode
-from cdc.lake.apply.statements import empty_statement
 from cdc.lake.delta.adoption import ParquetFile, Replacement, begin, make_log
-from cdc.lake.delta.catalog import register, require_catalog
-from cdc.lake.delta.comments import follow_comments
-from cdc.lake.delta.constraints import follow_constraints
+from cdc.lake.delta.catalog import require_catalog
 from cdc.lake.delta.layout import layout_of
 from cdc.lake.delta.log import clear_unborn
 from cdc.lake.delta.present_rows import matched
-from cdc.lake.delta.proof import position_of, require_applied
-from cdc.lake.delta.sql import literal, quote, setting_value
+from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import (
     BEFORE,
-    EPOCH_PROPERTY,
     MODE_PROPERTY,
-    UUID_PROPERTY,
     Origin,
-    Target,
     delta_schema,
-    feature_properties,
     properties_of,
     record_policies,
     require_owner,
-    schema_of,
     sql_properties,
     target_of,
 )
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, records, tracked_schema
+from cdc.lake.delta.tracked import Record
+from cdc.lake.jobs.generations import (
+    Load,
+    Position,
+    Rebuild,
+    finish,
+    has_loaded,
+    kept_properties,
+    replace_table,
+    require_no_archive,
+    user_metadata,
+)
+from cdc.lake.jobs.shared_rows import load_own_rows
 from cdc.lake.rows.columns import SourceColumns, columns_of_layout, columns_of_schema
 from cdc.lake.runtime.driver import ignore_errors
-from cdc.lake.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent
-from cdc.lake.runtime.session import transaction, view_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cdc.batches.manifest import Manifest
     from cdc.batches.table_batches import TableChanges
-    from cdc.binlog.sql.schemas import TableComments, TableSchema
+    from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
     from cdc.lake.apply.foreign_keys.changes import CascadedRows
     from cdc.lake.apply.schema.statements import DdlStatement
@@ -91,66 +80,9 @@ if TYPE_CHECKING:
     from cdc.lake.runtime.session import TableSession, TableSessions
     from cdc.snapshot.files import SnapshotFiles
 
-_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
-"""A property that Delta alone sets."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """The position that a load brings a table to."""
-
-    seq: int
-    server_uuid: str
-    epoch: int
-    gtid: str | None = None
-    time_us: int = 0
-    """Commit time of the last transaction up to there, µs since 1970; 0 if it is not known."""
-
-
-@dataclass(frozen=True)
-class Rebuild:
-    """Why a table gets a new generation; recorded in the commit's user metadata."""
-
-    kind: str
-    """``snapshot`` or ``replay``."""
-    id: str
-    low_seq: int | None = None
-
-
-def user_metadata(target: Target, position: Position, generation: int, rebuild: Rebuild) -> str:
-    """Returns the user metadata of a commit that brings a table to a position as a whole."""
-    entry: dict[str, Any] = {
-        "destination": target.destination,
-        "batch": 0,
-        "epoch": position.epoch,
-        "server_uuid": position.server_uuid,
-        "first_seq": position.seq,
-        "after_seq": position.seq,
-        "last_seq": position.seq,
-        "store_begins": None,
-        "generation": generation,
-        "gtid": position.gtid,
-        "table": target.table,
-        "mode": target.apply.mode,
-        "rebuild": {"kind": rebuild.kind, "id": rebuild.id, "low_seq": rebuild.low_seq},
-    }
-    return setting_value(json.dumps(entry, ensure_ascii=False))
-
-
-def _carrying(
-    spark: SparkSession, target: Target, position: Position, generation: int, rebuild: Rebuild
-) -> AbstractContextManager[None]:
-    """Lets the statement in the block carry the position of a generation."""
-    application = application_id(target.destination, target.table, generation)
-    return transaction(spark, application, position.seq, user_metadata(target, position, generation, rebuild))
-
 
 def state_of_snapshot(
-    spark: SparkSession,
-    chunks: Sequence[str],
-    columns: SourceColumns,
-    keys: Sequence[str],
-    changes: DataFrame | None,
+    spark: SparkSession, chunks: Sequence[str], columns: SourceColumns, keys: Sequence[str], changes: DataFrame | None
 ) -> DataFrame:
     """Returns the table's rows at the snapshot's high position, in the shape of the Delta columns, JSON still as text.
 
@@ -167,45 +99,6 @@ def state_of_snapshot(
     last = latest(changes, keys)
     unchanged = matched(rows, last.select(*[quote(key) for key in keys]), keys, "left_anti")
     return unchanged.unionByName(last.where(f.col("_op") != DELETE).select(*names))
-
-
-def replace_table(
-    spark: SparkSession,
-    target: Target,
-    rows: DataFrame,
-    properties: dict[str, str],
-    position: Position,
-    rebuild: Rebuild,
-    state: DeltaState | None,
-) -> None:
-    """Makes ``rows`` the whole content of the table, in one commit that carries schema, properties and position.
-    ``state``: the table as it is; None if there is none."""
-    clear_unborn(target.path)
-    generation = int(properties[GENERATION_PROPERTY])
-    with view_of(rows) as view, _carrying(spark, target, position, generation, rebuild):
-        spark.sql(
-            f"CREATE OR REPLACE TABLE {target.sql} USING delta"  # noqa: S608 - names are quoted
-            f"{layout_of(target, rows.schema.fields, state).clause} "
-            f"TBLPROPERTIES ({sql_properties(properties)}) AS SELECT * FROM {view}"
-        )
-
-
-@dataclass(frozen=True)
-class Load:
-    """A table that is brought to a state that was read as a whole."""
-
-    target: Target
-    state: DeltaState | None
-    """The Delta table as it is; None if there is none."""
-    columns: SourceColumns
-    primary: tuple[str, ...]
-    """The source's primary key."""
-    position: Position
-    rebuild: Rebuild
-    schema: TableSchema
-    """The source's schema at the position."""
-    statements: Sequence[DdlStatement] = ()
-    """The DDL statements that the load overtakes, if they are known."""
 
 
 def _properties(load: Load) -> dict[str, str]:
@@ -282,106 +175,6 @@ def _changed_files(
     return {row[0] for row in changed_rows.select(file).distinct().collect()}
 
 
-def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
-    """Takes a table's applied position back to an earlier one and leaves its rows alone: the changes after it are then
-    applied once more. Raises TargetError if there is no such table."""
-    target = target_of(config, table)
-    state = target.state()
-    if state is None:
-        raise TargetError(
-            "there is no Delta table",
-            place=f"table {table} at {target.path}",
-            remedy=f"Run `cdc replay {config.name} {table}` without --from, or `cdc snapshot`.",
-        )
-    require_owner(state, target)
-    generation = state.generation + 1
-    changed = {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
-    begins = begins_of(state.properties)
-    if begins is not None:
-        changed[BEGINS_PROPERTY] = str(begins)
-    rebuild = Rebuild("replay", uuid.uuid4().hex)
-    if target.apply.shared:
-        changed[REBUILD_PROPERTY] = rebuild.id
-    with sessions.one() as session:
-
-        def begin() -> None:
-            session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(changed)})")
-            with _carrying(session.spark, target, position, generation, rebuild):
-                session.spark.sql(empty_statement(target))
-
-        again_if_concurrent(begin, table, SHARED_ATTEMPTS if target.apply.shared else 1)
-
-
-def replace_by(
-    sessions: TableSessions,
-    config: DestinationConfig,
-    built: DestinationConfig,
-    table: str,
-    position: Position,
-    begins: int | None,
-    comments: TableComments | None = None,
-) -> None:
-    """Replaces a table by one that was built elsewhere, in one commit. ``built``: the configuration that names the
-    other one. ``begins``: the seq after which the store's changes made it; None if it began with a snapshot.
-    ``comments``: those of the source; None if they are not known.
-
-    Raises TargetError for a table of another owner, and if nothing was built."""
-    target, side = target_of(config, table), target_of(built, table)
-    state, built_state = target.state(), side.state()
-    if built_state is None:
-        raise TargetError("the store has no rows of the table to build it from", place=f"table {table}")
-    if state is not None:
-        require_owner(state, target)
-        require_no_archive(state, target)
-    generation = 0 if state is None else state.generation + 1
-    schema = tracked_schema(built_state)
-    kept = {
-        key: value
-        for key, value in {**kept_properties(state), **built_state.properties}.items()
-        if key not in (_MAX_COLUMN_ID, BEGINS_PROPERTY) and not key.startswith(SCHEMA_PROPERTY)
-    }
-    properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
-    if schema is not None:
-        properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
-    properties |= feature_properties(f.dataType for f in schema_of(built_state).fields)
-    if begins is not None:
-        properties[BEGINS_PROPERTY] = str(begins)
-    with sessions.one() as session:
-        rows = session.spark.read.format("delta").load(side.path)
-        require_catalog(session.spark, config)
-        if target.apply.shared:
-            if schema is None:
-                raise TargetError("the rows that were built do not say which columns they have", place=side.path)
-            columns = columns_of_schema(schema, target.policies)
-            build = Rebuild("replay", uuid.uuid4().hex)
-            load = Load(target, state, columns, schema.primary_key, position, build, schema)
-            replace_own_rows(session, load, rows, begins)
-            _finish(session.spark, config, target, comments)
-            return
-        replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex), state)
-        _finish(session.spark, config, target, comments)
-
-
-def kept_properties(state: DeltaState | None) -> dict[str, str]:
-    """Returns the properties that somebody else gave a table, and that a new generation keeps."""
-    properties = {} if state is None else state.properties
-    return {key: value for key, value in properties.items() if not key.startswith("towpath.") and key != _MAX_COLUMN_ID}
-
-
-def require_no_archive(state: DeltaState, target: Target) -> None:
-    """Raises UnsupportedError for a table in mode ``upsert`` that keeps rows of partitions which the source has
-    dropped: a new generation would not have them."""
-    kept = kept_statements(state)
-    if kept and target.apply.on_drop_partition == "keep" and target.apply.mode == "upsert":
-        raise UnsupportedError(
-            "the Delta table keeps rows of partitions that the source has dropped (on_drop_partition: keep), the last "
-            f"ones by {kept[-1]['statement']}, and writing it anew would remove them",
-            place=f"table {target.table} at {target.path}",
-            remedy="Copy the table (CREATE TABLE … AS SELECT), set on_drop_partition for it to another value "
-            "(tables.overrides), and run the command again.",
-        )
-
-
 def require_same_columns(stored: SourceColumns, snapshot: SourceColumns, table: str) -> None:
     """Raises NeedsSnapshotError if the rows in the store have other columns than those that the snapshot read: the
     table changed in between."""
@@ -401,14 +194,9 @@ def is_loaded(config: DestinationConfig, files: SnapshotFiles) -> bool:
     if state is None:
         return False
     if state.is_shared:  # others may have committed so much since that the log's last commits do not tell
-        return _has_loaded(state, files.id)
+        return has_loaded(state, files.id)
     rebuilds = [m["rebuild"]["id"] for _, m in state.ledger if m["generation"] == state.generation and m.get("rebuild")]
     return files.id in rebuilds
-
-
-def _has_loaded(state: DeltaState, rebuild: str) -> bool:
-    """Whether a snapshot or replay has given the destination's rows of a shared table their present generation."""
-    return state.properties.get(REBUILD_PROPERTY) == rebuild and state.applied_seq > 0
 
 
 def is_behind(config: DestinationConfig, table: str, seq: int) -> bool:
@@ -458,10 +246,10 @@ def load_snapshot(
 ) -> None:
     """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
 
-    ``meanwhile``: the changes up to the position. ``statements``: the
-        DDL statements between the table's position and that of the snapshot, if the store still has them. ``comments``:
-        those of the source; None if they are not known. Raises
-        NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
+    ``meanwhile``: the changes up to the position. ``statements``: the DDL statements between the table's position and
+    that of the snapshot, if the store still has them. ``comments``: the source's; None if they are not known.
+
+    Raises NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
     """
     table = files.info.table
     target = target_of(config, table)
@@ -507,16 +295,7 @@ def load_snapshot(
         if not _adopt(session.spark, load, files, changes, keys.names):
             rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
             load_state(session, load, rows, keys)
-        _finish(session.spark, config, target, comments)
-
-
-def _finish(spark: SparkSession, config: DestinationConfig, target: Target, comments: TableComments | None) -> None:
-    """Gives a table that was just loaded the source's comments and constraints, and its name in the catalog."""
-    state = target.state()
-    if state is not None:
-        state = follow_comments(spark, target, state, comments)
-        follow_constraints(spark, target, state, tracked_schema(state))
-        register(spark, config, target)
+        finish(session.spark, config, target, comments)
 
 
 def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
@@ -528,7 +307,7 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
     state, mode = load.state, load.target.apply.mode
     rows = with_variants(rows, load.columns.variants)
     if load.target.apply.shared:
-        _load_own_rows(session, load, rows, keys)
+        load_own_rows(session, load, rows, keys)
         return
     moment = datetime.fromtimestamp(load.position.time_us / 1e6, UTC)
     if state is None or mode == "upsert" or state.properties.get(MODE_PROPERTY) != mode:
@@ -570,117 +349,6 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
     )
 
 
-def _load_own_rows(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
-    """Brings the destination's rows of a shared table to the state that ``rows`` are, as :func:`load_state`."""
-    mode, position = load.target.apply.mode, load.position
-    moment = datetime.fromtimestamp(position.time_us / 1e6, UTC)
-    if mode == "upsert":
-        replace_own_rows(session, load, rows, None)
-        return
-
-    def merge() -> None:
-        commit = _shared_commit(session, load, None)
-        if commit is None:
-            return
-        if mode == "append":
-            insert_snapshot(commit, rows, moment, position.gtid)
-        else:
-            merge_full_state(commit, rows, keys, moment)
-        _require_loaded(load)
-
-    again_if_concurrent(merge, load.target.table, SHARED_ATTEMPTS, load.target.columns_of_all)
-
-
-def replace_own_rows(session: TableSession, load: Load, rows: DataFrame, begins: int | None) -> None:
-    """Replaces the destination's rows of a shared table by others, in one commit. ``rows``: in the shape of the Delta
-    columns; metadata columns may be missing. ``begins``: as for :func:`replace_by`."""
-
-    def replace() -> None:
-        commit = _shared_commit(session, load, begins)
-        if commit is None:
-            return
-        schema = schema_of(commit.state)
-        shaped = _in_shape(rows, schema).withColumn(SOURCE_COLUMN, f.lit(load.target.destination))
-        commit.execute_with(
-            shaped.select(*[quote(field.name) for field in schema.fields]),
-            lambda view: f"INSERT INTO {load.target.sql} REPLACE WHERE {load.target.own_rows} SELECT * FROM {view}",  # noqa: S608
-        )
-        _require_loaded(load)
-
-    again_if_concurrent(replace, load.target.table, SHARED_ATTEMPTS, load.target.columns_of_all)
-
-
-def _in_shape(rows: DataFrame, schema: t.StructType) -> DataFrame:
-    """Returns rows with the columns of a shared table; those that they lack are null."""
-    fields_by_name = {field.name.lower(): field for field in rows.schema.fields}
-    columns = []
-    for field in schema.fields:
-        row_field = fields_by_name.get(field.name.lower())
-        value = f.lit(None) if row_field is None else f.col(quote(row_field.name))
-        if row_field is not None and field.name == BEFORE:
-            assert isinstance(field.dataType, t.StructType) and isinstance(row_field.dataType, t.StructType)
-            inner = {inner_field.name.lower() for inner_field in row_field.dataType.fields}
-            images = [
-                (f.col(f"{BEFORE}.{quote(image_field.name)}") if image_field.name.lower() in inner else f.lit(None))
-                .cast(image_field.dataType)
-                .alias(image_field.name)
-                for image_field in field.dataType.fields
-            ]
-            value = f.when(f.col(BEFORE).isNotNull(), f.struct(*images))
-        columns.append(value.cast(field.dataType).alias(field.name))
-    return rows.select(*columns)
-
-
-def _shared_commit(session: TableSession, load: Load, begins: int | None) -> Commit | None:
-    """Joins a shared table if the destination has not, gives it the source's columns, and begins the destination's next
-    generation. Returns the commit that carries the position; None if an earlier attempt has committed.
-
-    Until that commit the generation has the rows of the one before, so it is said to be complete up to where that was.
-    """
-    spark, target, position = session.spark, load.target, load.position
-    record = Record(position.seq, load.schema)
-    state = target.state()
-    if state is not None and _has_loaded(state, load.rebuild.id):
-        return None
-    if state is None:  # complete up to nowhere until the rows are there
-        origin = Origin(position.server_uuid, position.epoch, 0, record=record)
-        state = create_or_join(spark, target, load.columns, load.primary, origin)
-    else:
-        require_mode(target, state)
-        state = record_policies(spark, target, state, load.columns, load.schema.column_names)
-        ensure_columns(spark, target, load.columns.fields)
-    in_force = record_in_force(state) or record
-    older = [
-        older_record.name
-        for older_record in records(state)
-        if older_record.seq < in_force.seq and older_record.name in state.properties
-    ]
-    if older:
-        names = ", ".join(literal(target.stored_name(name)) for name in older)
-        spark.sql(f"ALTER TABLE {target.sql} UNSET TBLPROPERTIES IF EXISTS ({names})").collect()
-    changed = {
-        GENERATION_PROPERTY: str(state.generation + 1),
-        SINCE_PROPERTY: str(min(position_of(state), position.seq)),
-        SCHEMA_PROPERTY: in_force.to_json(),  # without a position, the oldest record is in force
-        record.name: record.to_json(),
-        BEGINS_PROPERTY: "" if begins is None else str(begins),
-        REBUILD_PROPERTY: load.rebuild.id,
-        UUID_PROPERTY: position.server_uuid,
-        EPOCH_PROPERTY: str(position.epoch),
-    }
-    spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({target.sql_properties(changed)})").collect()
-    state = target.state() or state
-    metadata = user_metadata(target, position, state.generation, load.rebuild)
-    return Commit(session, target, state, position.seq, metadata, lambda: None)
-
-
-def _require_loaded(load: Load) -> None:
-    """Raises MergeFailedError if the table does not have the position that was just committed."""
-    state = load.target.state()
-    if state is not None:
-        require_applied(load.target, state, load.position.seq)
-
-
 def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
     """Gives the table the columns that the snapshot has, records the source's schema, and begins the next generation:
     its position may be the one that the table has already, and must not be skipped."""
@@ -694,12 +362,7 @@ def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> Delt
 
 
 def _changes(
-    session: TableSession,
-    load: Load,
-    manifest: Manifest,
-    keys: Keys,
-    low_seq: int,
-    cascaded: CascadedRows | None,
+    session: TableSession, load: Load, manifest: Manifest, keys: Keys, low_seq: int, cascaded: CascadedRows | None
 ) -> DataFrame | None:
     """Returns the changes of a manifest after ``low_seq``, and those by foreign keys; None if it has no rows of the
     table."""

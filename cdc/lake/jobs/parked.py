@@ -81,8 +81,8 @@ def require_none_left_out(config: DestinationConfig, say: Callable[[str], object
 
 
 def retry_parked(config: DestinationConfig) -> list[CatchUp]:
-    """Tries the tables again that were parked because of an error, each once. Returns what was done for those that came
-    back. A table that fails again stays parked, with the new reason."""
+    """Tries the tables again that were parked because of an error, each once. Returns the results of the tables that
+    came back. A table that fails again stays parked, with the new reason."""
     results = []
     for table in waiting_tables(config):
         try:

@@ -186,7 +186,7 @@ def _in_place(
 
 def _range(config: DestinationConfig, table: str, first: int, progress: Progress) -> ReplayResult:
     """Applies the changes after a point once more to the table as it is, as its next generation."""
-    from cdc.lake.jobs.load import begin_generation
+    from cdc.lake.jobs.rebuilt import begin_generation
 
     began = time.monotonic()
     batches = open_table_batches(config, archived="release")
@@ -237,7 +237,7 @@ def _require_no_ddl(mine: Job, first: int) -> None:
 
 
 def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
-    from cdc.lake.jobs.load import replace_by
+    from cdc.lake.jobs.rebuilt import replace_by
 
     built = elsewhere(mine.config, side, None)
     begins = base.seq if base.snapshot is None else None

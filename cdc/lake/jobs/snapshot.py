@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from cdc.store.reader.store import Store
 
 ATTEMPTS = 5
-"""How often a snapshot begins anew because the table changed while it was read."""
+"""The number of times that a snapshot begins anew because the table changed while it was read."""
 STORE_WAIT_S = 60.0
-"""How long a load waits for capture to reach the position of the last chunk."""
+"""The time that a load waits for capture to reach the position of the last chunk."""
 _log = get_logger(__name__)
 
 
@@ -76,7 +76,7 @@ class SnapshotResult:
     applied_seq: int
     """The table's position now."""
     reread: int = 0
-    """How often the snapshot began anew."""
+    """The number of times that the snapshot began anew."""
     columns: tuple[str, ...] | list[str] | None = None
     """The source's names of the columns that were read beside the key; empty: a killed process had read and merged them
     before; None: all columns."""
@@ -330,7 +330,7 @@ def _read(
 
 def _require_no_archive(mine: Job) -> None:
     """Raises UnsupportedError before anything is read, if the load would be refused."""
-    from cdc.lake.jobs.load import require_no_archive
+    from cdc.lake.jobs.generations import require_no_archive
 
     target = target_of(mine.config, mine.table)
     state = target.state()

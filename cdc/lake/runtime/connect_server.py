@@ -49,11 +49,11 @@ DEFAULT_PORT = 15002
 VERSION_SETTING = "spark.towpath.version"
 """Setting of the server: version and digest of the Towpath that its workers run."""
 START_S = 180.0
-"""How long a server may take to answer."""
+"""The time that a server may take to answer."""
 STOP_S = 120.0
-"""How long a server may take to end by itself: it writes the archive of its classes then."""
+"""The time that a server may take to end by itself: it writes the archive of its classes then."""
 _FREE_S = 10.0
-"""How long the port of a server that was killed may stay open."""
+"""The time for which the port of a server that was killed may stay open."""
 MAIN_CLASS = "io.towpath.ConnectServer"
 _SHARED = {
     # Spark finds generated code again only under the same class loader. The sessions of each merge are new, and with

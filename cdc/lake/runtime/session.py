@@ -335,7 +335,7 @@ def discard() -> None:
 
 
 _INTERRUPT_S = 5.0
-"""How long to wait for a Connect server that is asked to interrupt statements."""
+"""The time to wait for a Connect server that is asked to interrupt statements."""
 
 
 def interrupt() -> None:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).resolve().parents[1] / "serve.py"
 _WAIT_S = 0.2
-"""How often the start of a driver is looked at."""
+"""The interval at which the start of a driver is looked at."""
 _END_S = 20.0
-"""How long a driver may take to end by itself."""
+"""The time that a driver may take to end by itself."""
 
 
 class DriverEndedError(Exception):

@@ -36,7 +36,7 @@ _CLUSTERED = frozenset({"innodb", "rocksdb", "tokudb"})
 
 @dataclass(frozen=True)
 class Buckets:
-    """How the rows of a table are distributed over buckets, in the same way on both sides."""
+    """The distribution of a table's rows over buckets, which is the same on both sides."""
 
     count: int
     is_plain: bool

@@ -32,7 +32,7 @@ class LedgerEntry:
     first_seq: int
     """The table's applied position before the commit, exclusive."""
     after_seq: int
-    """Where the batch begins, exclusive; ``first_seq`` for entries of format version 1, which lack it."""
+    """The seq after which the batch begins; ``first_seq`` for entries of format version 1, which lack it."""
     last_seq: int
     store_begins: int | None
     generation: int

@@ -53,7 +53,7 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Options:
-    """How far a verification goes."""
+    """The extent of a verification."""
 
     limit: int = 20
     """Differences that are looked for in each table; further ones are not printed."""

@@ -91,7 +91,7 @@ class Definitions(NamedTuple):
 ) = range(15)
 """D_FIRST: the first of its columns; D_SEED: with which a hash begins; the others are texts in the constants."""
 FIXED, BY_HASH, BY_KEY = 0, 1, 2
-"""How a message's partition is found: D_PARTITION; the hash of values; by the client, from the message's key."""
+"""The ways to find a message's partition: D_PARTITION; the hash of values; by the client, from the message's key."""
 (K_NAME, K_NAME_SIZE, K_KEY, K_HASHED, K_CODE, K_A, K_B, K_FIELDS) = range(8)
 """K_NAME: ``"name":`` in the constants; K_KEY: in the message's key; K_HASHED: in the hash; K_CODE: how it is
 written."""

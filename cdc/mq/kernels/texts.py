@@ -16,7 +16,6 @@ Longs = npt.NDArray[np.int64]
 # How a text becomes a value of Debezium.
 TEXT, NUMBER, YEAR, BOOLEAN, BITS, BINARY, DECIMAL, ENUM, SET = 1, 2, 3, 4, 5, 6, 7, 8, 9
 DATE, MILLIS, MICROS, INSTANT, TIME, GEOMETRY = 10, 11, 12, 13, 14, 15
-MOST_DIGITS = 65
 _DAY_S = 86_400
 _LETTERS = word(bytes(8) + b"btn\0fr" + bytes(18))
 """The letter behind the backslash for each byte below 32; 0: none, so that its code is written."""

@@ -59,7 +59,7 @@ class PreparedTransaction:
     """An XA transaction that was prepared."""
 
     xid: str
-    """As servers log it, in lower case: ``x'61',x'',1`` (gtrid, bqual, format)."""
+    """The text that servers log, in lower case: ``x'61',x'',1`` (gtrid, bqual, format)."""
     seq: int
     """The seq of its XA PREPARE."""
     time_us: int

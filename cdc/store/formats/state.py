@@ -178,7 +178,7 @@ class CaptureState:
     purge_left: float | None = None
     """The share of the source's retention that is left before it purges what was not read; None: not asked yet."""
     purge: str | None = None
-    """The same as a sentence."""
+    """The share of :attr:`purge_left` as a sentence."""
 
 
 def capture_state_path(store: Path) -> Path:
@@ -226,7 +226,7 @@ def read_capture_state(store: Path) -> CaptureState | None:
 
 
 _LOOK_S = 0.5
-"""How long a writer waits for the lock: whoever looks whether it is held takes it for a moment (:func:`is_locked`)."""
+"""The time that a writer waits for the lock: :func:`is_locked` takes it for a moment."""
 
 
 def _try_lock(fd: int) -> bool:

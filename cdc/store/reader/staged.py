@@ -86,10 +86,9 @@ def fetch_errors(uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
+def local_copy(path: Path | str) -> Iterator[Path]:
     """Yields the file on this machine: itself, or a verified copy that is removed after the block (memory maps of it
-    stay valid). With ``with_index`` its index lies beside it. Raises DamagedError if a checksum is wrong or a file is
-    missing, StorageError, ConfigError."""
+    stay valid). Raises DamagedError if a checksum is wrong or the file is missing, StorageError, ConfigError."""
     if not is_uri(path):
         yield Path(path)
         return
@@ -105,8 +104,6 @@ def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="towpath-staged-") as folder:
         copy = Path(folder) / name
         _fetch(uri, copy, _sha256_of(uri))
-        if with_index:
-            _fetch(uri + INDEX_SUFFIX, index_path(copy), None)
         yield copy
 
 

@@ -56,7 +56,7 @@ class RetentionRules:
 
     acked_for_s: float | None = 72 * 3600.0
     unacked_for_s: float | None = None
-    """How long a subscriber may lag; then it is cut off."""
+    """The time for which a subscriber may lag before it is cut off."""
     max_bytes: int | None = None
     """Limit for all segments and indexes. Above it acked segments go, whatever their age."""
     delete_at: tuple[int, ...] | None = None
@@ -289,7 +289,7 @@ class CleanerRun:
 
     removal: Removal
     backlogs: list[SubscriberBacklog]
-    """Of all subscribers. Those that seem lost, or were cut off by this run, are named in the log as well."""
+    """The backlogs of all subscribers. Subscribers that seem lost, or were cut off by this run, are logged."""
     level: Level
 
 

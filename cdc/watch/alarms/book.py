@@ -35,7 +35,7 @@ class Told(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     messages: int = 0
-    """How many messages it has taken."""
+    """The number of messages that it has taken."""
     last: AwareDatetime | None = None
     failures: int = 0
     """Tries in a row that failed."""

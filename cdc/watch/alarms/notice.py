@@ -22,7 +22,7 @@ class Notice:
     id: str
     """The alarm's id: the same when it is raised, repeated and resolved."""
     number: int
-    """How many messages about the alarm the handler has got, this one included."""
+    """The number of messages about the alarm that the handler has got, this one included."""
     destination: str
     alarm: str
     severity: str

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _EVERY_S = 2.0
 _STATUS_S = 20.0
-"""How long the status may take to collect."""
+"""The time that it may take to collect the status."""
 _POLL_S = 0.05
 _SPARE_S = 2.0
 """Time that a try may take beyond its limit until it is given up: handlers have limits of their own."""
@@ -141,9 +141,9 @@ class AlarmWatch:
         """``facts`` is asked at each look. ``every_s`` and ``clock`` are for tests."""
         self._config, self._facts, self._every_s, self._clock = config, facts, every_s, clock
         self.counts: Counter[tuple[str, bool]] = Counter()
-        """How many messages each handler has taken (True) and not taken (False)."""
+        """The number of messages that each handler has taken (True) and not taken (False)."""
         self.raised: dict[str, int] = {}
-        """How many alarms of each kind are raised."""
+        """The number of raised alarms of each kind."""
         self.is_sender = False
         """Whether this process sends the alarms."""
         self._failure: str | None = None

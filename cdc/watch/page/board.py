@@ -17,7 +17,7 @@ from cdc.config import DestinationConfig, load
 from cdc.config.memory import in_memory
 
 WAIT_S = 10.0
-"""How long a page waits for the status of a destination."""
+"""The time that a page waits for the status of a destination."""
 FRESH_S = 3.0
 """A status is collected again when it is older than this."""
 _BATCHES = 200
@@ -50,7 +50,7 @@ class Row:
     config: DestinationConfig | None = None
     """None if the configuration cannot be loaded."""
     status: dict[str, Any] | None = None
-    """As :func:`cdc.watch.status.collect` returns it."""
+    """The document that :func:`cdc.watch.status.collect` returns."""
     batches: list[AckedBatch] = field(default_factory=list)
     """The newest acked batches, oldest first; only if they were asked for."""
     error: str = ""

@@ -51,7 +51,7 @@ def rows_after(loop: Loop, manifest: Manifest) -> dict[str, list[tuple[Any, ...]
                 new = None if row["_op"] == 0 else tuple(row[name] for name in names)
                 changes.append((row["_seq"], row["_row"], old, new))
         if table in cascaded:
-            changes += [(one.seq, one.row, one.before, one.after) for one in cascaded[table].changes]
+            changes += [(change.seq, change.row, change.before, change.after) for change in cascaded[table].changes]
         numbers = [(seq, row) for seq, row, _, _ in changes]
         assert len(numbers) == len({*numbers}), "two changes have the same number"
         present: dict[tuple[Any, ...], tuple[Any, ...]] = {}

@@ -72,7 +72,7 @@ def test_tables_come_and_go_while_capture_runs(server: Server, database: Databas
             config.file.write_text(text.replace(f"{db}\\.a", f"{db}\\.{tables}") + more)
             if asks:
                 capture.reload()
-            wait_for(lambda: any("tables" in one["event"] for one in logs[seen:]), "the tables to change", 20)
+            wait_for(lambda: any("tables" in record["event"] for record in logs[seen:]), "the tables to change", 20)
 
         def insert(*statements: str) -> None:
             before = len(stored(config))
@@ -88,9 +88,9 @@ def test_tables_come_and_go_while_capture_runs(server: Server, database: Databas
         choose("[bc]")
         insert(f"INSERT INTO {db}.c VALUES ()")
     assert stored(config) == ["a", "a+b", "b", "c"]
-    changes = [(one["added"], one["removed"]) for one in logs if "removed" in one]
+    changes = [(record["added"], record["removed"]) for record in logs if "removed" in record]
     assert changes == [([f"{db}.b"], []), ([], [f"{db}.a"]), ([f"{db}.c"], [])]
-    assert [one["tables"] for one in logs if "snapshot" in one["event"]] == [[f"{db}.b"], [f"{db}.c"]]
+    assert [record["tables"] for record in logs if "snapshot" in record["event"]] == [[f"{db}.b"], [f"{db}.c"]]
 
 
 def test_what_cannot_be_used_changes_nothing(
@@ -113,7 +113,7 @@ def test_what_cannot_be_used_changes_nothing(
             seen = len(logs)
             config.file.write_text(changed)
             capture.reload()
-            wait_for(lambda: any(event in one["event"] for one in logs[seen:]), event, 20)
+            wait_for(lambda: any(event in record["event"] for record in logs[seen:]), event, 20)
 
         write(text.replace("include", "includes"), "the configuration cannot be used")
         write(
@@ -131,8 +131,12 @@ def test_what_cannot_be_used_changes_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(SourceServers, "connect", miss)
             write(text.replace(".a", ".b"), "these tables cannot be captured")
-        wait_for(lambda: any("tables of the configuration have changed" in one["event"] for one in logs), "a retry", 20)
-    assert not [one for one in logs if one["log_level"] == "error" and "cannot be read" in one.get("error", "")]
+        wait_for(
+            lambda: any("tables of the configuration have changed" in record["event"] for record in logs), "a retry", 20
+        )
+    assert not [
+        record for record in logs if record["log_level"] == "error" and "cannot be read" in record.get("error", "")
+    ]
 
 
 def test_a_file_is_read_when_it_has_stayed_the_same_for_a_look(tmp_path: Path, mysql9: Server) -> None:

@@ -39,9 +39,9 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", params=["mysql9", pytest.param("mariadb10", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of this module, since its settings are changed."""
-    with Server(request.param) as found:
-        found.execute(f"CREATE DATABASE {DB}", f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v VARCHAR(200))")
-        yield found
+    with Server(request.param) as server:
+        server.execute(f"CREATE DATABASE {DB}", f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v VARCHAR(200))")
+        yield server
 
 
 @contextmanager

@@ -131,8 +131,8 @@ def test_an_altered_table_and_rows_from_before_the_store(
     )
     loop.capture()
     asked = Asked(loop, capsys)
-    found = asked.changes("t", "1")
-    assert found[0]["after"] == {"id": 1, "v": 6, "w": "x"} and len(found) == 1
+    changes = asked.changes("t", "1")
+    assert changes[0]["after"] == {"id": 1, "v": 6, "w": "x"} and len(changes) == 1
     assert f"2 row events of {db}.t are from a time at which it had no column id" in asked.remarks
     assert "the row was there before its first change here; the store begins at" in asked.remarks
     assert short(asked.changes("t", "2"), "w") == [("delete", "x", None)]
@@ -335,8 +335,8 @@ def test_a_million_changes_take_seconds(
     asked = Asked(loop, capsys)
     asked.changes("t", "1")  # loads the kernels
     began = time.monotonic()
-    found = asked.changes("t", "77777")
+    changes = asked.changes("t", "77777")
     seconds = time.monotonic() - began
-    assert [one["op"] for one in found] == ["insert", "update", "update"]
+    assert [one["op"] for one in changes] == ["insert", "update", "update"]
     assert seconds < 20, f"{seconds:.1f} s for a million changes"
     print(f"{seconds:.2f} s for a million changes")

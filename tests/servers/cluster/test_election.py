@@ -99,7 +99,7 @@ def test_one_leads_and_the_other_takes_over_when_it_leaves(
     with Discovery(zookeeper.url, "shop", root=tree.root) as discovery:
         leads = discovery.leader()
         assert leads is not None and leads.address == "10.0.0.1:11111" and discovery.epoch() == 1
-        assert [one.http for one in discovery.members()] == ["https://10.0.0.1:8040", "https://10.0.0.2:8040"]
+        assert [member.http for member in discovery.members()] == ["https://10.0.0.1:8040", "https://10.0.0.2:8040"]
         member.withdraw(first)
         assert until(second.is_leader) < 2
         assert second.held is not None and second.held.epoch == 2

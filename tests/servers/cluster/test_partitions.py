@@ -76,9 +76,9 @@ class Nemesis:
         FAULTS[what](self)
 
     def leader(self) -> ClusterServer:
-        found = self.cluster.leader()
-        assert found is not None
-        return found
+        leader = self.cluster.leader()
+        assert leader is not None
+        return leader
 
     def standby(self) -> ClusterServer:
         leader = self.leader()

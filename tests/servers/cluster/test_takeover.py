@@ -41,7 +41,9 @@ class Takeover:
     def first_event_s(self, cluster: Cluster) -> float | None:
         """Returns how long it took until a reader had changes from another server; None if that one was disturbed, too,
         before it had any."""
-        got = [one.got for one in cluster.canal.answers if one.asked > self.at and one.address != self.leader]
+        got = [
+            answer.got for answer in cluster.canal.answers if answer.asked > self.at and answer.address != self.leader
+        ]
         return None if not got else round(min(got) - self.at, 2)
 
 

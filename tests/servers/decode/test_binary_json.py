@@ -254,7 +254,7 @@ class Updated:
                         which += 1
                 after = not after
             assert pos == length - CHECKSUM_SIZE and not after
-        self.rows += zip(*(json_text(pa.array(one, pa.binary())).to_pylist() for one in values), strict=True)
+        self.rows += zip(*(json_text(pa.array(value, pa.binary())).to_pylist() for value in values), strict=True)
 
 
 def run_updates(
@@ -271,8 +271,8 @@ def run_updates(
                 f"INSERT INTO {name}.part VALUES ({number}, JSON_OBJECT('a', 1, 'b', JSON_ARRAY(1, 2, JSON_OBJECT('z', 1.5)), 'pad', {pad}, 'd', CAST('1.10' AS DECIMAL(5,2))), 'x', "
                 f"JSON_ARRAY({number}, JSON_ARRAY(1, 2), {pad}, CAST('2024-01-02' AS DATE), x'0102'), JSON_OBJECT('k', 1))"
             )
-        for one in assignments:
-            cursor.execute(f"UPDATE {name}.part SET {one} ORDER BY id")
+        for assignment in assignments:
+            cursor.execute(f"UPDATE {name}.part SET {assignment} ORDER BY id")
             if cursor.rowcount:
                 cursor.execute(f"SELECT a, b, c FROM {name}.part ORDER BY id")
                 selected += cursor.fetchall()

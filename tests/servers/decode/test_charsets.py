@@ -40,10 +40,12 @@ def schema(server: Server, database: Database) -> str:
 def cursor(server: Server, schema: str) -> Iterator[Cursor]:
     connection = server.connect()
     connection.use_unicode = False  # the texts as they are sent
-    with connection, connection.cursor() as found:
-        found.execute("SET SESSION sql_log_bin = 0, sql_mode = '', max_error_count = 0, group_concat_max_len = 1000000")
-        found.execute(f"USE `{schema}`")
-        yield found
+    with connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SET SESSION sql_log_bin = 0, sql_mode = '', max_error_count = 0, group_concat_max_len = 1000000"
+        )
+        cursor.execute(f"USE `{schema}`")
+        yield cursor
 
 
 def charsets(cursor: Cursor) -> list[str]:

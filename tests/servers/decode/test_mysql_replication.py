@@ -132,7 +132,9 @@ def test_several_changes_of_one_document(make: Make) -> None:
     [_, change], [_, row] = table.theirs(), table.ours()
     assert [row["j"]] == table.select("j")
     changes = change["j"] if isinstance(change["j"], list) else [change["j"]]
-    assert_still_wrong([(one.path, one.value) for one in changes], [(b"$.a", 10)], [(b"$.a", 10), (b"$.b", 20)])
+    assert_still_wrong(
+        [(change.path, change.value) for change in changes], [(b"$.a", 10)], [(b"$.a", 10), (b"$.b", 20)]
+    )
 
 
 def test_vectors(make: Make) -> None:

@@ -153,9 +153,9 @@ def assert_equal(found: SecondOpinion, least: int) -> None:
 def test_every_type(kind: str, make: Make) -> None:
     source = make(kind)
     source.table("t", everything(kind), *rows_of(kind))
-    found = source.opinion()
-    assert_equal(found, 6 * len(everything(kind)))
-    assert found.left_out == {}
+    opinion = source.opinion()
+    assert_equal(opinion, 6 * len(everything(kind)))
+    assert opinion.left_out == {}
 
 
 @ON_BOTH
@@ -165,11 +165,11 @@ def test_little_metadata(kind: str, make: Make) -> None:
     source.server.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
     try:
         source.table("t", everything(kind), *rows_of(kind))
-        found = source.opinion()
+        opinion = source.opinion()
     finally:
         source.server.execute("SET GLOBAL binlog_row_metadata = FULL")
-    assert_equal(found, 6 * len(everything(kind)))
-    assert found.left_out == {}
+    assert_equal(opinion, 6 * len(everything(kind)))
+    assert opinion.left_out == {}
 
 
 @ON_BOTH
@@ -177,17 +177,17 @@ def test_compressed_transactions_and_events(kind: str, make: Make) -> None:
     source = make(kind)
     with Compression(source.server):
         source.table("t", everything(kind), *rows_of(kind))
-    found = source.opinion()
-    assert_equal(found, 6 * len(everything(kind)))
-    assert found.left_out == {}
+    opinion = source.opinion()
+    assert_equal(opinion, 6 * len(everything(kind)))
+    assert opinion.left_out == {}
 
 
 def test_an_encrypted_store(make: Make, tmp_path: Path) -> None:
     source = make("mysql9")
     with encrypted(source.config.store.path, FIRST):
         source.table("t", everything("mysql9"), *rows_of("mysql9"))
-        found = source.opinion()
-    assert_equal(found, 300)
+        opinion = source.opinion()
+    assert_equal(opinion, 300)
 
 
 def test_the_store_of_a_server(make: Make, tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_partial_updates_of_documents(make: Make) -> None:
         "SET binlog_row_value_options = PARTIAL_JSON",
         "UPDATE t SET j = JSON_SET(j, '$.a', 10), v = -1 WHERE id = 1",
     )
-    found = source.opinion()
-    assert_equal(found, 10)
-    assert set(reasons(found)) == {str(values.PARTIAL_JSON), str(values.JSON_VALUES), str(values.JSON_FAULT)}
+    opinion = source.opinion()
+    assert_equal(opinion, 10)
+    assert set(reasons(opinion)) == {str(values.PARTIAL_JSON), str(values.JSON_VALUES), str(values.JSON_FAULT)}
 
 
 @ON_BOTH
@@ -236,18 +236,18 @@ def test_generated_and_invisible_columns(kind: str, make: Make) -> None:
         "UPDATE t SET v = 11 WHERE id = 1",
         "DELETE FROM t WHERE id = 2",
     )
-    found = source.opinion()
-    assert_equal(found, 15)
+    opinion = source.opinion()
+    assert_equal(opinion, 15)
     generated = {str(values.GENERATED): {"twice", "thrice"}}
-    assert reasons(found) == (generated if kind == "mariadb11" else {})
+    assert reasons(opinion) == (generated if kind == "mariadb11" else {})
 
 
 def test_a_hidden_column_of_mariadb(make: Make) -> None:
     source = make("mariadb11")
     source.execute("CREATE TABLE t (id INT PRIMARY KEY, v TEXT, UNIQUE (v))", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    found = source.opinion()
-    assert_equal(found, 4)
-    assert reasons(found) == {str(values.HIDDEN): {"DB_ROW_HASH_1"}}
+    opinion = source.opinion()
+    assert_equal(opinion, 4)
+    assert reasons(opinion) == {str(values.HIDDEN): {"DB_ROW_HASH_1"}}
 
 
 def test_what_is_left_out(make: Make) -> None:
@@ -262,13 +262,13 @@ def test_what_is_left_out(make: Make) -> None:
         "CREATE TABLE vectors (id INT PRIMARY KEY, v VECTOR(2))",
         "INSERT INTO vectors VALUES (1, STRING_TO_VECTOR('[1, 2]'))",
     )
-    found = source.opinion()
-    assert_equal(found, 3)
-    assert {(table.partition(".")[2], column) for table, column, _ in found.left_out} == {
+    opinion = source.opinion()
+    assert_equal(opinion, 3)
+    assert {(table.partition(".")[2], column) for table, column, _ in opinion.left_out} == {
         ("dates", ""), ("texts", "v"), ("texts", "b"), ("vectors", "")
     }  # fmt: skip
-    assert any(reason.startswith(values.FAULT.what) for reason in reasons(found))
-    document = json.loads(json.dumps(found.document()))
+    assert any(reason.startswith(values.FAULT.what) for reason in reasons(opinion))
+    document = json.loads(json.dumps(opinion.document()))
     assert {"table": f"{source.db}.vectors", "column": None, "values": 2} == {
         name: value for name, value in document["left_out"][-1].items() if name != "reason"
     }
@@ -285,19 +285,19 @@ def test_a_sample_of_a_store(make: Make) -> None:
         source.execute(
             *["INSERT INTO often VALUES ()"] * 40, f"INSERT INTO rare VALUES ({number})", "FLUSH BINARY LOGS"
         )
-    found = source.opinion(rows=80)
-    assert_equal(found, 80)
-    assert 80 <= found.rows < 120
+    opinion = source.opinion(rows=80)
+    assert_equal(opinion, 80)
+    assert 80 <= opinion.rows < 120
     again, other = source.opinion(rows=80), source.opinion(rows=80, seed=2)
-    assert (again.rows, again.values) == (found.rows, found.values)
+    assert (again.rows, again.values) == (opinion.rows, opinion.values)
     assert other.verdict == "equal"
     only = source.opinion(tables=[f"{source.db}.rare"])
     assert (only.rows, only.values) == (8, 8)
 
 
 def test_an_empty_store_proves_nothing(make: Make) -> None:
-    found = make("mysql9").opinion()
-    assert (found.verdict, found.values, found.left_out) == ("nothing compared", 0, {})
+    opinion = make("mysql9").opinion()
+    assert (opinion.verdict, opinion.values, opinion.left_out) == ("nothing compared", 0, {})
 
 
 def test_excluded_tables_and_hidden_columns(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,8 +309,8 @@ def test_excluded_tables_and_hidden_columns(make: Make, monkeypatch: pytest.Monk
     signed = (k.I8, pa.int8())
     monkeypatch.setitem(column_types._INTEGERS, ColumnType.TINY, (1, signed, signed))
     found = of_store(source.config, rows=1000)
-    assert {one.table for one in found.differences} == {f"{source.db}.t"}
-    assert {(one.column, one.ours) for one in found.differences} == {
+    assert {difference.table for difference in found.differences} == {f"{source.db}.t"}
+    assert {(difference.column, difference.ours) for difference in found.differences} == {
         ("v", "-1"), ("w", "(hidden by the policy hash)")
     }  # fmt: skip
 

@@ -68,10 +68,12 @@ def test_the_page_is_what_the_runs_find(runs: Runs) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_collation_is_known(kind: str, runs: Runs) -> None:
     """A table map gives a text's character set by the number of a collation."""
-    found = runs(kind).catalog.collations
-    assert len(found) > 200
+    collations = runs(kind).catalog.collations
+    assert len(collations) > 200
     same = {"utf8": "utf8mb3"}
-    assert {number: charset_of(number) for number in found} == {n: same.get(name, name) for n, name in found.items()}
+    assert {number: charset_of(number) for number in collations} == {
+        n: same.get(name, name) for n, name in collations.items()
+    }
 
 
 def test_a_type_without_edge_values_fails(mysql9: Server, runs: Runs) -> None:

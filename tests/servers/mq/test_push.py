@@ -417,8 +417,8 @@ def test_a_push_reads_the_store_of_another_machine(
             process.start()
             assert pushing.wait(120) == 0, (tmp_path / "push.log").read_text()
     changes = [json.loads(record.value or b"") for record in records(kafka.url, topic_of(name))]
-    rows = [row for one in changes if not one["isDdl"] for row in one["data"]]
-    deleted = [one["type"] == "DELETE" for one in changes if not one["isDdl"] for _ in one["data"]]
+    rows = [row for change in changes if not change["isDdl"] for row in change["data"]]
+    deleted = [change["type"] == "DELETE" for change in changes if not change["isDdl"] for _ in change["data"]]
     found = [(int(row["id"]), None if gone else int(row["n"])) for row, gone in zip(rows, deleted, strict=True)]
     assert found == made
 

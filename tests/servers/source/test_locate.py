@@ -157,15 +157,15 @@ def test_printed_sets_are_the_servers(log: Log) -> None:
 
 
 def test_every_transaction_is_read_with_its_position(log: Log) -> None:
-    found = list(read_transactions(log.source, log.files()[0]))
+    transactions = list(read_transactions(log.source, log.files()[0]))
     wanted = [log.gtid_between(a, b) for a, b in pairwise(log.moments)]
-    assert [str(one.gtid) for one in found][-len(wanted) :] == wanted
-    for one in found:
+    assert [str(one.gtid) for one in transactions][-len(wanted) :] == wanted
+    for one in transactions:
         assert log.next_gtid(one.begin) == str(one.gtid)
         assert one.begin.file == one.end.file and one.begin.pos < one.end.pos
-    for one, following in pairwise(found):
+    for one, following in pairwise(transactions):
         assert one.end == following.begin or one.end.file < following.begin.file or not log.is_mysql
-    for one, (before, after) in zip(found[-len(wanted) :], pairwise(log.moments), strict=True):
+    for one, (before, after) in zip(transactions[-len(wanted) :], pairwise(log.moments), strict=True):
         margin_us = 0 if log.is_mysql else 1_000_000
         assert before.time_us - margin_us <= one.time_us <= after.time_us
 

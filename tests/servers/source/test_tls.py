@@ -54,9 +54,9 @@ def certify(mysql9: Server) -> Iterator[Callable[[Certificates], None]]:
 @pytest.fixture
 def certified(certify: Callable[[Certificates], None], tmp_path: Path) -> Certificates:
     """The server's certificate for 127.0.0.1."""
-    made = make_certificates(tmp_path / "tls")
-    certify(made)
-    return made
+    certificates = make_certificates(tmp_path / "tls")
+    certify(certificates)
+    return certificates
 
 
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])

@@ -31,9 +31,9 @@ def server(request: pytest.FixtureRequest) -> Server:
 def conversions(server: Server, database: Database) -> Iterator[Conversions]:
     name = database(server)
     server.execute(f"ALTER DATABASE `{name}` CHARACTER SET utf8mb4")
-    made = Conversions(server, name)
-    yield made
-    made.close()
+    conversions = Conversions(server, name)
+    yield conversions
+    conversions.close()
 
 
 def test_values_stay_outside_strict_mode(conversions: Conversions) -> None:

@@ -54,14 +54,14 @@ def observed(request: pytest.FixtureRequest, seed: int) -> Iterator[tuple[SqlSer
 
 def test_the_server_does_what_is_claimed(observed: tuple[SqlServer, list[Observed]]) -> None:
     server, cases = observed
-    verdicts = [judge(one, server) for one in cases]
+    verdicts = [judge(case, server) for case in cases]
     wrong = [text for verdict in verdicts for text in verdict.wrong]
     assert not wrong, "\n".join(wrong)
     counts = Counter(verdict.outcome for verdict in verdicts)
     assert counts["followed"] > len(cases) // 2, counts
     assert counts["refused"] <= len(cases) // 50, counts
     # Without the server's version, more may be refused (comments for MariaDB alone), but not much.
-    assert Counter(judge(one, None).outcome for one in cases)["refused"] <= counts["refused"] + 1
+    assert Counter(judge(case, None).outcome for case in cases)["refused"] <= counts["refused"] + 1
 
 
 def test_the_server_does_what_is_claimed_over_tables_with_a_generated_key(mysql9: Server, seed: int) -> None:
@@ -70,8 +70,8 @@ def test_the_server_does_what_is_claimed_over_tables_with_a_generated_key(mysql9
     cases = cases if os.environ.get("TOWPATH_DDL_ALL") else random.Random(seed).sample(cases, GENERATED_KEYS)
     observed = run.observe(cases, may_refuse=True)
     run.close()
-    known = SqlServer(mariadb=False, version=(9, 7, 0))
-    wrong = [text for one in observed for text in judge(one, known).wrong]
+    sql_server = SqlServer(mariadb=False, version=(9, 7, 0))
+    wrong = [text for one in observed for text in judge(one, sql_server).wrong]
     assert not wrong, "\n".join(wrong)
     keyed = [one for one in observed if any("my_row_id" in schema.column_names for schema in one.after.values())]
     assert len(keyed) > len(cases) // 2
@@ -94,15 +94,15 @@ def test_wrong_claims_are_found(observed: tuple[SqlServer, list[Observed]], monk
 
     with monkeypatch.context() as patched:
         patched.setattr(ddl_run, "classify", other_constants)
-        assert sum(bool(judge(one, server).wrong) for one in cases) > 10
+        assert sum(bool(judge(case, server).wrong) for case in cases) > 10
     with monkeypatch.context() as patched:
         patched.setattr(
             ddl_run, "classify", lambda *arguments, **context: replace(classify(*arguments, **context), changes=())
         )
-        assert sum(bool(judge(one, server).wrong) for one in cases) > len(cases) // 2
-    for one in cases:
-        one.rows_after = {name: [*rows, *rows[:1]] for name, rows in one.rows_after.items()}
-    assert sum(bool(judge(one, server).wrong) for one in cases) > len(cases) // 3
+        assert sum(bool(judge(case, server).wrong) for case in cases) > len(cases) // 2
+    for case in cases:
+        case.rows_after = {name: [*rows, *rows[:1]] for name, rows in case.rows_after.items()}
+    assert sum(bool(judge(case, server).wrong) for case in cases) > len(cases) // 3
 
 
 def test_the_corpus_is_large_and_named_by_its_place() -> None:

@@ -63,16 +63,16 @@ def test_sigkill_at_random_moments(tmp_path: Path) -> None:
         assert process.exitcode == -signal.SIGKILL
 
         service = make_service(config, NumberStore(last=1 << 30))
-        known = service.meta.read().subscription("apply")
-        assert known.acked_seq >= acked_before
-        acked_before = known.acked_seq
-        end = known.acked_seq
-        for entry in known.outstanding:
+        subscription = service.meta.read().subscription("apply")
+        assert subscription.acked_seq >= acked_before
+        acked_before = subscription.acked_seq
+        end = subscription.acked_seq
+        for entry in subscription.outstanding:
             manifest = load_manifest(service.manifests.path("apply", entry.batch))
             assert (manifest.after_seq, manifest.last_seq) == (entry.after_seq, entry.last_seq)
             assert entry.after_seq == end
             end = entry.last_seq
-        assert known.next_batch > max((e.batch for e in known.outstanding), default=0)
+        assert subscription.next_batch > max((e.batch for e in subscription.outstanding), default=0)
 
     lines = [tuple(map(int, line.split())) for line in journal.read_text().splitlines()]
     assert len(lines) >= KILLS

@@ -40,8 +40,8 @@ BYTES = sum(len(packets_of(event)) for event in EVENTS)
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[FakeSource]:
-    with FakeSource(HISTORY) as found:
-        yield found
+    with FakeSource(HISTORY) as fake_source:
+        yield fake_source
 
 
 def every_byte(make: Callable[[int], Fault], config: DestinationConfig, source: FakeSource, seed: int) -> None:

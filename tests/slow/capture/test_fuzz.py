@@ -42,8 +42,8 @@ class Both:
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[FakeSource]:
-    with FakeSource(HISTORY) as found:
-        yield found
+    with FakeSource(HISTORY) as fake_source:
+        yield fake_source
 
 
 @pytest.mark.parametrize("kill", [False, True])

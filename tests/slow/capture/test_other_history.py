@@ -25,10 +25,10 @@ def test_another_history_of_the_same_shape(configure: Configure, more: int) -> N
     """Files, offsets, GTIDs and times are equal; only the rows differ."""
 
     def history(value: int) -> History:
-        found = History(value=value)
-        grown(found, 3)
-        found.rotate()
-        return grown(found, 3)
+        history = History(value=value)
+        grown(history, 3)
+        history.rotate()
+        return grown(history, 3)
 
     stored = history(0)
     with FakeSource(stored) as source:

@@ -32,8 +32,8 @@ BYTES = sum(len(packets_of(event)) for event in EVENTS)
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[FakeSource]:
-    with FakeSource(HISTORY) as found:
-        yield found
+    with FakeSource(HISTORY) as fake_source:
+        yield fake_source
 
 
 @pytest.fixture
@@ -182,8 +182,8 @@ def test_the_proof_of_the_source_passes_over_prepared_transactions(configure: Co
 
 def begun_at(history: History, number: int) -> BinlogPosition:
     """The position at which a transaction begins."""
-    one = history.transactions[number]
-    return BinlogPosition(one.file, one.start)
+    transaction = history.transactions[number]
+    return BinlogPosition(transaction.file, transaction.start)
 
 
 class LateHarness(SessionHarness):

@@ -33,7 +33,7 @@ def configure(folder: Path, standby: str, *, flush: str = "sync") -> Path:
 
 def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """After the process the store opens without recovery, and status shows both sides."""
-    made = make_transactions(30)
+    transactions = make_transactions(30)
     secret = tmp_path / "b" / "conf" / "secret"
     secret.parent.mkdir(parents=True)
     secret.write_text(SECRET + "\n")
@@ -52,7 +52,7 @@ def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.Captur
             while not any(standby.connected for standby in master.standbys()):
                 assert time.monotonic() < deadline and process.poll() is None
                 time.sleep(0.01)
-            assert log.put(made) is PutStatus.PUT_OK
+            assert log.put(transactions) is PutStatus.PUT_OK
             time.sleep(1.2)  # both sides write their status once a second
             assert main([*conf, "status", "shop", "--json"]) == 0
             shown = json.loads(capsys.readouterr().out)["standby"]
@@ -63,7 +63,7 @@ def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.Captur
             process.send_signal(signal.SIGTERM)
             said = process.communicate(timeout=30)[1].decode()
             assert process.returncode == 0, said
-        assert f"has everything up to {made[-1].seq}" in said
+        assert f"has everything up to {transactions[-1].seq}" in said
         assert SECRET not in said
         assert digests(tmp_path / "b" / "store") == digests(tmp_path / "a" / "store")
     assert not (tmp_path / "b" / "store" / "abort").exists()

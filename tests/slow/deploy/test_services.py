@@ -158,10 +158,10 @@ def test_the_chart(helm: str, tmp_path: Path) -> None:
     assert len(documents) == 6
     for document in documents:
         require_valid(document)
-    names = sorted({one["metadata"]["name"] for one in documents})
+    names = sorted({document["metadata"]["name"] for document in documents})
     assert names == ["cdc-book-shop-2", "cdc-shop"]
     for name, of in (("shop", "cdc-shop"), ("Book_shop.2", "cdc-book-shop-2")):
-        require_whole([one for one in documents if one["metadata"]["name"] == of], name, tmp_path)
+        require_whole([document for document in documents if document["metadata"]["name"] == of], name, tmp_path)
 
 
 @pytest.mark.long

@@ -191,8 +191,12 @@ def test_a_client_of_canal_goes_on_behind_what_it_acked_before_a_kill(tmp_path: 
                     client.ack(batch.id)
             if is_first:
                 time.sleep(2.0)
-                known = open_meta(config).read().subscription("canal-1001")
-                assert known.outstanding[0].after_seq < known.acked_seq < known.outstanding[0].last_seq
+                subscription = open_meta(config).read().subscription("canal-1001")
+                assert (
+                    subscription.outstanding[0].after_seq
+                    < subscription.acked_seq
+                    < subscription.outstanding[0].last_seq
+                )
         finally:
             server.kill()
             server.wait()

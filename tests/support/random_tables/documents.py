@@ -61,7 +61,7 @@ def json_document(rng: Random, *, opaque: bool, years: bool = True) -> str:
     literal = f"_utf8mb4 0x{body.encode().hex()}"
     if not opaque or rng.random() < 0.5:
         return literal
-    values = [one for one in _OPAQUE if years or " AS YEAR" not in one]
+    values = [value for value in _OPAQUE if years or " AS YEAR" not in value]
     some = ", ".join(rng.sample(values, rng.randint(1, 5)))
     return rng.choice(
         (

@@ -74,18 +74,18 @@ def _charsets(cursor: Any) -> dict[str, tuple[str, int]]:
     cursor.execute(
         "SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME <> 'binary'"
     )
-    found = {str(name): int(size) for name, size in cursor.fetchall()}
+    widths = {str(name): int(size) for name, size in cursor.fetchall()}
     cursor.execute("CREATE TABLE c (id INT PRIMARY KEY, v VARBINARY(4))")
     rows = ", ".join(f"({code}, 0x{chr(code).encode().hex()})" for code in _SAMPLE)
     cursor.execute(f"INSERT INTO c VALUES {rows}")
     same = ", ".join(
         f"CONVERT(CONVERT(CONVERT(v USING utf8mb4) USING {name}) USING utf8mb4) = BINARY CONVERT(v USING utf8mb4)"
-        for name in found
+        for name in widths
     )
     cursor.execute(f"SELECT id, {same} FROM c ORDER BY id")
-    characters = dict.fromkeys(found, "\0")
+    characters = dict.fromkeys(widths, "\0")
     for code, *has in cursor.fetchall():
-        for name, yes in zip(found, has, strict=True):
+        for name, yes in zip(widths, has, strict=True):
             if yes:
                 characters[name] += chr(code)
-    return {name: (characters[name], size) for name, size in found.items()}
+    return {name: (characters[name], size) for name, size in widths.items()}

@@ -79,7 +79,7 @@ class Column:
         if meta.members:
             members = tuple(charset(raw, name or "utf8mb4") if name else raw.decode("latin-1") for raw in meta.members)
         elif schema is not None and meta.type in (_T.ENUM, _T.SET):
-            members = tuple(_plain(found) for found in _MEMBER.findall(schema.column_type))
+            members = tuple(_plain(member) for member in _MEMBER.findall(schema.column_type))
         return cls(
             meta=meta,
             name=schema.name if schema is not None else meta.name,
@@ -179,7 +179,7 @@ def _charset_name(collation: int) -> str:
 
 
 def _plain(member: str) -> str:
-    return re.sub(r"\\.|''", lambda found: _MEMBER_ESCAPES.get(found.group(), found.group()), member, flags=re.DOTALL)
+    return re.sub(r"\\.|''", lambda match: _MEMBER_ESCAPES.get(match.group(), match.group()), member, flags=re.DOTALL)
 
 
 def _inflated(raw: bytes) -> bytes:

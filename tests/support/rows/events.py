@@ -102,8 +102,10 @@ class RowReader:
                 number = int.from_bytes(data[at + HEADER_SIZE : at + HEADER_SIZE + 6], "little")
                 if number not in maps:
                     raise DamagedError("a row event without its table map", place=f"{self.path}, position {at}")
-                one = maps[number]
-                self._by_table.setdefault(one.full_name, []).append((one, kind, at + HEADER_SIZE, at + size - tail))
+                mapped = maps[number]
+                self._by_table.setdefault(mapped.full_name, []).append(
+                    (mapped, kind, at + HEADER_SIZE, at + size - tail)
+                )
             elif kind in _WRAPPED:
                 raise UnsupportedEventError(f"compressed event {kind}", place=f"{self.path}, position {at}")
             at += size
@@ -134,7 +136,10 @@ def _columns(table_map: TableMap, schema: TableSchema | None, charset: Charset, 
             f"table {table_map.full_name} has {len(table_map.columns)} columns, its schema {len(schema.columns)}",
             place=place,
         )
-    return [Column.of(meta, one, charset) for meta, one in zip(table_map.columns, schema.columns, strict=True)]
+    return [
+        Column.of(meta, column_schema, charset)
+        for meta, column_schema in zip(table_map.columns, schema.columns, strict=True)
+    ]
 
 
 def _rows(body: Bytes, kind: int, columns: list[Column], charset: Charset) -> Iterator[RowChange]:
@@ -179,8 +184,8 @@ def _image(
     nulls = iter(_bitmap(body, sum(present)))
     row: Row = {}
     raw: dict[str, bytes] = {}
-    for column, there in zip(columns, present, strict=True):
-        if not there:
+    for column, is_present in zip(columns, present, strict=True):
+        if not is_present:
             row[column.name] = ABSENT
         elif next(nulls):
             row[column.name] = None

@@ -30,15 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"one of {', '.join(page.TITLES)}; default: all")
     parser.add_argument("--decoder", action="store_true", help="stop at the decoder: no capture, no Spark")
     parser.add_argument("--write", type=Path, metavar="FILE", help="render the page into this file; needs all kinds")
-    given = parser.parse_args(arguments)
-    kinds = given.kinds or list(page.TITLES)
-    if given.write and set(kinds) != set(page.TITLES):
+    options = parser.parse_args(arguments)
+    kinds = options.kinds or list(page.TITLES)
+    if options.write and set(kinds) != set(page.TITLES):
         parser.error("--write needs all servers: give no KIND")
-    runs = [_run(kind, given.decoder) for kind in kinds]
+    runs = [_run(kind, options.decoder) for kind in kinds]
     if any(run.result.faults for run in runs):
         return 1
-    if given.write:
-        given.write.write_text(page.render(runs), encoding="utf-8")
+    if options.write:
+        options.write.write_text(page.render(runs), encoding="utf-8")
     return 0
 
 

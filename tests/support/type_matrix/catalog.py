@@ -81,14 +81,14 @@ def _types(cursor: Any) -> dict[str, tuple[str, ...]]:
     types: dict[str, list[str]] = {}
     missing = []
     for word in sorted(listed | others):
-        found: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for form in _FORMS:
             name = _tried(cursor, form.format(word))
             if name:  # TEXT becomes TEXT, and TEXT(1) becomes TINYTEXT
-                found.setdefault(name, form.format(word) if found else word)
-        for name, spelled in found.items():
+                spellings.setdefault(name, form.format(word) if spellings else word)
+        for name, spelled in spellings.items():
             types.setdefault(name, []).append(spelled)
-        if not found and word in listed and word not in NO_TYPES:
+        if not spellings and word in listed and word not in NO_TYPES:
             missing.append(word)
     if missing:
         raise UsageError(f"the server lists data types that no column can have: {', '.join(missing)}")
@@ -138,12 +138,12 @@ def _tried(cursor: Any, column: str) -> str | None:
 
 def _collations(cursor: Any) -> dict[int, str]:
     cursor.execute("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
-    found = {int(number): str(name) for number, name in _all(cursor) if number is not None and name is not None}
+    charsets = {int(number): str(name) for number, name in _all(cursor) if number is not None and name is not None}
     cursor.execute("SHOW COLUMNS FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY LIKE 'ID'")
     if _all(cursor):  # MariaDB: collations such as uca1400_ai_ci, which serve several character sets
         cursor.execute("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY")
-        found |= {int(number): str(name) for number, name in _all(cursor)}
-    return found
+        charsets |= {int(number): str(name) for number, name in _all(cursor)}
+    return charsets
 
 
 def _all(cursor: Any) -> list[tuple[Any, ...]]:

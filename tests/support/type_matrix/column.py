@@ -84,7 +84,7 @@ def _joined(values: Sequence[Any]) -> list[str | None]:
     def join(number: int) -> str:
         return ",".join(alone[1 << bit] for bit in range(number.bit_length()) if number >> bit & 1)
 
-    return [None if one is None else join(int(one[0])) for one in numbered]
+    return [None if numbered_member is None else join(int(numbered_member[0])) for numbered_member in numbered]
 
 
 def as_delta(value: Any, column: Column) -> Any:
@@ -108,8 +108,8 @@ def as_delta(value: Any, column: Column) -> Any:
         case "datetime":
             return _moment(datetime, value)
         case "timestamp":
-            found = _moment(datetime, value)
-            return found and found.replace(tzinfo=UTC)
+            moment = _moment(datetime, value)
+            return moment and moment.replace(tzinfo=UTC)
         case "text":
             return value.decode() if isinstance(value, bytes) else str(value)
         case "bytes":
@@ -133,17 +133,17 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Whether two values are equal in type and value. −0.0 differs from 0.0, and NaN equals NaN."""
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
-    if isinstance(one, float):
-        return bool(struct.pack("d", one) == struct.pack("d", other))
-    if isinstance(one, list):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
-    if isinstance(one, Decimal):
-        return bool(one.as_tuple() == other.as_tuple())
-    return bool(one == other)
+    if isinstance(left, float):
+        return bool(struct.pack("d", left) == struct.pack("d", right))
+    if isinstance(left, list):
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    if isinstance(left, Decimal):
+        return bool(left.as_tuple() == right.as_tuple())
+    return bool(left == right)
 
 
 def delta_name(kind: pa.DataType) -> str:

@@ -58,8 +58,8 @@ def compare(seen: Observed, arrived: pa.Table, result: Result) -> None:
         result.faults.append(f"{seen.table.name}: inserts have a value in {BEFORE}")
     for column in seen.table.columns:
         _column(seen, column, arrived, before, result)
-        for rows, wanted in zip(seen.snapshots, (seen.inserted, seen.updated), strict=False):
-            _snapshot(seen, column, rows, wanted[column.name], result)
+        for rows, values in zip(seen.snapshots, (seen.inserted, seen.updated), strict=False):
+            _snapshot(seen, column, rows, values[column.name], result)
     keys = arrived.column("id").to_pylist()
     if keys != seen.inserted["id"] + seen.updated["id"] + seen.updated["id"]:
         result.faults.append(f"{seen.table.name}: the rows are in the wrong order")
@@ -79,33 +79,33 @@ def _column(seen: Observed, column: Column, arrived: pa.Table, before: Any, resu
     old = before.field(column.name).to_pylist()
     first, second = seen.inserted[column.name], seen.updated[column.name]
     line = Line(column.row, column.charset, delta_name(column.delta), column.note)
-    for op, got, wanted in (
+    for op, got, selected in (
         ("insert", after[:count], first),
         ("update", old[count : 2 * count], first),
         ("update", after[count : 2 * count], second),
         ("delete", after[2 * count :], second),
         ("delete", old[2 * count :], second),
     ):
-        result.faults += _differences(f"{name}, {op}", got, wanted)
+        result.faults += _differences(f"{name}, {op}", got, selected)
         result.counts[(line, op)] += min(own, count)
 
 
-def _snapshot(seen: Observed, column: Column, rows: pa.Table, wanted: list[Any], result: Result) -> None:
+def _snapshot(seen: Observed, column: Column, rows: pa.Table, selected: list[Any], result: Result) -> None:
     """Compares a column of a snapshot with SELECT."""
     name = f"{seen.table.name}, {column.sql[:80]} ({column.name}), snapshot"
     kind = rows.schema.field(column.name).type if column.name in rows.column_names else None
     if kind is None or not _alike(kind, column.delta):
         result.faults.append(f"{name}: got type {kind}, expected {delta_name(column.delta)}")
         return
-    result.faults += _differences(name, rows.column(column.name).to_pylist(), wanted)
+    result.faults += _differences(name, rows.column(column.name).to_pylist(), selected)
     line = Line(column.row, column.charset, delta_name(column.delta), column.note)
     result.counts[(line, SNAPSHOT)] += min(len(column.values), seen.table.rows)
 
 
-def _differences(name: str, got: Iterable[Any], wanted: Iterable[Any]) -> list[str]:
+def _differences(name: str, got: Iterable[Any], selected: Iterable[Any]) -> list[str]:
     return [
         f"{name}, row {row}: got {_short(value)}, SELECT shows {_short(want)}"
-        for row, (value, want) in enumerate(zip(got, wanted, strict=True))
+        for row, (value, want) in enumerate(zip(got, selected, strict=True))
         if not same(value, want)
     ]
 

@@ -41,9 +41,9 @@ def decimals(max_scale: int) -> list[Column]:
     sizes += [(38, 0), (38, 10), (38, 30), (39, 0), (39, 1), (39, 30), (40, 10), (48, 30), (54, 27), (63, 27), (64, 29)]
     sizes += [(65, 0), (65, 1), (65, 10), (65, 30), (65, 38), (38, 38)]
     columns = [_decimal(precision, scale) for precision, scale in sizes if scale <= max_scale]
-    one = _decimal(12, 4)
-    positive = tuple(value for value in one.values if not value.startswith("-"))
-    unsigned = replace(one, row="DECIMAL UNSIGNED", sql="DECIMAL(12,4) UNSIGNED", values=positive)
+    decimal = _decimal(12, 4)
+    positive = tuple(value for value in decimal.values if not value.startswith("-"))
+    unsigned = replace(decimal, row="DECIMAL UNSIGNED", sql="DECIMAL(12,4) UNSIGNED", values=positive)
     return [*columns, unsigned, replace(unsigned, row="DECIMAL ZEROFILL", sql="DECIMAL(12,4) ZEROFILL")]
 
 
@@ -74,28 +74,28 @@ def _decimal(precision: int, scale: int) -> Column:
 def floats() -> list[Column]:
     values = ("0", "-0e0", "1.5", "-1.5", "3.4028234e38", "-3.4028234e38", "1.17549435e-38", "1e-45", "-1e-45", "0.1",
               "16777217", "1e0 / 3", "123456.789")  # fmt: skip
-    one = Column("FLOAT", "FLOAT", values, pa.float32(), "float", select=DOUBLE)
+    float_column = Column("FLOAT", "FLOAT", values, pa.float32(), "float", select=DOUBLE)
     positive = tuple(value for value in values if not value.startswith("-"))
     small = ("0", "-0e0", "1.5", "-9999.999", "9999.999", "0.001", "0.1", "1e0 / 3")
     return [
-        one,
-        replace(one, row="FLOAT UNSIGNED", sql="FLOAT UNSIGNED", values=positive),
-        replace(one, row="FLOAT(M,D)", sql="FLOAT(7,3)", values=small),
-        replace(one, sql="FLOAT(24)"),
+        float_column,
+        replace(float_column, row="FLOAT UNSIGNED", sql="FLOAT UNSIGNED", values=positive),
+        replace(float_column, row="FLOAT(M,D)", sql="FLOAT(7,3)", values=small),
+        replace(float_column, sql="FLOAT(24)"),
     ]
 
 
 def doubles() -> list[Column]:
     values = ("0", "-0e0", "1.5", "-1.5", "1.7976931348623157e308", "-1.7976931348623157e308", "2.2250738585072014e-308",
               "5e-324", "-5e-324", "0.1", "9007199254740993", "1e0 / 3", "123456.789e-30")  # fmt: skip
-    one = Column("DOUBLE", "DOUBLE", values, pa.float64(), "double", select=DOUBLE)
+    double_column = Column("DOUBLE", "DOUBLE", values, pa.float64(), "double", select=DOUBLE)
     positive = tuple(value for value in values if not value.startswith("-"))
     small = ("0", "-0e0", "1.5", "-99999999999.9999", "99999999999.9999", "0.0001", "0.1", "1e0 / 3")
     return [
-        one,
-        replace(one, row="DOUBLE UNSIGNED", sql="DOUBLE UNSIGNED", values=positive),
-        replace(one, row="DOUBLE(M,D)", sql="DOUBLE(15,4)", values=small),
-        replace(one, sql="FLOAT(53)"),
+        double_column,
+        replace(double_column, row="DOUBLE UNSIGNED", sql="DOUBLE UNSIGNED", values=positive),
+        replace(double_column, row="DOUBLE(M,D)", sql="DOUBLE(15,4)", values=small),
+        replace(double_column, sql="FLOAT(53)"),
     ]
 
 

@@ -110,8 +110,8 @@ def _charset(line: Line) -> str:
 def _words(runs: Sequence[Run]) -> list[str]:
     words: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for run in runs:
-        for name, found in run.catalog.types.items():
-            for word in found:
+        for name, spellings in run.catalog.types.items():
+            for word in spellings:
                 if word != name.upper():
                     words[name.upper()][word].add(run.kind)
     table = ["| type | also written |", "|---|---|"]
@@ -126,11 +126,11 @@ def _words(runs: Sequence[Run]) -> list[str]:
 
 def _delta(names: Iterable[str]) -> str:
     """Joins type names, with ``decimal(p,s)`` for several decimals."""
-    found = sorted(names)
+    sorted_names = sorted(names)
     return (
-        ", ".join(found)
-        if len(found) == 1
-        else ", ".join(sorted({_DECIMAL.sub("decimal(p,s)", name) for name in found}))
+        ", ".join(sorted_names)
+        if len(sorted_names) == 1
+        else ", ".join(sorted({_DECIMAL.sub("decimal(p,s)", name) for name in sorted_names}))
     )
 
 

@@ -48,9 +48,9 @@ class _Server:
 _Family = Callable[[_Server], list[Column]]
 
 
-def _each(names: str, of: Callable[[str, _Server], list[Column]]) -> dict[str, _Family]:
+def _each(names: str, columns_of: Callable[[str, _Server], list[Column]]) -> dict[str, _Family]:
     """Returns one family for several data types, whose names it receives."""
-    return {name: partial(of, name) for name in names.split()}
+    return {name: partial(columns_of, name) for name in names.split()}
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -105,13 +105,17 @@ def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
     old = not catalog.is_mariadb and catalog.number < (8, 0)
     # In the character set binary, CHAR is BINARY and so on, but ENUM and SET keep their types.
     charsets = {name: width for name, width in catalog.charsets.items() if name != "binary"}
-    for one in texts.repertoires(connection, charsets):
+    for repertoire in texts.repertoires(connection, charsets):
         for name in catalog.types:
             if name in texts.BY_CHARSET:
                 members = old and name in ("enum", "set")
-                found = texts.BY_CHARSET[name](one.below_10000() if members else one)
-                columns += [texts.garbled(c) for c in found] if old and name == "set" and one.is_wide else found
-        columns += texts.longest(one)
+                text_columns = texts.BY_CHARSET[name](repertoire.below_10000() if members else repertoire)
+                columns += (
+                    [texts.garbled(c) for c in text_columns]
+                    if old and name == "set" and repertoire.is_wide
+                    else text_columns
+                )
+        columns += texts.longest(repertoire)
     plain = Repertoire("utf8mb4", 4, "abcdé€😀", b"")
     columns += texts.sizes_of_enum(plain) + texts.sizes_of_set(plain)
     in_bytes = Repertoire("binary", 1, "abcdefgh", b"")
@@ -123,9 +127,9 @@ def _of_features(connection: Connection, catalog: Catalog) -> list[Column]:
     columns = [replace(column, group=FEATURES) for column in special.odd_names()]
     # MariaDB 11.8.9 leaves generated columns out of UPDATE and DELETE; tests/servers/decode/test_promises.py shows it.
     generated = [] if catalog.is_mariadb and catalog.number >= (11, 8) else [special.generated()]
-    for found in (special.compressed(), *generated, special.invisible()):
-        if accepts(connection, found[0].sql):
-            columns += [replace(column, group=FEATURES) for column in found]
+    for feature_columns in (special.compressed(), *generated, special.invisible()):
+        if accepts(connection, feature_columns[0].sql):
+            columns += [replace(column, group=FEATURES) for column in feature_columns]
     if catalog.is_mariadb:
         columns += temporal.old_storage()
     return columns
@@ -148,17 +152,17 @@ def _with_null(column: Column) -> Column:
 
 def _packed(columns: list[Column]) -> list[Table]:
     """Packs columns into few tables. Each has columns of one group with similar numbers of values."""
-    found: list[Table] = []
+    tables: list[Table] = []
     for group in dict.fromkeys(column.group for column in columns):
         mine = sorted((c for c in columns if c.group == group), key=lambda column: len(column.values))
         part: list[Column] = []
         for column in mine:
             if part and not _fit([*part, column]):
-                found.append(_table(len(found), part, group))
+                tables.append(_table(len(tables), part, group))
                 part = []
             part.append(column)
-        found.append(_table(len(found), part, group))
-    return found
+        tables.append(_table(len(tables), part, group))
+    return tables
 
 
 def _fit(columns: list[Column]) -> bool:

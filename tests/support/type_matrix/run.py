@@ -41,7 +41,7 @@ class Run:
 
 def decoded(server: Server, *, text_step: int = 1) -> Run:
     """Writes the matrix and decodes the server's own binlog files, without capture and Spark."""
-    with _database(server, text_step) as (found, tables, database), server.connect() as connection:
+    with _database(server, text_step) as (types, tables, database), server.connect() as connection:
         schemas = read_schemas(connection, TablesConfig(include=[f"{database}\\..*"]))
         result = Result()
         with tempfile.TemporaryDirectory(prefix="towpath-matrix-") as folder:
@@ -61,7 +61,7 @@ def decoded(server: Server, *, text_step: int = 1) -> Run:
                 result.faults.append(f"{seen.table.name} cannot be decoded: {error}")
                 continue
             compare(seen, arrived, result)
-        return Run(server.kind.name, found, tuple(tables), result)
+        return Run(server.kind.name, types, tuple(tables), result)
 
 
 def applied(server: Server, folder: Path, spark: dict[str, object], *, text_step: int = 1) -> Run:
@@ -69,7 +69,7 @@ def applied(server: Server, folder: Path, spark: dict[str, object], *, text_step
 
     ``folder`` holds configuration, store and lake. ``spark`` is the configuration's key ``spark``.
     """
-    with _database(server, text_step) as (found, tables, database), server.connect() as connection:
+    with _database(server, text_step) as (types, tables, database), server.connect() as connection:
         config = _configured(server, folder, database, spark)
         Capture(config).run(until_current=True)  # start: now, after the tables were created
         observed = workload.run(connection, database, tables, selector(server, database, folder / "snapshot"))
@@ -80,7 +80,7 @@ def applied(server: Server, folder: Path, spark: dict[str, object], *, text_step
         result = Result()
         for seen in observed:
             compare(seen, _lake(config, database, seen.table.name), result)
-        return Run(server.kind.name, found, tuple(tables), result)
+        return Run(server.kind.name, types, tuple(tables), result)
 
 
 @contextmanager
@@ -90,10 +90,10 @@ def _database(server: Server, text_step: int) -> Iterator[tuple[catalog.Catalog,
     server.execute(f"CREATE DATABASE `{database}`")
     try:
         with server.connect() as connection:
-            found = catalog.read_catalog(connection, database)
-            tables = plan.tables(connection, found, text_step=text_step)
+            types = catalog.read_catalog(connection, database)
+            tables = plan.tables(connection, types, text_step=text_step)
             workload.create(connection, database, tables)
-        yield found, tables, database
+        yield types, tables, database
     finally:
         server.execute(f"DROP DATABASE `{database}`")
 

@@ -133,9 +133,9 @@ def geometries(data_type: str, *, with_srid: bool, empty: str) -> list[Column]:
     if data_type in ("geometry", "linestring"):
         values.append(f"ST_GeomFromText('LINESTRING({long})')")
     row = "GEOMETRYCOLLECTION" if data_type == "geomcollection" else data_type.upper()
-    one = Column(row, data_type.upper(), tuple(values), pa.binary(), "bytes", size_bytes=12)
-    bound = replace(one, sql=f"{one.sql} SRID 4326", values=tuple(v for v in values if v.endswith(", 4326)")))
-    return [one, bound] if with_srid else [one]
+    unbound = Column(row, data_type.upper(), tuple(values), pa.binary(), "bytes", size_bytes=12)
+    bound = replace(unbound, sql=f"{unbound.sql} SRID 4326", values=tuple(v for v in values if v.endswith(", 4326)")))
+    return [unbound, bound] if with_srid else [unbound]
 
 
 def vectors(fixed: bool) -> list[Column]:
@@ -190,7 +190,7 @@ def compressed() -> list[Column]:
 
 def generated() -> list[Column]:
     """STORED and VIRTUAL columns of several types. Their values depend on the row's number."""
-    made = []
+    columns = []
     for kind in ("STORED", "VIRTUAL"):
         for sql, expression, delta, form, select in (
             ("INT", "id * 7 - 3", pa.int32(), "integer", "{}"),
@@ -199,9 +199,9 @@ def generated() -> list[Column]:
             ("TEXT", "IF(id % 2, NULL, REPEAT('x', id))", pa.string(), "text", TEXT),
         ):
             full = f"{sql} GENERATED ALWAYS AS ({expression}) {kind}"
-            one = Column(f"generated, {kind}", full, ("",) * 5, delta, form, select=select, written=False)  # type: ignore[arg-type]
-            made.append(one)
-    return [*made, Column("INT", "INT", ("1", "2", "3", "4", "5"), pa.int32(), "integer")]
+            column = Column(f"generated, {kind}", full, ("",) * 5, delta, form, select=select, written=False)  # type: ignore[arg-type]
+            columns.append(column)
+    return [*columns, Column("INT", "INT", ("1", "2", "3", "4", "5"), pa.int32(), "integer")]
 
 
 def invisible() -> list[Column]:

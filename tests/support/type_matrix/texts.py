@@ -63,22 +63,22 @@ def repertoires(connection: Connection, charsets: dict[str, int]) -> list[Repert
     conversion to it and back, and which bytes it accepts."""
     with connection.cursor() as cursor:
         _write_codes(cursor)
-        found = [
+        repertoires_read = [
             Repertoire(name, width, _text(cursor, name), _codes(cursor, name, width))
             for name, width in charsets.items()
         ]
         cursor.execute("DROP TEMPORARY TABLE codes")
-        return found
+        return repertoires_read
 
 
 def _text(cursor: Any, charset: str) -> str:
-    found: list[str] = []
+    kept: list[str] = []
     for at in range(0, len(_CANDIDATES), _PIECE):
         piece = _CANDIDATES[at : at + _PIECE]
         cursor.execute(f"SELECT CONVERT(CONVERT(%s USING {charset}) USING utf8mb4)", (piece,))
         back = cursor.fetchall()[0][0]
-        found += [one for one, other in zip(piece, back, strict=True) if one == other]
-    return "".join(found)
+        kept += [sent for sent, received in zip(piece, back, strict=True) if sent == received]
+    return "".join(kept)
 
 
 def _write_codes(cursor: Any) -> None:
@@ -107,61 +107,78 @@ def _codes(cursor: Any, charset: str, width: int) -> bytes:
     return b"".join(taken)
 
 
-def chars(one: Repertoire) -> list[Column]:
-    return [_column(one, "CHAR", "CHAR(40)", 40, 40 * one.width)]
+def chars(repertoire: Repertoire) -> list[Column]:
+    return [_column(repertoire, "CHAR", "CHAR(40)", 40, 40 * repertoire.width)]
 
 
-def varchars(one: Repertoire) -> list[Column]:
+def varchars(repertoire: Repertoire) -> list[Column]:
     """Columns whose length takes one byte, and two."""
     return [
-        _column(one, "VARCHAR", "VARCHAR(20)", 20, 20 * one.width),
-        _column(one, "VARCHAR", "VARCHAR(300)", 300, 300 * one.width),
+        _column(repertoire, "VARCHAR", "VARCHAR(20)", 20, 20 * repertoire.width),
+        _column(repertoire, "VARCHAR", "VARCHAR(300)", 300, 300 * repertoire.width),
     ]
 
 
-def long_texts(one: Repertoire, name: str) -> list[Column]:
+def long_texts(repertoire: Repertoire, name: str) -> list[Column]:
     """TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT. A value of the longer two holds the whole character set."""
     most = {"TINYTEXT": 255, "TEXT": _TEXT_BYTES}.get(name)
-    return [_column(one, name, name, None if most is None else most // one.width, 10)]
+    return [_column(repertoire, name, name, None if most is None else most // repertoire.width, 10)]
 
 
-def _column(one: Repertoire, name: str, sql: str, capacity: int | None, size_bytes: int) -> Column:
+def _column(repertoire: Repertoire, name: str, sql: str, capacity: int | None, size_bytes: int) -> Column:
     """``capacity`` is in characters; None if the limit does not matter."""
     few = min(capacity or 60, 60)
-    special = "".join(character for character in _SPECIAL if character in one.text)
-    first = one.spread(1)
-    values = [one.literal(""), one.literal(one.spread(few)), one.literal(one.text[-few:]), one.literal(one.text[:few])]
-    values += [one.literal(f" {one.text[-1:]} "), one.literal(special[:few]), one.literal(first)]
+    special = "".join(character for character in _SPECIAL if character in repertoire.text)
+    first = repertoire.spread(1)
+    values = [
+        repertoire.literal(""),
+        repertoire.literal(repertoire.spread(few)),
+        repertoire.literal(repertoire.text[-few:]),
+        repertoire.literal(repertoire.text[:few]),
+    ]
+    values += [
+        repertoire.literal(f" {repertoire.text[-1:]} "),
+        repertoire.literal(special[:few]),
+        repertoire.literal(first),
+    ]
     # Without a limit: more than 64 KiB.
-    values.append(f"REPEAT({one.literal(one.text[-1:])}, {capacity or 140000 // one.width})")
+    values.append(f"REPEAT({repertoire.literal(repertoire.text[-1:])}, {capacity or 140000 // repertoire.width})")
     if capacity is None:
-        values += [f"_{one.charset} x'{one.raw.hex()}'"] if one.raw else [one.literal(one.text)]
+        values += (
+            [f"_{repertoire.charset} x'{repertoire.raw.hex()}'"]
+            if repertoire.raw
+            else [repertoire.literal(repertoire.text)]
+        )
     elif capacity >= 255:
-        values.append(one.literal(one.spread(capacity)))
-        values += [f"_{one.charset} x'{one.raw[-capacity:].hex()}'"] if one.raw and one.width == 1 else []
+        values.append(repertoire.literal(repertoire.spread(capacity)))
+        values += (
+            [f"_{repertoire.charset} x'{repertoire.raw[-capacity:].hex()}'"]
+            if repertoire.raw and repertoire.width == 1
+            else []
+        )
     return Column(
         name,
-        f"{sql} CHARACTER SET {one.charset}",
+        f"{sql} CHARACTER SET {repertoire.charset}",
         tuple(values),
         pa.string(),
         "text",
         select=TEXT,
-        charset=one.charset,
+        charset=repertoire.charset,
         size_bytes=size_bytes,
     )
 
 
-def enums(one: Repertoire) -> list[Column]:
+def enums(repertoire: Repertoire) -> list[Column]:
     """Members built from the character set's own letters; values are chosen by member number."""
-    members = _members(one, "enum")
-    return [_members_column(one, "ENUM", members, tuple(str(number + 1) for number in range(len(members))))]
+    members = _members(repertoire, "enum")
+    return [_members_column(repertoire, "ENUM", members, tuple(str(number + 1) for number in range(len(members))))]
 
 
-def sets(one: Repertoire) -> list[Column]:
-    members = _members(one, "set")
+def sets(repertoire: Repertoire) -> list[Column]:
+    members = _members(repertoire, "set")
     count = len(members)
     numbers = sorted({0, (1 << count) - 1, 5, 1 << (count - 1), *(1 << number for number in range(count))})
-    return [_members_column(one, "SET", members, tuple(str(number) for number in numbers))]
+    return [_members_column(repertoire, "SET", members, tuple(str(number) for number in numbers))]
 
 
 def garbled(column: Column) -> Column:
@@ -171,23 +188,23 @@ def garbled(column: Column) -> Column:
     return replace(column, select=NUMBERED, form="members", note=note)
 
 
-def _members_column(one: Repertoire, name: str, members: list[str], values: tuple[str, ...]) -> Column:
-    listed = ",".join(one.literal(member) for member in members)
+def _members_column(repertoire: Repertoire, name: str, members: list[str], values: tuple[str, ...]) -> Column:
+    listed = ",".join(repertoire.literal(member) for member in members)
     return Column(
-        name, f"{name}({listed}) CHARACTER SET {one.charset}", values, pa.string(), "text", select=TEXT,
-        charset=one.charset,
+        name, f"{name}({listed}) CHARACTER SET {repertoire.charset}", values, pa.string(), "text", select=TEXT,
+        charset=repertoire.charset,
     )  # fmt: skip
 
 
-def _members(one: Repertoire, name: str) -> list[str]:
+def _members(repertoire: Repertoire, name: str) -> list[str]:
     """Returns members that differ in every collation, because they begin with different digits."""
-    letters = [c for c in one.spread(400) if c.isprintable() and c.isalpha()]
-    letters += [c for c in reversed(one.text) if c.isprintable() and c.isalpha()][:8]
+    letters = [c for c in repertoire.spread(400) if c.isprintable() and c.isalpha()]
+    letters += [c for c in reversed(repertoire.text) if c.isprintable() and c.isalpha()][:8]
     members = [f"{number}{''.join(letters[number * 5 : number * 5 + 5])}" for number in range(6)]
     return [*members, f"7{''.join(letters[-8:])}", "8 it''s" if name == "enum" else "8 (a)"]
 
 
-def sizes_of_enum(one: Repertoire) -> list[Column]:
+def sizes_of_enum(repertoire: Repertoire) -> list[Column]:
     """ENUMs stored in one and two bytes, with the empty string that stands for an invalid value."""
     columns = []
     for count in (1, 2, 255, 256, 300):
@@ -195,19 +212,19 @@ def sizes_of_enum(one: Repertoire) -> list[Column]:
         values = tuple(
             str(number) for number in sorted({1, 2, count // 2 + 1, min(count, 255), count}) if number <= count
         )
-        columns.append(_members_column(one, "ENUM", members, values))
-    refused = _members_column(one, "ENUM", ["a", "b"], ("1", "'nothing like it'", "2"))
+        columns.append(_members_column(repertoire, "ENUM", members, values))
+    refused = _members_column(repertoire, "ENUM", ["a", "b"], ("1", "'nothing like it'", "2"))
     return [*columns, replace(refused, group=FEATURES)]
 
 
-def sizes_of_set(one: Repertoire) -> list[Column]:
+def sizes_of_set(repertoire: Repertoire) -> list[Column]:
     """SETs stored in one to four bytes, and eight."""
     columns = []
     for count in (1, 2, 7, 8, 9, 16, 17, 24, 25, 32, 33, 63, 64):
         members = [f"m{number}" for number in range(count)]
         every = (1 << count) - 1
         numbers = sorted({0, 1, every, 1 << (count - 1), every & 0xAAAAAAAAAAAAAAAA})
-        columns.append(_members_column(one, "SET", members, tuple(str(number) for number in numbers)))
+        columns.append(_members_column(repertoire, "SET", members, tuple(str(number) for number in numbers)))
     return columns
 
 
@@ -215,23 +232,23 @@ FEATURES = "features"
 """Columns of this group are written without strict mode, and an update changes the key."""
 
 
-def longest(one: Repertoire) -> list[Column]:
+def longest(repertoire: Repertoire) -> list[Column]:
     """The longest CHAR, whose length in bytes exceeds one byte in most character sets; and the longest VARCHAR, for a
     few character sets only, because it needs a table for itself."""
-    columns = [_column(one, "CHAR", "CHAR(255)", 255, 255 * one.width)]
-    if one.charset in ("latin1", "utf8mb4", "sjis", "utf16le"):
-        most = (_TEXT_BYTES - 100) // one.width
-        columns.append(_column(one, "VARCHAR", f"VARCHAR({most})", most, most * one.width))
+    columns = [_column(repertoire, "CHAR", "CHAR(255)", 255, 255 * repertoire.width)]
+    if repertoire.charset in ("latin1", "utf8mb4", "sjis", "utf16le"):
+        most = (_TEXT_BYTES - 100) // repertoire.width
+        columns.append(_column(repertoire, "VARCHAR", f"VARCHAR({most})", most, most * repertoire.width))
     return columns
 
 
 BY_CHARSET: dict[str, Callable[[Repertoire], list[Column]]] = {
     "char": chars,
     "varchar": varchars,
-    "tinytext": lambda one: long_texts(one, "TINYTEXT"),
-    "text": lambda one: long_texts(one, "TEXT"),
-    "mediumtext": lambda one: long_texts(one, "MEDIUMTEXT"),
-    "longtext": lambda one: long_texts(one, "LONGTEXT"),
+    "tinytext": lambda repertoire: long_texts(repertoire, "TINYTEXT"),
+    "text": lambda repertoire: long_texts(repertoire, "TEXT"),
+    "mediumtext": lambda repertoire: long_texts(repertoire, "MEDIUMTEXT"),
+    "longtext": lambda repertoire: long_texts(repertoire, "LONGTEXT"),
     "enum": enums,
     "set": sets,
 }

@@ -70,8 +70,8 @@ def fill(connection: Connection, database: str, tables: Sequence[Table]) -> None
 
 
 @contextmanager
-def _old_storage(cursor: Any, wanted: bool) -> Iterator[None]:
-    if not wanted:
+def _old_storage(cursor: Any, is_wanted: bool) -> Iterator[None]:
+    if not is_wanted:
         yield
         return
     cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
@@ -156,10 +156,10 @@ def _select(cursor: Any, table: Table) -> dict[str, list[Any]]:
     rows = cursor.fetchall()
     if len(rows) != table.rows:
         raise AssertionError(f"{table.name} has {len(rows)} rows instead of {table.rows}")
-    found: dict[str, list[Any]] = {"id": [row[0] for row in rows]}
+    values: dict[str, list[Any]] = {"id": [row[0] for row in rows]}
     for at, column in enumerate(table.columns, start=1):
-        found[column.name] = answers([row[at] for row in rows], column)
-    return found
+        values[column.name] = answers([row[at] for row in rows], column)
+    return values
 
 
 def quoted(name: str) -> str:

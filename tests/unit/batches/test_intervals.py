@@ -75,7 +75,7 @@ def test_each_transaction_is_in_one_interval(config: DestinationConfig) -> None:
     batches = apply_all(config)
     seqs = seqs_of(config.store.path)
     ranges = [range_of(config, hour(number)) for number in range(4)]
-    assert [one.last_seq for one in ranges[:3]] == [seqs[2], seqs[4], seqs[5]]
+    assert [byte_range.last_seq for byte_range in ranges[:3]] == [seqs[2], seqs[4], seqs[5]]
     assert [one.after_seq for one in ranges[1:]] == [one.last_seq for one in ranges[:-1]]
     contents = [content_of(config, byte_range) for byte_range in ranges]
     assert [[table.rows for table in content.tables] for content in contents] == [[6], [9], [6], [0]]
@@ -144,8 +144,8 @@ def test_neighbours_that_were_published_set_the_limits(config: DestinationConfig
 
 def lose(config: DestinationConfig, gap: Gap) -> None:
     with BatchService(config).meta.change() as state:
-        known = state.subscription("apply")
-        known.gaps = [*known.gaps, gap]
+        subscription = state.subscription("apply")
+        subscription.gaps = [*subscription.gaps, gap]
 
 
 @pytest.mark.parametrize(

@@ -58,26 +58,26 @@ def record(due: str = "retry", keep: int | None = 5) -> ParkedTable:
 
 
 def test_an_ack_parks_what_the_merge_left_out() -> None:
-    known = Subscription()
+    subscription = Subscription()
     left_out = Parking(due="retry", reason="no room", keep_seq=7)
-    park_left_out(known, [TableResult(table=T, parked=left_out), TableResult(table="shop.items")], NOW)
-    assert known.parked == {T: ParkedTable(due="retry", reason="no room", since=NOW, keep_seq=7)}
+    park_left_out(subscription, [TableResult(table=T, parked=left_out), TableResult(table="shop.items")], NOW)
+    assert subscription.parked == {T: ParkedTable(due="retry", reason="no room", since=NOW, keep_seq=7)}
 
 
 def test_an_ack_records_the_columns_that_have_to_be_read() -> None:
-    known = Subscription()
+    subscription = Subscription()
     columns = UnknownColumns(seq=9, names=("id", "t"))
     left_out = Parking(due="snapshot", reason="DDL", keep_seq=7, columns=columns)
-    park_left_out(known, [TableResult(table=T, parked=left_out)], NOW)
-    assert known.parked == {T: ParkedTable(due="snapshot", reason="DDL", since=NOW, keep_seq=7, columns=columns)}
+    park_left_out(subscription, [TableResult(table=T, parked=left_out)], NOW)
+    assert subscription.parked == {T: ParkedTable(due="snapshot", reason="DDL", since=NOW, keep_seq=7, columns=columns)}
     # A table that failed before still needs the changes since then; one that is read as a whole needs none.
-    known = Subscription(parked={T: record("retry", 5)})
-    park_left_out(known, [TableResult(table=T, parked=left_out)], LATER)
-    found = known.parked[T]
+    subscription = Subscription(parked={T: record("retry", 5)})
+    park_left_out(subscription, [TableResult(table=T, parked=left_out)], LATER)
+    found = subscription.parked[T]
     assert (found.due, found.keep_seq, found.columns, found.since) == ("snapshot", 5, columns, NOW)
-    known = Subscription(parked={T: record("snapshot", None)})
-    park_left_out(known, [TableResult(table=T, parked=left_out)], LATER)
-    assert known.parked[T].columns is None
+    subscription = Subscription(parked={T: record("snapshot", None)})
+    park_left_out(subscription, [TableResult(table=T, parked=left_out)], LATER)
+    assert subscription.parked[T].columns is None
 
 
 def test_columns_are_those_of_an_error() -> None:
@@ -104,9 +104,13 @@ def test_empty_keys_of_a_parked_table_are_not_written() -> None:
 def test_a_table_that_is_parked_again_loses_nothing(
     before: ParkedTable, now: Parking, due: str, keep: int | None
 ) -> None:
-    known = Subscription(parked={T: before})
-    park_left_out(known, [TableResult(table=T, parked=now)], LATER)
-    assert (known.parked[T].due, known.parked[T].keep_seq, known.parked[T].since) == (due, keep, NOW)
+    subscription = Subscription(parked={T: before})
+    park_left_out(subscription, [TableResult(table=T, parked=now)], LATER)
+    assert (subscription.parked[T].due, subscription.parked[T].keep_seq, subscription.parked[T].since) == (
+        due,
+        keep,
+        NOW,
+    )
 
 
 def test_a_table_of_the_lake_that_is_left_out_waits_for_a_snapshot() -> None:
@@ -137,10 +141,10 @@ def test_a_table_comes_back_at_the_end_of_the_last_outstanding_batch(meta: FileM
         assert T in parked(meta)
     level = TableResult(table=T, applied_seq=30, delta_version=4, delta_id="i", generation=1)
     assert unpark(meta, "apply", level, 30) is None
-    known = meta.read().subscription("apply")
-    assert known.parked == {}
-    found = known.table(T)
-    assert found is not None and (found.generation, found.version, found.applied_seq) == (1, 4, 30)
+    subscription = meta.read().subscription("apply")
+    assert subscription.parked == {}
+    table = subscription.table(T)
+    assert table is not None and (table.generation, table.version, table.applied_seq) == (1, 4, 30)
     with pytest.raises(UsageError, match=f"table {T} is not parked"):
         unpark(meta, "apply", level, 30)
 
@@ -223,7 +227,7 @@ def test_retention_keeps_what_a_parked_table_needs(meta: FileMeta) -> None:
     meta.update_cursor("apply", 100)
     park(meta, "apply", T, record("retry", 40))
     park(meta, "apply", "shop.items", record("snapshot", None))
-    found = {one.name: one.acked_seq for one in holders(meta.subscriptions(), RetainConfig(), NOW)}
+    found = {holder.name: holder.acked_seq for holder in holders(meta.subscriptions(), RetainConfig(), NOW)}
     assert found == {"apply": 100, f"apply: parked table {T}": 40}
     keep_from(meta, "apply", T, 60)
-    assert {one.acked_seq for one in holders(meta.subscriptions(), RetainConfig(), NOW)} == {100, 60}
+    assert {holder.acked_seq for holder in holders(meta.subscriptions(), RetainConfig(), NOW)} == {100, 60}

@@ -104,10 +104,10 @@ def test_every_subscriber_counts(config: DestinationConfig) -> None:
 def test_a_live_lease_is_in_use_an_expired_one_is_not(config: DestinationConfig) -> None:
     lease = service(config).get("t")
     assert lease is not None
-    known = open_meta(config).read().subscriptions
-    (found,) = holders(known, config.store.retain, NOW)
+    subscriptions = open_meta(config).read().subscriptions
+    (found,) = holders(subscriptions, config.store.retain, NOW)
     assert found.in_use == ((lease.manifest.first_seq, lease.manifest.last_seq),)
-    (found,) = holders(known, config.store.retain, NOW + timedelta(hours=1))
+    (found,) = holders(subscriptions, config.store.retain, NOW + timedelta(hours=1))
     assert found.in_use == ()
 
 

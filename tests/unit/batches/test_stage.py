@@ -148,7 +148,7 @@ def test_a_staged_range_is_a_segment_of_its_own(config: DestinationConfig) -> No
     manifest = get(BatchService(config)).manifest
     transactions = 0
     for part in manifest.ranges:
-        with local_copy(part.path, with_index=True) as path:
+        with local_copy(part.path) as path:
             file = BinlogFile.open(path)
             assert file.damage is None
             assert path.stat().st_size == part.offset + part.length

@@ -29,7 +29,7 @@ VERSIONS = {
 def made(*measurements: Measurement, rows: int = 1_000_000, **changes: Any) -> Results:
     values: dict[str, Any] = {
         "date": "2026-11-22T20:00:00+00:00", "rows": rows, "rounds": 3, "accounting": "cgroup", "seconds": 60.0,
-        "machine": MACHINE, "versions": VERSIONS, "lines": [asdict(one) for one in measurements],
+        "machine": MACHINE, "versions": VERSIONS, "lines": [asdict(measurement) for measurement in measurements],
     }  # fmt: skip
     return Results.model_validate(values | changes)
 

@@ -93,11 +93,11 @@ def test_types_in_disguise_are_known_from_the_schema() -> None:
     table_map = parse_table_map(column("c", 254, b"\xfe\x10", bytes([3, 1, 63])), False)
 
     def field(data_type: str) -> pa.Field:
-        known = ColumnSchema(
+        column_schema = ColumnSchema(
             name="c", data_type=data_type, column_type=data_type, nullable=True, default=None, extra="",
             charset=None, collation=None,
         )  # fmt: skip
-        schema = TableSchema(columns=(known,), primary_key=())
+        schema = TableSchema(columns=(column_schema,), primary_key=())
         return TableLayout.of(table_map, schema).arrow_schema().field("c").type
 
     assert field("uuid") == pa.string()

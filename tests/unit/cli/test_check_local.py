@@ -45,7 +45,7 @@ def test_check_prints_these_warnings(tmp_path: Path) -> None:
 
 def test_metrics_that_cannot_be_served_or_pushed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def metrics(text: str) -> list[tuple[str, str]]:
-        return [(found.level, found.message) for found in check_local._metrics(configuration(text))]
+        return [(metric.level, metric.message) for metric in check_local._metrics(configuration(text))]
 
     assert metrics("{}") == []
     both = "{port: 9102, push: 'http://gateway:9091'}"

@@ -40,12 +40,12 @@ def config_of(folder: Path, standby: str, *, flush: str = "sync") -> Destination
 
 def test_the_section(tmp_path: Path) -> None:
     assert config_of(tmp_path, "{}").store.standby.role == "none"
-    found = config_of(
+    standby = config_of(
         tmp_path,
         "{role: standby, master: 'db.example:4100', listen: '10.0.0.8:4100', timeout_s: 2s, secret_file: s.key}",
     ).store.standby
-    assert (found.role, found.timeout_s) == ("standby", 2.0)
-    assert found.secret_file == tmp_path / "conf" / "s.key"
+    assert (standby.role, standby.timeout_s) == ("standby", 2.0)
+    assert standby.secret_file == tmp_path / "conf" / "s.key"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_standby_needs_the_role(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
     """It does so whatever its role is, so that the old master is recognised."""
-    made = make_transactions(10)
+    transactions = make_transactions(10)
     with ExitStack() as stack:
         log = TransactionLog(tmp_path / "m", destination="shop", segment_bytes=65536)
         stack.callback(log.close)
@@ -87,15 +87,15 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
         stack.callback(master.close)
         standby = Standby(tmp_path / "store", master.address)
         stack.callback(standby.close)
-        log.put(made)
-        assert master.wait_until(made[-1].seq, 10)
+        log.put(transactions)
+        assert master.wait_until(transactions[-1].seq, 10)
     config = config_of(tmp_path, "{}")
     log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start_master(config, log) is None
     log.close()
     term = read_epoch(config.store.path)
     assert term is not None
-    assert (term.number, term.state, term.since_seq) == (2, "master", made[-1].seq)
+    assert (term.number, term.state, term.since_seq) == (2, "master", transactions[-1].seq)
 
 
 def test_a_store_without_a_standby_has_no_epoch(tmp_path: Path) -> None:
@@ -117,10 +117,10 @@ def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stop = threading.Event()
     thread = threading.Thread(target=follower.run, args=(stop,))
     thread.start()
-    made = make_transactions(20)
-    log.put(made)
+    transactions = make_transactions(20)
+    log.put(transactions)
     replication.finish_master(config, log, master)
-    assert StoreReader(tmp_path / "s").last_seq() == made[-1].seq
+    assert StoreReader(tmp_path / "s").last_seq() == transactions[-1].seq
     stop.set()
     thread.join()
     master.close()

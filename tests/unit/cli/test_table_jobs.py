@@ -131,9 +131,9 @@ def test_tables_that_wait_for_a_snapshot(config: DestinationConfig) -> None:
     service = BatchService(config)
     service.subscribe("apply")
     with service.meta.change() as state:
-        known = state.subscription("apply")
-        known.tables["bat.o"] = "0 1 5 id"
-        known.parked["bat.empty"] = ParkedTable(due="hold", reason="r", since=NOW)
+        subscription = state.subscription("apply")
+        subscription.tables["bat.o"] = "0 1 5 id"
+        subscription.parked["bat.empty"] = ParkedTable(due="hold", reason="r", since=NOW)
     assert due_tables(config) == []
     with service.meta.change() as state:
         state.subscription("apply").parked["bat.o"] = ParkedTable(due="snapshot", reason="r", since=NOW)

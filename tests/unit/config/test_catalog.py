@@ -27,9 +27,11 @@ def test_names_of_tables(tmp_path: Path) -> None:
     plain = load_with(tmp_path, "catalog: {name: spark_catalog}").apply.catalog
     assert plain.name_of("shop.Orders") == ("shop", "orders")
     assert plain.name_of("shop.order-items.2024") == ("shop", "order_items_2024")
-    one = CatalogConfig(name="lake", database="bronze", table="{db}_{table}", names={"shop.Orders": "Orders_Old"})
-    assert one.name_of("shop.orders") == ("bronze", "shop_orders")
-    assert one.name_of("shop.Orders") == ("bronze", "orders_old")
+    catalog_config = CatalogConfig(
+        name="lake", database="bronze", table="{db}_{table}", names={"shop.Orders": "Orders_Old"}
+    )
+    assert catalog_config.name_of("shop.orders") == ("bronze", "shop_orders")
+    assert catalog_config.name_of("shop.Orders") == ("bronze", "orders_old")
     assert load_with(tmp_path, "catalog: null").apply.catalog.name is None
 
 

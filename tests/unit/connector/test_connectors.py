@@ -67,10 +67,10 @@ def kinds(batches: list[Batch]) -> list[tuple[str, str]]:
 
 
 def test_all_entries_come_once_in_order(connector: Connector) -> None:
-    found = list(connector.batches(idle_s=0))
-    assert kinds(found) == WHOLE
+    batches = list(connector.batches(idle_s=0))
+    assert kinds(batches) == WHOLE
     assert not connector.get_without_ack()
-    entries = [entry for batch in found for entry in batch.entries]
+    entries = [entry for batch in batches for entry in batch.entries]
     assert {entry.file for entry in entries} == {"binlog.000007"}
     assert [entry.pos for entry in entries] == sorted(entry.pos for entry in entries)
     inserts = [row for entry in entries if entry.event == "insert" for row in entry.rows]
@@ -253,10 +253,10 @@ def test_the_example_of_the_page_runs(
     served: ServedDestination, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "how-to" / "python-clients.md").read_text()
-    found = re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert found is not None
+    match = re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert match is not None
     with listening([served]) as port:
-        text = found[1].replace("127.0.0.1:11111", f"127.0.0.1:{port}").replace(r"shop\..*", r"bat\..*")
+        text = match[1].replace("127.0.0.1:11111", f"127.0.0.1:{port}").replace(r"shop\..*", r"bat\..*")
         program = tmp_path / "program.py"
         program.write_text(text)
         # The program never ends by itself.

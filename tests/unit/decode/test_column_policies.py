@@ -207,10 +207,10 @@ def test_a_hash_needs_its_key() -> None:
 
 
 def test_the_key_is_never_shown() -> None:
-    wanted = TablePolicies("shop.t", columns={"a": HASH}, key=KEY)
-    own = columns_of_schema(table(column("varchar", "varchar(9)", "a")), wanted)
-    target = Target("shop.t", "/lake", ApplyConfig(target="/lake"), "shop", wanted)
-    for shown in (repr(wanted), str(own), repr(target), str(own.options()), str(own.labels)):
+    table_policies = TablePolicies("shop.t", columns={"a": HASH}, key=KEY)
+    own = columns_of_schema(table(column("varchar", "varchar(9)", "a")), table_policies)
+    target = Target("shop.t", "/lake", ApplyConfig(target="/lake"), "shop", table_policies)
+    for shown in (repr(table_policies), str(own), repr(target), str(own.options()), str(own.labels)):
         assert "Sesam" not in shown
         assert KEY.hex() not in shown
 
@@ -319,11 +319,11 @@ def test_columns_whose_dates_are_counted() -> None:
         column("time", "time", "at"),
         column("varchar", "varchar(9)", "v"),
     ]
-    wanted = TablePolicies("shop.t", columns={"dt": HASH, "ts": RENAME, "hidden": DROP}, key=KEY)
-    own = columns_of_schema(table(*columns), wanted)
+    table_policies = TablePolicies("shop.t", columns={"dt": HASH, "ts": RENAME, "hidden": DROP}, key=KEY)
+    own = columns_of_schema(table(*columns), table_policies)
     assert own.dates == ["d", "dt", "other"]
     assert [f.name for f in own.only([*own.dates, "v"]).fields] == ["d", "dt", "other", "v"]
-    strict = replace(wanted, values=ValuePolicies(zero_dates="fail"))
+    strict = replace(table_policies, values=ValuePolicies(zero_dates="fail"))
     assert columns_of_schema(table(*columns), strict).dates == []
 
 
@@ -381,10 +381,10 @@ def test_types_with_policies() -> None:
         column("json", "json", "i"),
         column("datetime", "datetime(3)", "j"),
     )
-    wanted = TablePolicies(
+    table_policies = TablePolicies(
         "shop.t", columns={"i": HASH, "h": RENAME, "j": HASH, "b": NULL}, values=ALL, json="variant", key=KEY
     )
-    own = columns_of_schema(schema, wanted)
+    own = columns_of_schema(schema, table_policies)
     assert [(f.name, f.dataType.simpleString()) for f in own.fields] == [
         ("a", "boolean"),
         ("b", "tinyint"),
@@ -419,9 +419,9 @@ def test_rows_and_schema_agree_on_types() -> None:
     schema = table(*(column(str(c.declared), c.column_type, c.name) for c in columns))
     for values, json in ((ValuePolicies(), "text"), (ALL, "variant")):
         for policies in ({}, {"e": HASH, "f": NULL, "d": RENAME}, {"a": DROP, "d": DROP, "b": HASH}):
-            wanted = TablePolicies("shop.t", columns=policies, values=values, json=json, key=KEY)
+            table_policies = TablePolicies("shop.t", columns=policies, values=values, json=json, key=KEY)
             layout = TableLayout("shop.t", columns, ("f",), values)
-            of_rows, of_schema = columns_of_layout(layout, wanted), columns_of_schema(schema, wanted)
+            of_rows, of_schema = columns_of_layout(layout, table_policies), columns_of_schema(schema, table_policies)
             assert of_rows.fields == of_schema.fields
             assert of_rows.labels == of_schema.labels
             assert of_rows.options()["columns"].replace('"digits": 3', '"digits": 0') == of_schema.options()[
@@ -448,8 +448,8 @@ def keyed(
     policy: ColumnPolicy, values: ValuePolicies = DEFAULT_POLICIES, kind: tuple[str, str] = VARCHAR
 ) -> SourceColumns:
     """The columns k, of this kind and with this policy, and n."""
-    wanted = TablePolicies("shop.t", columns={"k": policy}, values=values, json="variant", key=KEY)
-    return columns_of_schema(table(column(*kind, "k"), column("int", "int", "n")), wanted)
+    table_policies = TablePolicies("shop.t", columns={"k": policy}, values=values, json="variant", key=KEY)
+    return columns_of_schema(table(column(*kind, "k"), column("int", "int", "n")), table_policies)
 
 
 def test_keys_in_the_lake() -> None:
@@ -471,14 +471,14 @@ def test_keys_in_the_lake() -> None:
 
 
 def test_names_in_the_lake() -> None:
-    wanted = TablePolicies("shop.t", columns={"a": RENAME, "b": DROP}, required=frozenset({"a", "b"}))
-    assert [wanted.lake_name(name) for name in ("A", "B", "c")] == ["other", None, "c"]
-    wanted.require_there(["A", "b"])
+    table_policies = TablePolicies("shop.t", columns={"a": RENAME, "b": DROP}, required=frozenset({"a", "b"}))
+    assert [table_policies.lake_name(name) for name in ("A", "B", "c")] == ["other", None, "c"]
+    table_policies.require_there(["A", "b"])
     with pytest.raises(ConfigError, match=r"columns names b, which the table does not have \(it has a, c\)"):
-        wanted.require_there(["a", "c"])
-    wanted.require_names(["a", "b"])
+        table_policies.require_there(["a", "c"])
+    table_policies.require_names(["a", "b"])
     with pytest.raises(ConfigError, match=r"columns\.A: cannot be renamed to other, which the table has already"):
-        wanted.require_names(["A", "OTHER"])
+        table_policies.require_names(["A", "OTHER"])
 
 
 def state_of(own: SourceColumns, labels: str | None) -> DeltaState:
@@ -503,8 +503,8 @@ def state_of(own: SourceColumns, labels: str | None) -> DeltaState:
 def test_policies_stay_as_they_were(
     labels: str | None, made: ColumnPolicy, now: ColumnPolicy, expected: str | None
 ) -> None:
-    wanted = TablePolicies("shop.t", columns={"k": now}, key=KEY)
-    place = Target("shop.t", "/lake/x", ApplyConfig(target="/lake"), "shop", wanted)
+    table_policies = TablePolicies("shop.t", columns={"k": now}, key=KEY)
+    place = Target("shop.t", "/lake/x", ApplyConfig(target="/lake"), "shop", table_policies)
     state = state_of(keyed(made), labels)
     if expected is None:
         require_same_policies(state, place, keyed(now), ["k", "n"])

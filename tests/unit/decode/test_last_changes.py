@@ -70,7 +70,7 @@ def test_the_last_change_of_each_key(case: int, seed: int) -> None:
     batches = [random_batch(rng, kinds, rng.randrange(1, 60), 1000 * part) for part in range(4)]
     parts = [keys_of(batch, names) for batch in batches]
     parts = [joined(parts[:2], len(names)), joined([], len(names)), *parts[2:]]
-    found = last_changes(parts)
+    changes = last_changes(parts)
 
     rows = [row for batch in batches for row in batch.to_pylist()]
     wanted: dict[tuple[Any, ...], int] = {}
@@ -79,12 +79,14 @@ def test_the_last_change_of_each_key(case: int, seed: int) -> None:
         key = tuple(plain(row[name]) for name in names)
         wanted[key] = number
         seen[key] = seen.get(key, False) or row["_op"] != 0
-    last = np.concatenate(found.last)
+    last = np.concatenate(changes.last)
     assert np.flatnonzero(last).tolist() == sorted(wanted.values())
-    assert np.flatnonzero(np.concatenate(found.seen) & last).tolist() == sorted(wanted[k] for k, s in seen.items() if s)
-    assert found.keys == len(wanted)
-    assert not found.is_all_new
-    for name, kind, bound in zip(names, kinds, found.bounds, strict=True):
+    assert np.flatnonzero(np.concatenate(changes.seen) & last).tolist() == sorted(
+        wanted[k] for k, s in seen.items() if s
+    )
+    assert changes.keys == len(wanted)
+    assert not changes.is_all_new
+    for name, kind, bound in zip(names, kinds, changes.bounds, strict=True):
         values = [row[name] for row in rows]
         no_order = pa.types.is_binary(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         if no_order or None in values:

@@ -56,12 +56,12 @@ def test_the_defaults_are_canals() -> None:
 def test_sequences_count_events_from_minus_one() -> None:
     store = MemoryStore(buffer_size=64)
     assert (store.put_sequence, store.get_sequence, store.ack_sequence) == (-1, -1, -1)
-    made = make_transactions(4, ddl_every=4)
-    store.put(made)
+    transactions = make_transactions(4, ddl_every=4)
+    store.put(transactions)
     assert (store.put_sequence, store.get_sequence, store.ack_sequence) == (3 * EVENTS + 2 - 1, -1, -1)
     events = store.try_get(ALL)
     assert store.get_sequence == 3 * EVENTS - 1
-    store.ack(made[0].position)
+    store.ack(transactions[0].position)
     assert (store.put_sequence, store.get_sequence, store.ack_sequence) == (16, 14, 4)
     store.rollback()
     assert store.get_sequence == store.ack_sequence == 4
@@ -74,12 +74,12 @@ def test_sequences_count_events_from_minus_one() -> None:
 
 @pytest.mark.rule("canal-ring-5")
 def test_the_ring_may_be_filled_to_the_last_slot() -> None:
-    made = make_transactions(16, ddl_every=1)
+    transactions = make_transactions(16, ddl_every=1)
     store = MemoryStore(buffer_size=16, batch_mode="itemsize", ddl_isolation=False)
-    assert store.put(made[:8]) is PutStatus.PUT_OK
+    assert store.put(transactions[:8]) is PutStatus.PUT_OK
     assert store.metrics().held_events == 16
-    assert store.try_put(made[8:9]) is PutStatus.STORE_FULL
-    assert seqs(store.get(16)) == [t.seq for t in made[:8]]
+    assert store.try_put(transactions[8:9]) is PutStatus.STORE_FULL
+    assert seqs(store.get(16)) == [t.seq for t in transactions[:8]]
 
 
 def test_a_transaction_without_events_takes_a_slot() -> None:
@@ -98,78 +98,78 @@ def test_a_transaction_without_events_takes_a_slot() -> None:
 @pytest.mark.rule("canal-ring-6")
 def test_memsize_looks_at_the_memory_before_the_put() -> None:
     """A transaction of any size fits while there is room, even one larger than the store."""
-    made = make_transactions(4, rows=100)
-    size = made[0].size_bytes
+    transactions = make_transactions(4, rows=100)
+    size = transactions[0].size_bytes
     assert size > 400
     store = MemoryStore(buffer_size=64, buffer_unit_bytes=(size + 64) // 64)
-    assert store.put(made[:1]) is PutStatus.PUT_OK, "less than the limit is held, so another one fits"
-    assert store.put(made[1:2]) is PutStatus.PUT_OK
-    assert store.try_put(made[2:3]) is PutStatus.STORE_FULL
+    assert store.put(transactions[:1]) is PutStatus.PUT_OK, "less than the limit is held, so another one fits"
+    assert store.put(transactions[1:2]) is PutStatus.PUT_OK
+    assert store.try_put(transactions[2:3]) is PutStatus.STORE_FULL
     tiny = MemoryStore(buffer_size=8, buffer_unit_bytes=1)
-    assert tiny.put(made[:1]) is PutStatus.PUT_OK
+    assert tiny.put(transactions[:1]) is PutStatus.PUT_OK
     assert tiny.metrics().held_bytes == size > 8
-    assert tiny.try_put(made[1:2]) is PutStatus.STORE_FULL
+    assert tiny.try_put(transactions[1:2]) is PutStatus.STORE_FULL
     tiny.try_get(1)
-    tiny.ack(made[0].position)
-    assert tiny.try_put(made[1:2]) is PutStatus.PUT_OK
+    tiny.ack(transactions[0].position)
+    assert tiny.try_put(transactions[1:2]) is PutStatus.PUT_OK
 
 
 @pytest.mark.rule("canal-ring-6")
 def test_memsize_waits_at_exactly_the_limit() -> None:
-    made = make_transactions(3)
-    size = made[0].size_bytes
-    assert made[1].size_bytes == size
+    transactions = make_transactions(3)
+    size = transactions[0].size_bytes
+    assert transactions[1].size_bytes == size
     for limit, status in ((size, PutStatus.STORE_FULL), (size + 1, PutStatus.PUT_OK)):
         store = MemoryStore(buffer_size=1024, buffer_unit_bytes=1)
-        entry = made[0].entry.copy()
+        entry = transactions[0].entry.copy()
         entry["length"] += 1024 - limit
-        big = replace(made[0], entry=entry, data=made[0].data + bytes(1024 - limit))
+        big = replace(transactions[0], entry=entry, data=transactions[0].data + bytes(1024 - limit))
         store.put([big])
-        assert store.try_put(made[1:2]) is status
+        assert store.try_put(transactions[1:2]) is status
 
 
 @pytest.mark.rule("canal-ring-6")
 def test_memsize_still_needs_slots() -> None:
-    made = make_transactions(4)
+    transactions = make_transactions(4)
     store = MemoryStore(buffer_size=16)
-    store.put(made[:3])
-    assert store.try_put(made[3:]) is PutStatus.STORE_FULL
+    store.put(transactions[:3])
+    assert store.try_put(transactions[3:]) is PutStatus.STORE_FULL
     with pytest.raises(StoreLimitError, match="20 events, the ring 16 slots"):
-        MemoryStore(buffer_size=16).try_put(made)
+        MemoryStore(buffer_size=16).try_put(transactions)
 
 
 def test_itemsize_does_not_look_at_bytes() -> None:
-    made = make_transactions(3, rows=1000)
+    transactions = make_transactions(3, rows=1000)
     store = MemoryStore(buffer_size=16, buffer_unit_bytes=1, batch_mode="itemsize")
-    assert store.put(made, timeout_s=0) is PutStatus.PUT_OK
+    assert store.put(transactions, timeout_s=0) is PutStatus.PUT_OK
 
 
 @pytest.mark.rule("canal-ring-7")
 def test_a_transaction_weighs_the_event_lengths_of_its_headers() -> None:
     """Canal's MEMSIZE: an event counts with the ``event_length`` of its binlog header."""
-    made = make_transactions(3, ddl_every=3)
+    transactions = make_transactions(3, ddl_every=3)
     lengths = []
-    for data in (t.data for t in made):
+    for data in (t.data for t in transactions):
         at = 0
         while at < len(data):
             lengths.append(int.from_bytes(data[at + 9 : at + 13], "little"))
             at += lengths[-1]
-    assert len(lengths) == sum(t.events for t in made) == 2 * EVENTS + 2
+    assert len(lengths) == sum(t.events for t in transactions) == 2 * EVENTS + 2
     store = MemoryStore()
-    store.put(made)
+    store.put(transactions)
     assert store.metrics().held_bytes == sum(lengths)
 
 
 @pytest.mark.rule("canal-ring-15")
 def test_a_batch_size_counts_events_or_units() -> None:
-    made = make_transactions(6)
+    transactions = make_transactions(6)
     store = MemoryStore(batch_mode="itemsize")
-    store.put(made)
+    store.put(transactions)
     assert len(store.try_get(2 * EVENTS).transactions) == 2
     assert len(store.try_get(3 * EVENTS + EVENTS - 1).transactions) == 3
-    size = made[0].size_bytes
+    size = transactions[0].size_bytes
     store = MemoryStore(buffer_unit_bytes=size)
-    store.put(made)
+    store.put(transactions)
     assert len(store.try_get(2).transactions) == 2
     assert len(store.try_get(3).transactions) == 3
 
@@ -185,11 +185,11 @@ def test_a_batch_size_that_makes_no_sense_is_refused(size: int) -> None:
 
 @pytest.mark.rule("canal-ring-26")
 def test_without_isolation_a_ddl_is_like_any_other() -> None:
-    made = make_transactions(6, ddl_every=2)
+    transactions = make_transactions(6, ddl_every=2)
     store = MemoryStore(ddl_isolation=False)
-    store.put(made)
-    assert seqs(store.try_get(ALL)) == [t.seq for t in made]
-    waiting = Call(lambda: store.get(ALL, start=made[0].position))
+    store.put(transactions)
+    assert seqs(store.try_get(ALL)) == [t.seq for t in transactions]
+    waiting = Call(lambda: store.get(ALL, start=transactions[0].position))
     assert waiting.waits(), "nor does it end a batch"
     store.close()
     with pytest.raises(Exception, match="closed"):
@@ -201,12 +201,12 @@ def test_without_isolation_a_ddl_is_like_any_other() -> None:
 
 @pytest.mark.rule("canal-ring-29")
 def test_what_is_acked_is_let_go() -> None:
-    made = make_transactions(6)
-    alive = [weakref.ref(t) for t in made]
-    positions = [t.position for t in made]
+    transactions = make_transactions(6)
+    alive = [weakref.ref(t) for t in transactions]
+    positions = [t.position for t in transactions]
     store = MemoryStore(buffer_size=32)
-    store.put(made)
-    made.clear()
+    store.put(transactions)
+    transactions.clear()
     del store.try_get(ALL).transactions[:]  # type: ignore[attr-defined]
     store.ack(positions[1])
     assert [ref() is None for ref in alive] == [True] * 2 + [False] * 4
@@ -263,14 +263,14 @@ class Model:
 def test_random_calls_against_a_model(buffer_size: int, seed: int) -> None:
     """Compares each result over thousands of wrap-arounds."""
     chance = random.Random(seed)
-    made = make_transactions(1500, ddl_every=5)
+    transactions = make_transactions(1500, ddl_every=5)
     store, model, n = MemoryStore(buffer_size=buffer_size, batch_mode="itemsize"), Model(buffer_size), 0
-    while n < len(made):
+    while n < len(transactions):
         act = chance.random()
         if act < 0.4:
             # Slots are what a transaction asks for: no list is larger than the ring here.
             first = max(0, n - chance.randint(0, 2))
-            some = made[first : first + chance.randint(0, 3)]
+            some = transactions[first : first + chance.randint(0, 3)]
             if sum(t.events for t in some if t.seq > model.newest) > buffer_size:
                 with pytest.raises(StoreLimitError):
                     store.try_put(some)

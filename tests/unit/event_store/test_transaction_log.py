@@ -104,10 +104,10 @@ def test_what_is_put_is_what_capture_would_have_stored(tmp_path: Path) -> None:
 
 @pytest.mark.rule("rocketmq-log-5")
 def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
-    made = make_transactions(300, rows=200)
+    transactions = make_transactions(300, rows=200)
     log = open_log(tmp_path, segment_bytes=65536)
-    log.put(made[:150])
-    for transaction in made[150:]:
+    log.put(transactions[:150])
+    for transaction in transactions[150:]:
         log.put([transaction])
     log.close()
     segments = list_segments(tmp_path)
@@ -115,7 +115,7 @@ def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
     for segment in segments:
         found = scan(segment)
         assert found.damage is None and found.end == found.size < 65536 + 2000
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
     picked = StoreReader(tmp_path).select(0, Limits())
     assert picked is not None and picked.transactions == 300 and picked.tables == ("shop.orders",)
 
@@ -124,15 +124,15 @@ def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
 def test_many_at_once_are_stored_as_one_by_one(tmp_path: Path, tables: tuple[str, ...]) -> None:
     """A record batch gives the same entries as single records; also if some are stored already, and over several
     segments."""
-    made = make_transactions(900, rows=100, tables=tables, ddl_every=40)
+    transactions = make_transactions(900, rows=100, tables=tables, ddl_every=40)
     singly, at_once = open_log(tmp_path / "a", segment_bytes=65536), open_log(tmp_path / "b", segment_bytes=65536)
-    for transaction in made:
+    for transaction in transactions:
         singly.put([transaction])
     told: list[int] = []
     at_once.on_put = lambda new: told.extend(seqs(new))
     for start, stop in ((0, 1), (1, 300), (200, 400), (350, 350), (0, 401), (401, 900)):
-        assert at_once.put(made[start:stop]) is OK
-    assert told == seqs(made) and at_once.published == singly.published == 900
+        assert at_once.put(transactions[start:stop]) is OK
+    assert told == seqs(transactions) and at_once.published == singly.published == 900
     assert at_once.written == singly.written and at_once.metrics().put_bytes == singly.metrics().put_bytes
     singly.close()
     at_once.close()
@@ -181,14 +181,14 @@ def test_nothing_of_a_list_is_visible_before_all_of_it_is_durable(tmp_path: Path
 
 
 def test_reopening_goes_on_in_the_same_segment(tmp_path: Path) -> None:
-    made = make_transactions(6)
+    transactions = make_transactions(6)
     for n in range(0, 6, 2):
         log = open_log(tmp_path)
-        assert log.last_seq == (made[n - 1].seq if n else None)
-        assert log.put(made[: n + 2]) is OK, "stored transactions are ignored"
+        assert log.last_seq == (transactions[n - 1].seq if n else None)
+        assert log.put(transactions[: n + 2]) is OK, "stored transactions are ignored"
         log.close()
     assert len(list_segments(tmp_path)) == 1
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 def test_a_gap_of_4_gib_begins_a_new_segment(tmp_path: Path) -> None:
@@ -252,11 +252,11 @@ def test_capture_and_put_exclude_each_other_while_the_store_is_open(tmp_path: Pa
 @pytest.mark.rule("rocketmq-log-8")
 @pytest.mark.parametrize("lead", [True, False])
 def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> None:
-    made = make_transactions(640)
+    transactions = make_transactions(640)
     disk.sleep_s = 0.002
     log = open_log(tmp_path, lead_puts=lead)
     disk.flushes = 0
-    lock, left = threading.Lock(), iter(made)
+    lock, left = threading.Lock(), iter(transactions)
     statuses: list[PutStatus] = []
 
     def put() -> None:
@@ -274,7 +274,7 @@ def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> N
         call.result()
     assert statuses == [OK] * 640
     assert log.metrics().flushes.count == disk.flushes <= 640 // 8
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
     log.close()
 
 
@@ -282,19 +282,19 @@ def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> N
 @pytest.mark.parametrize("lead", [True, False])
 def test_puts_of_many_threads_that_wait(tmp_path: Path, disk: Disk, lead: bool) -> None:
     """Each thread puts the whole history. A put of ignored transactions still waits until they are durable."""
-    made = make_transactions(200)
+    transactions = make_transactions(200)
     disk.sleep_s = 0.002
     log = open_log(tmp_path, lead_puts=lead)
 
     def put(step: int) -> None:
-        for n in range(0, len(made), step):
-            assert log.put(made[n : n + step]) is OK
-            assert log.flushed.seq >= made[min(n + step, len(made)) - 1].seq
+        for n in range(0, len(transactions), step):
+            assert log.put(transactions[n : n + step]) is OK
+            assert log.flushed.seq >= transactions[min(n + step, len(transactions)) - 1].seq
 
     for call in [Call(lambda step=1 + n % 3: put(step)) for n in range(16)]:  # type: ignore[misc]
         call.result()
     log.close()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-9")
@@ -319,73 +319,73 @@ def test_a_single_putter_flushes_on_its_own_thread(tmp_path: Path, disk: Disk, m
 
 @pytest.mark.rule("rocketmq-log-11")
 def test_a_put_that_waits_too_long_is_told_and_stored_all_the_same(tmp_path: Path, disk: Disk) -> None:
-    made = make_transactions(3)
+    transactions = make_transactions(3)
     log = open_log(tmp_path)
     disk.go.clear()
     began = time.monotonic()
-    assert log.put(made[:1], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
-    assert log.put(made[1:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
-    assert log.put(made[:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT, "ignored, and not durable yet"
+    assert log.put(transactions[:1], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
+    assert log.put(transactions[1:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
+    assert log.put(transactions[:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT, "ignored, and not durable yet"
     assert 0.15 <= time.monotonic() - began < 5
     assert visible(tmp_path) == []
     disk.go.set()
-    assert log.put(made) is OK
+    assert log.put(transactions) is OK
     assert log.metrics().put_timeouts == 3
     log.close()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-9")
 def test_a_leader_that_gives_up_is_replaced(tmp_path: Path, disk: Disk) -> None:
-    made = make_transactions(4)
+    transactions = make_transactions(4)
     log = open_log(tmp_path)
     disk.go.clear()
-    calls = [Call(lambda: log.put(made[:1], timeout_s=30))]
+    calls = [Call(lambda: log.put(transactions[:1], timeout_s=30))]
     wait_until(lambda: disk.flushes > 0)
     for n, timeout_s in ((2, 0.05), (3, 30.0), (4, 0.05)):
-        calls.append(Call(lambda n=n, timeout_s=timeout_s: log.put(made[:n], timeout_s=timeout_s)))  # type: ignore[misc]
-        wait_until(lambda n=n: log.last_seq == made[n - 1].seq)  # type: ignore[misc]
+        calls.append(Call(lambda n=n, timeout_s=timeout_s: log.put(transactions[:n], timeout_s=timeout_s)))  # type: ignore[misc]
+        wait_until(lambda n=n: log.last_seq == transactions[n - 1].seq)  # type: ignore[misc]
     assert [calls[1].result(), calls[3].result()] == [PutStatus.FLUSH_DISK_TIMEOUT] * 2
     disk.go.set()
     assert [calls[0].result(), calls[2].result()] == [OK] * 2
     log.flush()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
     log.close()
 
 
 @pytest.mark.rule("rocketmq-log-11")
 def test_a_put_that_leads_says_when_it_was_late(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path, policy=FlushPolicy(slow_flush_s=0.1, slow_put_s=0.1))
-    made = make_transactions(2)
+    transactions = make_transactions(2)
     disk.sleep_s = 1.2
-    assert log.put(made[:1], timeout_s=1.0) is PutStatus.FLUSH_DISK_TIMEOUT
+    assert log.put(transactions[:1], timeout_s=1.0) is PutStatus.FLUSH_DISK_TIMEOUT
     disk.sleep_s = 0.0
-    found = log.metrics()
-    assert (found.flushes.slow, found.puts.slow) == (1, 1)
-    assert found.flushes.longest_s >= 1.2
+    metrics = log.metrics()
+    assert (metrics.flushes.slow, metrics.puts.slow) == (1, 1)
+    assert metrics.flushes.longest_s >= 1.2
     log.close()
-    assert visible(tmp_path) == seqs(made[:1])
+    assert visible(tmp_path) == seqs(transactions[:1])
 
 
 @pytest.mark.rule("rocketmq-log-12")
 def test_a_put_need_not_wait(tmp_path: Path, disk: Disk) -> None:
-    made = make_transactions(2)
+    transactions = make_transactions(2)
     log = open_log(tmp_path)
     disk.go.clear()
-    assert Call(lambda: log.put(made, wait=False)).result() is OK
+    assert Call(lambda: log.put(transactions, wait=False)).result() is OK
     assert visible(tmp_path) == []
     disk.go.set()
-    wait_until(lambda: visible(tmp_path) == seqs(made))
+    wait_until(lambda: visible(tmp_path) == seqs(transactions))
     log.close()
 
 
 @pytest.mark.rule("rocketmq-log-30")
 def test_futures_complete_in_order_with_their_status(tmp_path: Path, disk: Disk) -> None:
-    made = make_transactions(5)
+    transactions = make_transactions(5)
     log = open_log(tmp_path)
     order: list[int] = []
     disk.go.clear()
-    futures = [log.put_async([t], timeout_s=0.05 if n == 1 else 30) for n, t in enumerate(made[:4])]
+    futures = [log.put_async([t], timeout_s=0.05 if n == 1 else 30) for n, t in enumerate(transactions[:4])]
     for n, future in enumerate(futures):
         future.add_done_callback(lambda _, n=n: order.append(n))  # type: ignore[misc]
     time.sleep(0.1)
@@ -393,27 +393,30 @@ def test_futures_complete_in_order_with_their_status(tmp_path: Path, disk: Disk)
     assert futures[2].cancel(), "its status is dropped, and it is stored all the same"
     disk.go.set()
     assert [futures[n].result(10) for n in (0, 1, 3)] == [OK, PutStatus.FLUSH_DISK_TIMEOUT, OK]
-    futures[3].add_done_callback(lambda _: order.append(log.put(made).stored))
+    futures[3].add_done_callback(lambda _: order.append(log.put(transactions).stored))
     wait_until(lambda: len(order) == 5)
     assert [n for n in order if n != 2] == [0, 1, 3, True]
     log.close()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-16", "rocketmq-log-24")
 def test_a_slow_flush_is_logged_and_counted(tmp_path: Path, disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
     log = open_log(tmp_path, policy=FlushPolicy(slow_flush_s=0.02, slow_put_s=0.02))
-    made = make_transactions(4)
-    log.put(made[:1])
+    transactions = make_transactions(4)
+    log.put(transactions[:1])
     disk.sleep_s = 0.03
-    log.put(made[1:2])
+    log.put(transactions[1:2])
     disk.sleep_s = 0
-    log.put(made[2:])
-    found = log.metrics()
+    log.put(transactions[2:])
+    metrics = log.metrics()
     log.close()
-    assert found.flushes.slow >= 1 and found.puts.slow >= 1
-    assert found.flushes.count == 3 and found.puts.count == 3 and found.put_transactions == 4
-    assert found.flushes.longest_s >= 0.03 and 0 < found.flushes.p50_s <= found.flushes.p99_s <= found.flushes.longest_s
+    assert metrics.flushes.slow >= 1 and metrics.puts.slow >= 1
+    assert metrics.flushes.count == 3 and metrics.puts.count == 3 and metrics.put_transactions == 4
+    assert (
+        metrics.flushes.longest_s >= 0.03
+        and 0 < metrics.flushes.p50_s <= metrics.flushes.p99_s <= metrics.flushes.longest_s
+    )
     output = capsys.readouterr()
     assert "slow flush" in output.out + output.err and "slow put" in output.out + output.err
 
@@ -424,40 +427,40 @@ def test_a_slow_flush_is_logged_and_counted(tmp_path: Path, disk: Disk, capsys: 
 @pytest.mark.rule("rocketmq-log-23")
 @pytest.mark.parametrize("lead", [True, False])
 def test_after_a_failed_flush_nothing_goes_on(tmp_path: Path, disk: Disk, lead: bool) -> None:
-    made = make_transactions(6)
+    transactions = make_transactions(6)
     log = open_log(tmp_path, lead_puts=lead)
-    assert log.put(made[:2]) is OK
+    assert log.put(transactions[:2]) is OK
     flushes = disk.flushes
     disk.go.clear()
     disk.fails = True
-    first = Call(lambda: log.put(made[:3]))
-    wait_until(lambda: log.last_seq == made[2].seq and disk.flushes > flushes)
-    second = Call(lambda: log.put(made[:4]))
-    wait_until(lambda: log.last_seq == made[3].seq)
-    future = log.put_async(made[:5])
+    first = Call(lambda: log.put(transactions[:3]))
+    wait_until(lambda: log.last_seq == transactions[2].seq and disk.flushes > flushes)
+    second = Call(lambda: log.put(transactions[:4]))
+    wait_until(lambda: log.last_seq == transactions[3].seq)
+    future = log.put_async(transactions[:5])
     flushes = disk.flushes
     disk.go.set()
     for call in (first.result, second.result, future.result):
         with pytest.raises(StorageError, match="Input/output error"):
             call()
     disk.fails = False
-    for again in (lambda: log.put(made), lambda: log.put([]), lambda: log.put_async(made), log.flush):
+    for again in (lambda: log.put(transactions), lambda: log.put([]), lambda: log.put_async(transactions), log.flush):
         with pytest.raises(StorageError, match="Input/output error"):
             again()
     assert disk.flushes == flushes, "a failed flush is not repeated"
     log.close()
-    assert visible(tmp_path) == seqs(made[:2])
+    assert visible(tmp_path) == seqs(transactions[:2])
     log = open_log(tmp_path)
-    assert log.last_seq == made[1].seq, "bytes that the failed flush left in the page cache do not count"
-    assert log.put(made) is OK
+    assert log.last_seq == transactions[1].seq, "bytes that the failed flush left in the page cache do not count"
+    assert log.put(transactions) is OK
     log.close()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 def test_a_failed_write_ends_the_log(tmp_path: Path, disk: Disk, monkeypatch: Any) -> None:
-    made = make_transactions(4)
+    transactions = make_transactions(4)
     log = open_log(tmp_path)
-    log.put(made[:1])
+    log.put(transactions[:1])
 
     def write(fd: int, data: bytes | memoryview) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -465,45 +468,45 @@ def test_a_failed_write_ends_the_log(tmp_path: Path, disk: Disk, monkeypatch: An
     with monkeypatch.context() as patch:
         patch.setattr(disk, "write", write)
         with pytest.raises(StorageError, match="No space left"):
-            log.put(made)
+            log.put(transactions)
     with pytest.raises(StorageError, match="No space left"):
-        log.put(made)
+        log.put(transactions)
     log.close()
     log = open_log(tmp_path)
-    assert log.put(made) is OK
+    assert log.put(transactions) is OK
     log.close()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-17")
 def test_a_flush_that_fails_at_the_close_is_told(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path, policy=FlushPolicy("async"))
-    made = make_transactions(2)
-    log.put(made[:1])
+    transactions = make_transactions(2)
+    log.put(transactions[:1])
     log.flush()
-    assert log.put(made) is OK
+    assert log.put(transactions) is OK
     disk.fails = True
     with pytest.raises(StorageError, match="Input/output error"):
         log.close()
     log.close()
-    assert visible(tmp_path) == seqs(made[:1])
+    assert visible(tmp_path) == seqs(transactions[:1])
 
 
 @pytest.mark.rule("rocketmq-log-23")
 def test_a_closed_log_refuses_puts(tmp_path: Path, disk: Disk) -> None:
-    made = make_transactions(2)
+    transactions = make_transactions(2)
     log = open_log(tmp_path)
     disk.go.clear()
-    call = Call(lambda: log.put(made[:1]))
+    call = Call(lambda: log.put(transactions[:1]))
     assert call.waits()
     closing = Call(log.close)
     disk.go.set()
     assert call.result() is OK
     closing.result()
     with pytest.raises(StoreClosedError):
-        log.put(made)
+        log.put(transactions)
     with pytest.raises(StoreClosedError):
-        log.put_async(made)
+        log.put_async(transactions)
     with pytest.raises(StoreClosedError):
         log.wait_flushed(1 << 62)
 
@@ -515,10 +518,10 @@ def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write fails while another thread flushes: the flush still uses the descriptors, and its put succeeds."""
-    made = make_transactions(2)
+    transactions = make_transactions(2)
     log = open_log(tmp_path)
     disk.go.clear()
-    flushing = Call(lambda: log.put(made[:1]))
+    flushing = Call(lambda: log.put(transactions[:1]))
     wait_until(lambda: disk.flushes > 0)
 
     def write(fd: int, data: bytes | memoryview) -> int:
@@ -527,17 +530,17 @@ def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
     with monkeypatch.context() as patch:
         patch.setattr(disk, "write", write)
         with pytest.raises(StorageError, match="No space left"):
-            log.put(made)
+            log.put(transactions)
     closing = Call(log.close)
     assert closing.waits() and flushing.waits()
     disk.go.set()
     assert flushing.result() is OK
     closing.result()
-    assert visible(tmp_path) == seqs(made[:1])
+    assert visible(tmp_path) == seqs(transactions[:1])
     log = open_log(tmp_path)
-    assert log.put(made) is OK
+    assert log.put(transactions) is OK
     log.close()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.parametrize("lead", [True, False])
@@ -545,9 +548,9 @@ def test_a_failed_flush_is_cut_off_before_the_store_can_be_opened_again(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, lead: bool
 ) -> None:
     """Otherwise transactions that another writer has acknowledged since could be cut off with it."""
-    made = make_transactions(3)
+    transactions = make_transactions(3)
     log = open_log(tmp_path, lead_puts=lead)
-    log.put(made[:1])
+    log.put(transactions[:1])
     may_cut, cut = threading.Event(), disk.ftruncate
 
     def ftruncate(fd: int, size: int) -> None:
@@ -557,10 +560,10 @@ def test_a_failed_flush_is_cut_off_before_the_store_can_be_opened_again(
     monkeypatch.setattr(disk, "ftruncate", ftruncate)
     disk.go.clear()
     disk.fails = True
-    first = Call(lambda: log.put(made[:2]))
-    wait_until(lambda: log.last_seq == made[1].seq)
-    second = Call(lambda: log.put(made))
-    wait_until(lambda: log.last_seq == made[2].seq)
+    first = Call(lambda: log.put(transactions[:2]))
+    wait_until(lambda: log.last_seq == transactions[1].seq)
+    second = Call(lambda: log.put(transactions))
+    wait_until(lambda: log.last_seq == transactions[2].seq)
     disk.go.set()
     with pytest.raises(StorageError, match="Input/output error"):
         second.result()
@@ -572,7 +575,7 @@ def test_a_failed_flush_is_cut_off_before_the_store_can_be_opened_again(
         first.result()
     disk.fails = False
     log = open_log(tmp_path)
-    assert log.last_seq == made[0].seq
+    assert log.last_seq == transactions[0].seq
     log.close()
 
 
@@ -589,10 +592,10 @@ def test_a_log_that_has_failed_is_not_taken_for_flushed(tmp_path: Path, disk: Di
 
 def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: Disk) -> None:
     """Ctrl-C while a put waits for another one's flush, and before it flushes itself: no put waits for it for ever."""
-    made = make_transactions(5)
+    transactions = make_transactions(5)
     log = open_log(tmp_path)
     disk.go.clear()
-    first = Call(lambda: log.put(made[:1]))
+    first = Call(lambda: log.put(transactions[:1]))
     wait_until(lambda: disk.flushes > 0)
 
     def interrupt(*_: object) -> None:
@@ -602,25 +605,25 @@ def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: 
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt):
-            log.put(made[:2], timeout_s=None)
+            log.put(transactions[:2], timeout_s=None)
     finally:
         signal.signal(signal.SIGALRM, before)
-    later = Call(lambda: log.put(made[:3]))
-    wait_until(lambda: log.last_seq == made[2].seq)
+    later = Call(lambda: log.put(transactions[:3]))
+    wait_until(lambda: log.last_seq == transactions[2].seq)
     disk.go.set()
     assert first.result() is OK and later.result() is OK
     log.on_put = interrupt
     with pytest.raises(KeyboardInterrupt):
-        log.put(made[:4])
+        log.put(transactions[:4])
     log.on_put = None
-    assert Call(lambda: log.put(made)).result() is OK
+    assert Call(lambda: log.put(transactions)).result() is OK
     Call(log.close).result()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
     """Neither ends the thread that flushes nor the one that completes futures."""
-    made = make_transactions(6)
+    transactions = make_transactions(6)
     before = set(threading.enumerate())
     log = open_log(tmp_path, lead_puts=False)
 
@@ -629,9 +632,9 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
 
     moves: list[int] = []
     log.on_moved += [lambda: moves.append(log.flushed.seq), fails]
-    assert log.put(made[:1]) is OK and log.put(made[:2]) is OK
+    assert log.put(transactions[:1]) is OK and log.put(transactions[:2]) is OK
     disk.go.clear()
-    futures = [log.put_async([one]) for one in made[2:]]
+    futures = [log.put_async([one]) for one in transactions[2:]]
     futures[0].add_done_callback(fails)
     closes = futures[1]
     closes.add_done_callback(lambda _: log.close())
@@ -640,7 +643,7 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
     wait_until(lambda: len(moves) > 2)
     log.close()
     wait_until(lambda: set(threading.enumerate()) <= before)
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
     open_log(tmp_path).close()
 
 
@@ -674,16 +677,16 @@ def test_the_defaults_are_rocketmqs() -> None:
 def test_after_a_long_silence_an_asynchronous_put_is_flushed_at_once(tmp_path: Path) -> None:
     now = [1000.0]
     log = open_log(tmp_path, policy=FlushPolicy("async", thorough_interval_s=600), clock=lambda: now[0])
-    made = make_transactions(3)
-    log.put(made[:1])
-    assert log.wait_flushed(made[0].seq - 1, 10)
-    log.put(made[:2])
-    assert not log.wait_flushed(made[0].seq, 0.1), "too few bytes, too soon after the last flush"
+    transactions = make_transactions(3)
+    log.put(transactions[:1])
+    assert log.wait_flushed(transactions[0].seq - 1, 10)
+    log.put(transactions[:2])
+    assert not log.wait_flushed(transactions[0].seq, 0.1), "too few bytes, too soon after the last flush"
     now[0] += 600
-    log.put(made)
+    log.put(transactions)
     log.flush()
     now[0] += 600
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
     log.close()
 
 
@@ -702,14 +705,14 @@ def test_when_an_asynchronous_flush_is_due() -> None:
 def test_asynchronous_flush_by_pages_and_by_time(tmp_path: Path, disk: Disk, pages: int) -> None:
     """10 pages wait: they are flushed after the interval, or after the thorough one if they are too few."""
     policy = FlushPolicy("async", interval_s=0.05, least_pages=pages, thorough_interval_s=0.5)
-    made = make_transactions(3, rows=4100)
+    transactions = make_transactions(3, rows=4100)
     log = open_log(tmp_path, policy=policy)
-    log.put(made[:1])
+    log.put(transactions[:1])
     log.flush()
     began = time.monotonic()
-    assert log.put(made) is OK
-    assert visible(tmp_path) == seqs(made[:1])
-    assert log.wait_flushed(made[1].seq, 10)
+    assert log.put(transactions) is OK
+    assert visible(tmp_path) == seqs(transactions[:1])
+    assert log.wait_flushed(transactions[1].seq, 10)
     took_s = time.monotonic() - began
     assert took_s >= 0.45 if pages == 1000 else 0.04 <= took_s < 0.45
     log.close()
@@ -717,31 +720,31 @@ def test_asynchronous_flush_by_pages_and_by_time(tmp_path: Path, disk: Disk, pag
 
 @pytest.mark.rule("rocketmq-log-15", "rocketmq-log-17")
 def test_asynchronous_puts_do_not_wait(tmp_path: Path, disk: Disk) -> None:
-    made = make_transactions(50)
+    transactions = make_transactions(50)
     log = open_log(tmp_path, policy=FlushPolicy("async", interval_s=0.01, least_pages=0, thorough_interval_s=0.01))
     disk.go.clear()
-    for transaction in made:
+    for transaction in transactions:
         assert Call(lambda t=transaction: log.put([t])).result() is OK  # type: ignore[misc]
         assert log.put_async([transaction]).done()
     assert visible(tmp_path) == []
     disk.go.set()
     log.close()
-    assert visible(tmp_path) == seqs(made), "flushed at the close"
+    assert visible(tmp_path) == seqs(transactions), "flushed at the close"
 
 
 @pytest.mark.rule("rocketmq-log-22")
 def test_a_store_that_cannot_keep_up_is_full(tmp_path: Path, disk: Disk, monkeypatch: Any) -> None:
     monkeypatch.setattr("cdc.event_store.transaction_log.DIRTY_BYTES", 1000)
-    made = make_transactions(8)
+    transactions = make_transactions(8)
     store = RelayLogStore.open(tmp_path, destination="shop", policy=FlushPolicy("async"))
     disk.go.clear()
-    assert store.put(made[:6]) is OK
-    assert store.put(made, timeout_s=0.05) is PutStatus.STORE_FULL
-    assert store.try_put(made) is PutStatus.STORE_FULL
+    assert store.put(transactions[:6]) is OK
+    assert store.put(transactions, timeout_s=0.05) is PutStatus.STORE_FULL
+    assert store.try_put(transactions) is PutStatus.STORE_FULL
     disk.go.set()
-    assert store.put(made, timeout_s=30) is OK
+    assert store.put(transactions, timeout_s=30) is OK
     store.close()
-    assert visible(tmp_path) == seqs(made)
+    assert visible(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.parametrize("options", [{"interval_s": 0}, {"least_pages": -1}, {"interval_s": 11.0}])
@@ -768,20 +771,24 @@ class Standby:
 @pytest.mark.rule("rocketmq-log-19", "rocketmq-log-30")
 @pytest.mark.parametrize("answer", [OK, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE])
 def test_a_put_asks_the_standby_once_it_is_flushed(tmp_path: Path, disk: Disk, answer: PutStatus) -> None:
-    made = make_transactions(4)
+    transactions = make_transactions(4)
     standby = Standby(answer)
     log = open_log(tmp_path)
     log.replication = standby
-    assert log.put(made[:2]) is answer
-    assert log.put_async(made[2:3]).result(10) is answer
-    assert log.put(made[:3]) is answer, "ignored, and perhaps not at the standby yet"
+    assert log.put(transactions[:2]) is answer
+    assert log.put_async(transactions[2:3]).result(10) is answer
+    assert log.put(transactions[:3]) is answer, "ignored, and perhaps not at the standby yet"
     (segment,) = list_segments(tmp_path)
     ends = np.array(IndexFile(segment).entries)
     end = [int(e["offset"]) + int(e["length"]) for e in ends]
     name = segment.name
-    assert standby.asked == [(name, end[1], made[1].seq), (name, end[2], made[2].seq), (name, end[2], made[2].seq)]
+    assert standby.asked == [
+        (name, end[1], transactions[1].seq),
+        (name, end[2], transactions[2].seq),
+        (name, end[2], transactions[2].seq),
+    ]
     disk.go.clear()
-    assert log.put(made, timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
+    assert log.put(transactions, timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
     assert len(standby.asked) == 3, "no wait for the standby before the flush here"
     disk.go.set()
     log.close()
@@ -793,51 +800,53 @@ def test_a_put_asks_the_standby_once_it_is_flushed(tmp_path: Path, disk: Disk, a
 def test_the_cursor_is_kept_in_the_meta(tmp_path: Path) -> None:
     from cdc.meta.file import FileMeta
 
-    made = make_transactions(5)
+    transactions = make_transactions(5)
     meta = FileMeta(tmp_path / "meta", "shop")
     meta.subscribe("lake")
     with RelayLogStore.open(tmp_path / "store", destination="shop", meta=meta, subscriber="lake") as store:
-        store.put(made)
+        store.put(transactions)
         store.try_get(10)
-        store.ack(made[1].position)
-        assert meta.cursor("lake") == made[1].seq
+        store.ack(transactions[1].position)
+        assert meta.cursor("lake") == transactions[1].seq
     with RelayLogStore.open(tmp_path / "store", destination="shop", meta=meta, subscriber="lake") as store:
-        assert store.first_position() == made[2].position
-        assert seqs(store.try_get(1000).transactions) == seqs(made[2:])
+        assert store.first_position() == transactions[2].position
+        assert seqs(store.try_get(1000).transactions) == seqs(transactions[2:])
 
 
 @pytest.mark.rule("canal-ring-35", "flume-channel-23")
 def test_many_subscribers_over_one_log(tmp_path: Path) -> None:
-    made = make_transactions(9, tables=("shop.orders", "shop.items"), ddl_every=9)
+    transactions = make_transactions(9, tables=("shop.orders", "shop.items"), ddl_every=9)
     log = open_log(tmp_path)
     everything = RelayLogStore(log, owns_log=False)
     items = RelayLogStore(log, owns_log=False, table_filter=r"shop\.items")
-    log.put(made)
-    wanted = [t for t in made if "shop.items" in t.tables]
-    assert 0 < len(wanted) < len(made)
+    log.put(transactions)
+    wanted = [t for t in transactions if "shop.items" in t.tables]
+    assert 0 < len(wanted) < len(transactions)
     assert seqs(items.try_get(1000).transactions) == seqs(wanted)
     assert items.latest_position() == wanted[-1].position
     items.ack(wanted[-1].position)
     assert items.first_position() == wanted[-1].position
-    assert seqs(everything.try_get(1000).transactions) == seqs(made[:8])
+    assert seqs(everything.try_get(1000).transactions) == seqs(transactions[:8])
     with pytest.raises(StorageError, match="fails"), RelayLogStore(log, owns_log=False) as third:
-        raise StorageError("a block that fails") if third.first_position() == made[0].position else AssertionError
+        raise (
+            StorageError("a block that fails") if third.first_position() == transactions[0].position else AssertionError
+        )
     assert log.put(make_transactions(10)[9:]) is OK, "the log was not closed with a reader"
     log.close()
 
 
 def test_cleaning_removes_whole_segments_only(tmp_path: Path) -> None:
-    made = make_transactions(300, rows=200)
+    transactions = make_transactions(300, rows=200)
     with RelayLogStore.open(tmp_path, destination="shop", segment_bytes=65536) as store:
-        store.put(made)
+        store.put(transactions)
         segments = len(list_segments(tmp_path))
         assert segments > 3
-        store.clean_until(made[150].position)
+        store.clean_until(transactions[150].position)
         assert 1 < len(list_segments(tmp_path)) < segments
-        assert visible(tmp_path)[0] <= made[151].seq
-        assert seqs(store.try_get(1 << 40).transactions) == seqs(made[151:])
+        assert visible(tmp_path)[0] <= transactions[151].seq
+        assert seqs(store.try_get(1 << 40).transactions) == seqs(transactions[151:])
         store.clean_all()
         assert len(list_segments(tmp_path)) == 1
         assert store.latest_position() is None
     with RelayLogStore.open(tmp_path, destination="shop", segment_bytes=65536) as store:
-        assert store.log.last_seq == made[-1].seq, "a repeated put is still ignored"
+        assert store.log.last_seq == transactions[-1].seq, "a repeated put is still ignored"

@@ -58,9 +58,9 @@ class Airflow:
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> Demo:
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    made = Demo(Screen())
-    monkeypatch.setattr(made, "_acked", lambda _: 7)
-    return made
+    demo = Demo(Screen())
+    monkeypatch.setattr(demo, "_acked", lambda _: 7)
+    return demo
 
 
 def test_one_run_is_killed_and_the_next_one_is_left_alone(demo: Demo) -> None:
@@ -100,9 +100,9 @@ def driver(folder: Path, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture
 def airflow(tmp_path: Path) -> AirflowServer:
     """Airflow whose tasks are the children of this process."""
-    made = AirflowServer(tmp_path / "airflow", tmp_path / "dags", tmp_path / "conf", {})
-    made._process = cast(Any, SimpleNamespace(pid=os.getpid()))
-    return made
+    airflow_server = AirflowServer(tmp_path / "airflow", tmp_path / "dags", tmp_path / "conf", {})
+    airflow_server._process = cast(Any, SimpleNamespace(pid=os.getpid()))
+    return airflow_server
 
 
 def test_a_driver_belongs_to_the_run_that_started_it(
@@ -112,9 +112,9 @@ def test_a_driver_belongs_to_the_run_that_started_it(
     with driver(tmp_path, "run 1") as first, driver(tmp_path, "run 2") as second:
         deadline = time.monotonic() + 30
         for process, run_id in ((first, "run 1"), (second, "run 2")):
-            while not (found := airflow.working_drivers(APPLY, run_id)) and time.monotonic() < deadline:
+            while not (working_drivers := airflow.working_drivers(APPLY, run_id)) and time.monotonic() < deadline:
                 time.sleep(0.05)  # it has yet to take that time
-            assert [p.pid for p in found] == [process.pid]
+            assert [p.pid for p in working_drivers] == [process.pid]
         assert airflow.working_drivers(APPLY, "run 3") == []
         assert airflow.working_drivers("capture_shop", "run 1") == []
 

@@ -77,20 +77,20 @@ def test_the_same_content_is_parsed_once(meta: FileMeta, monkeypatch: pytest.Mon
 
 def test_what_a_reader_does_to_a_snapshot_changes_no_other(meta: FileMeta) -> None:
     with meta.change() as state:
-        known = state.subscription("apply")
-        known.add(entry(1, 0, 5))
-        known.tables["shop.t"] = "0 1 5 id"
+        subscription = state.subscription("apply")
+        subscription.add(entry(1, 0, 5))
+        subscription.tables["shop.t"] = "0 1 5 id"
     before = render(meta.read())
     taken = meta.read()
-    known = taken.subscription("apply")
-    known.outstanding[0].owner = "other"
-    known.outstanding[0].replaced.append("t0")
-    known.remember(known.outstanding.pop(), "acked")
-    known.tables["shop.u"] = known.tables.pop("shop.t")
-    known.parked["shop.t"] = ParkedTable(due="retry", reason="it failed", since=EXPIRES)
-    known.gaps.append(Gap(after_seq=1, until_seq=2, reason="a test", accepted=EXPIRES))
-    known.acked_seq = 9
-    taken.subscriptions["more"] = known
+    subscription = taken.subscription("apply")
+    subscription.outstanding[0].owner = "other"
+    subscription.outstanding[0].replaced.append("t0")
+    subscription.remember(subscription.outstanding.pop(), "acked")
+    subscription.tables["shop.u"] = subscription.tables.pop("shop.t")
+    subscription.parked["shop.t"] = ParkedTable(due="retry", reason="it failed", since=EXPIRES)
+    subscription.gaps.append(Gap(after_seq=1, until_seq=2, reason="a test", accepted=EXPIRES))
+    subscription.acked_seq = 9
+    taken.subscriptions["more"] = subscription
     taken.source = SourceIdentity(server_uuid="u", flavor="mysql", base_name="binlog", epoch=0)
     assert render(meta.read()) == before == meta.file.read_bytes()
 
@@ -207,9 +207,9 @@ def test_a_newer_version_is_refused(meta: FileMeta) -> None:
 def test_version_5_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "meta-v5.json", tmp_path / "meta.json")
     state = FileMeta(tmp_path, "shop").read()
-    known = state.subscriptions["apply"].parked
-    assert known["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
-    assert {name for name, one in known.items() if one.columns is None} == {"shop.items", "shop.orders"}
+    parked = state.subscriptions["apply"].parked
+    assert parked["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
+    assert {name for name, one in parked.items() if one.columns is None} == {"shop.items", "shop.orders"}
     assert render(state) == (GOLDEN / "meta-v5.json").read_bytes()
 
 

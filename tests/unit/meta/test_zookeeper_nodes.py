@@ -55,9 +55,9 @@ def test_a_version_that_no_release_has_written_is_refused() -> None:
 
 
 def test_version_6_is_read() -> None:
-    known = read(golden(6)).subscriptions["apply"].parked
-    assert known["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
-    assert known["shop.items"].columns is None
+    parked = read(golden(6)).subscriptions["apply"].parked
+    assert parked["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
+    assert parked["shop.items"].columns is None
 
 
 def test_a_client_id_of_canal_has_the_node_where_canals_tools_look() -> None:

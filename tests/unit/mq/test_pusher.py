@@ -101,9 +101,9 @@ def test_everything_is_sent_in_order_and_acked(site: Site) -> None:
     assert stats.messages == len(EVERYTHING)
     assert stats.rows == 7
     assert stats.errors == 0 and stats.batches > 2
-    known = site.service.subscription("mq")
-    assert known.acked_seq == site.service.last_seq() == stats.acked_seq
-    assert not known.outstanding
+    subscription = site.service.subscription("mq")
+    assert subscription.acked_seq == site.service.last_seq() == stats.acked_seq
+    assert not subscription.outstanding
     status = site.pusher.status()
     assert status["behind"]["transactions"] == 0 and status["subscriber"] == "mq"
     assert site.log[-1] == "close"

@@ -54,8 +54,8 @@ def port(served: ServedDestination) -> Iterator[int]:
 
 @pytest.fixture
 def client(port: int) -> Iterator[RawClient]:
-    with RawClient(port) as found:
-        yield found.login().subscribe()
+    with RawClient(port) as raw_client:
+        yield raw_client.login().subscribe()
 
 
 def everything(client: RawClient, fetch_size: int = 1000) -> list[Batch]:

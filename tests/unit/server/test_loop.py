@@ -34,7 +34,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             frame = frame.f_back
         if any(name in ("_find_and_load", "updatecache") for _, _, name in calls):
             return  # a module that is loaded when it is first used, or a line of it for asyncio's debug mode
-        ours = [one for one in calls if not one[0].startswith(LIBRARIES)]
+        ours = [call for call in calls if not call[0].startswith(LIBRARIES)]
         found.append(f"{event} {arguments[:1]} by {ours[:4]}")
 
 

@@ -46,8 +46,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> DestinationConfig:
 
 @pytest.fixture(scope="module")
 def server(config: DestinationConfig) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(config.file.parent, http=0) as found:
-        yield found
+    with EmbeddedServer(config.file.parent, http=0) as embedded_server:
+        yield embedded_server
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_wrong_logins_are_counted(client: httpx.Client, server: EmbeddedServer) 
     """Comes last: this address has to wait afterwards."""
     with capture_logs() as logs:
         answers = [client.post("/login", data={"token": f"wrong-{number}-{TOKEN}"}) for number in range(6)]
-    assert [one.status_code for one in answers] == [401] * 5 + [429]
+    assert [answer.status_code for answer in answers] == [401] * 5 + [429]
     assert int(answers[-1].headers["retry-after"]) in range(1, 62)
     assert client.post("/login", data={"token": OPERATOR}).status_code == 429, "not even with the right one"
     assert TOKEN not in str(logs) and "wrong token at the page" in str(logs)

@@ -74,10 +74,10 @@ def test_transactions_with_positions_gtids_and_times(serve: Any, pieces: bool, s
     log = sample()
     ends = [0, *(int.from_bytes(event[13:17], "little") for event in log.events)]
     serve(log.packets + EOF, random.Random(seed) if pieces else None)
-    found = list(read_transactions(SOURCE, "binlog.000001"))
-    assert [one.gtid for one in found] == [f"{UUID}:1", f"{UUID}:2", f"{UUID[:-2]}fe:tag:5"]
-    assert [one.time_us for one in found] == [log.timestamp * 10**6 + n for n in (1, 2, 9)]
-    assert [(one.begin.pos, one.end.pos) for one in found] == [
+    transactions = list(read_transactions(SOURCE, "binlog.000001"))
+    assert [one.gtid for one in transactions] == [f"{UUID}:1", f"{UUID}:2", f"{UUID[:-2]}fe:tag:5"]
+    assert [one.time_us for one in transactions] == [log.timestamp * 10**6 + n for n in (1, 2, 9)]
+    assert [(one.begin.pos, one.end.pos) for one in transactions] == [
         (ends[2], ends[7]),
         (ends[7], ends[9]),
         (ends[9], ends[12]),
@@ -95,8 +95,8 @@ def test_an_event_of_several_packets_is_passed_over(serve: Any, size: int) -> No
     log.xid()
     log.transaction("shop", "orders", [1])
     serve(log.packets + EOF)
-    found = list(read_transactions(SOURCE, "binlog.000001"))
-    assert [one.end.pos for one in found] == [int.from_bytes(log.events[n][13:17], "little") for n in (4, 9)]
+    transactions = list(read_transactions(SOURCE, "binlog.000001"))
+    assert [one.end.pos for one in transactions] == [int.from_bytes(log.events[n][13:17], "little") for n in (4, 9)]
 
 
 def test_positions_beyond_four_gibibytes(serve: Any) -> None:
@@ -107,8 +107,12 @@ def test_positions_beyond_four_gibibytes(serve: Any) -> None:
     log.transaction("shop", "orders", [2])
     log.transaction("shop", "orders", [3])
     serve(log.packets + EOF)
-    found = list(read_transactions(SOURCE, "binlog.000001"))
-    assert found[1].begin.pos == begin and found[2].begin == found[1].end and found[2].end.pos == log.pos > 1 << 32
+    transactions = list(read_transactions(SOURCE, "binlog.000001"))
+    assert (
+        transactions[1].begin.pos == begin
+        and transactions[2].begin == transactions[1].end
+        and transactions[2].end.pos == log.pos > 1 << 32
+    )
 
 
 def test_the_next_file_begins_at_four(serve: Any) -> None:
@@ -118,9 +122,9 @@ def test_the_next_file_begins_at_four(serve: Any) -> None:
     second.transaction("shop", "orders", [2])
     packets = [first.packets, *(packets_of(event) for event in (make_rotate("binlog.000002", 4, 1), *second.events))]
     serve(b"".join(packets) + EOF)
-    found = list(read_transactions(SOURCE, "binlog.000001"))
-    assert [one.begin.file for one in found] == ["binlog.000001", "binlog.000002"]
-    assert found[1].begin.pos == int.from_bytes(second.events[0][13:17], "little")
+    transactions = list(read_transactions(SOURCE, "binlog.000001"))
+    assert [one.begin.file for one in transactions] == ["binlog.000001", "binlog.000002"]
+    assert transactions[1].begin.pos == int.from_bytes(second.events[0][13:17], "little")
 
 
 def test_an_error_of_the_server_is_explained(serve: Any) -> None:

@@ -195,12 +195,12 @@ def test_batches_cover_matching_transactions_once(tmp_path: Path, count: int, li
     plan = [list(dict.fromkeys(tables)) for tables in plan]
     seqs = build(tmp_path, plan, segment_bytes=65536)
     reader = StoreReader(tmp_path)
-    wanted = TableFilter(r"shop\.t[12]")
-    found = everything(reader, wanted, limits)
+    table_filter = TableFilter(r"shop\.t[12]")
+    found = everything(reader, table_filter, limits)
     for table in ("t1", "t2"):
         rows = [row for one in found if f"shop.{table}" in one.tables for row in rows_of(one, f"shop.{table}")]
         assert rows == [n for n, tables in enumerate(plan) if table in tables]
-    assert all(wanted.matches(table) for one in found for table in one.tables)
+    assert all(table_filter.matches(table) for one in found for table in one.tables)
     must = [n for n, tables in enumerate(plan) if {"t1", "t2"} & set(tables)]
     if count <= 64:
         assert sum(one.transactions for one in found) == len(must)
@@ -286,8 +286,8 @@ def test_joined_filters() -> None:
     assert join_filters([r"a\.b"]) == r"a\.b"
     joined = join_filters([r"a\.b|c\.d", r"e\..*"])
     assert joined is not None
-    wanted = TableFilter(joined)
-    assert [wanted.matches(name) for name in ("a.b", "c.d", "e.f", "a.bc")] == [True, True, True, False]
+    table_filter = TableFilter(joined)
+    assert [table_filter.matches(name) for name in ("a.b", "c.d", "e.f", "a.bc")] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*"])

@@ -240,7 +240,7 @@ def test_what_is_held_back_and_who_is_lost(store: Path) -> None:
     count, ends, seqs = len(names(store)), last_seqs(store), all_seqs(store)
     age(store, [50.0] * 2 + [1.0] * (count - 2), NOW)
     some = [Holder("all", ends[-1]), Holder("fresh", ends[1]), Holder("lost", seqs[0])]
-    by_name = {one.name: one for one in backlogs(StoreReader(store), some, lost_after_s=DAY_S, now_us=NOW)}
+    by_name = {backlog.name: backlog for backlog in backlogs(StoreReader(store), some, lost_after_s=DAY_S, now_us=NOW)}
     assert (by_name["all"].bytes, by_name["all"].since_us, by_name["all"].lost) == (0, None, False)
     assert by_name["fresh"].since_us == NOW - HOUR_US and not by_name["fresh"].lost
     assert by_name["lost"].lost and by_name["lost"].transactions == len(seqs) - 1

@@ -107,7 +107,7 @@ def test_each_change_is_said_once() -> None:
             disk.used = used
             clock.now += 1
             seen.look()
-    assert [(one["log_level"], one["level"]) for one in logs] == [
+    assert [(record["log_level"], record["level"]) for record in logs] == [
         ("warning", "warn"),
         ("warning", "clean"),
         ("error", "stop"),

@@ -227,8 +227,8 @@ def test_prepared_transactions(tmp_path: Path) -> None:
     header = make_segment_header(log.events[0], "binlog.000001", 4, 1)
     with encrypted(tmp_path):
         with closing(PreparedTransactions(tmp_path, 0)) as prepared:
-            one = PreparedTransaction("x'61',x'',1", 5, 0)
-            prepared.put_aside(one, header, log.events[1:])
+            prepared_transaction = PreparedTransaction("x'61',x'',1", 5, 0)
+            prepared.put_aside(prepared_transaction, header, log.events[1:])
             prepared.sync()
         assert not holds(tmp_path)
         with closing(PreparedTransactions(tmp_path, 10)) as prepared:
@@ -427,10 +427,10 @@ def test_keys_from_a_variable_a_file_and_a_command(tmp_path: Path, monkeypatch: 
     for given in ({"key_env": "SHOP_KEY"}, {"key_file": "k"}, {"key_command": ["echo", FIRST.hex()]}):
         with keys.isolated():
             config = configured(tmp_path, **given)
-            found = keys.writing_key(config.store.path / "segments" / "x")
-            assert found is not None and found.secret == FIRST and FIRST.hex() not in repr(found)
+            writing_key = keys.writing_key(config.store.path / "segments" / "x")
+            assert writing_key is not None and writing_key.secret == FIRST and FIRST.hex() not in repr(writing_key)
             staged = keys.writing_key(f"file://{tmp_path}/stage/shop/apply/000000000001-00000000/x")
-            assert staged == found
+            assert staged == writing_key
             assert keys.writing_key(tmp_path / "elsewhere") is None
         shutil.rmtree(tmp_path / "stage", ignore_errors=True)
 

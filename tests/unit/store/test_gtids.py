@@ -115,7 +115,7 @@ def test_a_store_without_checkpoints_knows_no_gtids(tmp_path: Path) -> None:
 def test_version_1_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "gtids-v1.json", tmp_path / GTIDS_FILE)
     checkpoints = read_checkpoints(tmp_path, "mysql")
-    assert [one.seq for one in checkpoints] == [206158431791, 36028797018968687]
+    assert [checkpoint.seq for checkpoint in checkpoints] == [206158431791, 36028797018968687]
     assert checkpoints[-1].gtids.last("81a3c8d4-e76c-11f1-9013-02fc00000001:tag") == 1
 
 

@@ -70,9 +70,9 @@ def test_a_time_is_the_last_transaction_before_it(reader: StoreReader) -> None:
         if time <= newest:
             continue
         newest = time
-        found = find_point(reader, iso_time_us(time))
-        assert found < seq
-        assert at == 0 or found >= times[at - 1][0]
+        point = find_point(reader, iso_time_us(time))
+        assert point < seq
+        assert at == 0 or point >= times[at - 1][0]
 
 
 @pytest.mark.parametrize(

@@ -77,10 +77,10 @@ def test_backlog_and_totals(reader: StoreReader) -> None:
     assert reader.totals().transactions == len(entries)
     for after in [0, *(int(seq) for seq in entries["seq"])]:
         rest = entries[entries["seq"] > after]
-        found = reader.backlog(after)
-        assert (found.transactions, found.bytes) == (len(rest), int(rest["length"].sum()))
+        backlog = reader.backlog(after)
+        assert (backlog.transactions, backlog.bytes) == (len(rest), int(rest["length"].sum()))
         expected = (int(rest["commit_time_us"][0]), int(rest["store_time_us"][0])) if len(rest) else (None, None)
-        assert (found.oldest_commit_time_us, found.oldest_store_time_us) == expected
+        assert (backlog.oldest_commit_time_us, backlog.oldest_store_time_us) == expected
 
 
 def test_empty_segments_in_between(store: Path, tmp_path: Path) -> None:

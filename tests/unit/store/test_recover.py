@@ -250,8 +250,8 @@ def test_a_segment_behind_an_unfinished_one_is_not_kept(tmp_path: Path, transact
         log.put(transactions[:1])
     shutil.copy(whole / "checkpoint", tmp_path / "checkpoint")
     with opened_and_closed(whole, SMALL) as log:
-        for one in transactions[1:4]:
-            log.put([one])
+        for transaction in transactions[1:4]:
+            log.put([transaction])
     shutil.copy(tmp_path / "checkpoint", whole / "checkpoint")  # nothing newer was written
     first, second = list_segments(whole)
     end = int(read_entries(first)["offset"][0] + read_entries(first)["length"][0])
@@ -266,8 +266,8 @@ def test_a_segment_behind_an_unfinished_one_is_not_kept(tmp_path: Path, transact
 def test_a_segment_behind_a_finished_one_is_kept(tmp_path: Path, transactions: list[Transaction]) -> None:
     """The segment's index did not reach the disk, but the checkpoint says that nothing is missing before it."""
     log = opened(tmp_path / "live", SMALL)
-    for one in transactions[:4]:
-        log.put([one])
+    for transaction in transactions[:4]:
+        log.put([transaction])
     shutil.copytree(tmp_path / "live", tmp_path / "crashed")
     log.close()
     first, second = list_segments(tmp_path / "crashed")
@@ -296,11 +296,11 @@ class Rotating:
 
     def put(self, number: int, offset: int) -> int:
         """Publishes a transaction at an offset in the segment. Returns the offset behind it."""
-        one = self._transactions[number]
-        self.log.tables.number(one.tables[0])
-        self.log.append(memoryview(one.data))
-        self._publish(one.entry.copy(), one.seq, offset=offset)
-        return offset + len(one.data)
+        transaction = self._transactions[number]
+        self.log.tables.number(transaction.tables[0])
+        self.log.append(memoryview(transaction.data))
+        self._publish(transaction.entry.copy(), transaction.seq, offset=offset)
+        return offset + len(transaction.data)
 
     def half(self, number: int) -> None:
         self.log.append(memoryview(self._transactions[number].data)[:50])
@@ -381,7 +381,7 @@ def test_a_second_kill_in_a_segment_that_was_begun_before_an_unused_one(
     tmp_path: Path, transactions: list[Transaction]
 ) -> None:
     """The unused segment of the next file is removed: what the second kill leaves is then at the very end."""
-    first, second = (split_seq(one.seq).offset for one in transactions[:2])
+    first, second = (split_seq(transaction.seq).offset for transaction in transactions[:2])
     running = Rotating(tmp_path / "store", transactions)
     running.put(0, running.begin(1, 4))
     running.begin(2, 4)

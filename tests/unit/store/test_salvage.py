@@ -35,8 +35,8 @@ def transactions() -> list[Transaction]:
 def store(tmp_path: Path, transactions: list[Transaction]) -> Path:
     """A store of three segments that was closed cleanly."""
     log = TransactionLog(tmp_path, destination="shop", segment_bytes=BYTES)
-    for one in transactions[:COUNT]:
-        log.put([one])
+    for transaction in transactions[:COUNT]:
+        log.put([transaction])
     log.close()
     assert [len(read_entries(s)) for s in list_segments(tmp_path)] == [4, 4, 1]
     return tmp_path

@@ -30,39 +30,41 @@ def test_equal_accounts_have_no_difference() -> None:
 @pytest.mark.parametrize("at", range(len(HISTORY)))
 def test_each_transaction_that_is_missing_is_found(at: int) -> None:
     store = HISTORY[:at] + HISTORY[at + 1 :]
-    found = first_difference(HISTORY, store)
+    difference = first_difference(HISTORY, store)
     what = "the store lacks one" if at < len(store) else "the store lacks the server's last 1"
-    assert found is not None and f"number {at} differs: {what}" in found
-    assert f"> server {at}: 0-1-{at + 1} [" in found
+    assert difference is not None and f"number {at} differs: {what}" in difference
+    assert f"> server {at}: 0-1-{at + 1} [" in difference
 
 
 @pytest.mark.parametrize("at", range(len(HISTORY)))
 def test_each_transaction_that_is_there_twice_is_found(at: int) -> None:
     for to in range(at + 1, len(HISTORY) + 1):
         store = [*HISTORY[:to], HISTORY[at], *HISTORY[to:]]
-        found = first_difference(HISTORY, store)
-        assert found is not None and f"number {to} differs: the store has one twice" in found
+        difference = first_difference(HISTORY, store)
+        assert difference is not None and f"number {to} differs: the store has one twice" in difference
 
 
 @pytest.mark.parametrize("at", range(len(HISTORY) - 1))
 def test_two_transactions_in_the_wrong_order_are_found(at: int) -> None:
     store = [*HISTORY[:at], HISTORY[at + 1], HISTORY[at], *HISTORY[at + 2 :]]
-    found = first_difference(HISTORY, store)
-    assert found is not None and f"number {at} differs: the order differs" in found
+    difference = first_difference(HISTORY, store)
+    assert difference is not None and f"number {at} differs: the order differs" in difference
 
 
 def test_other_changes_of_a_transaction_and_one_that_the_server_has_not_are_found() -> None:
     one = HISTORY[3]
     for changes in (one.changes[:1], one.changes[::-1], (*one.changes, one.changes[0])):
-        found = first_difference(HISTORY, [*HISTORY[:3], Transaction(one.gtid, changes), *HISTORY[4:]])
-        assert found is not None and "number 3 differs: its changes differ" in found
+        difference = first_difference(HISTORY, [*HISTORY[:3], Transaction(one.gtid, changes), *HISTORY[4:]])
+        assert difference is not None and "number 3 differs: its changes differ" in difference
     changed = one.changes[1]._replace(after=7)
-    found = first_difference(HISTORY, [*HISTORY[:3], Transaction(one.gtid, (one.changes[0], changed)), *HISTORY[4:]])
-    assert found is not None
-    assert found.endswith("change 1: server update hist.t2 4 -> 41; store update hist.t2 4 -> 7")
+    difference = first_difference(
+        HISTORY, [*HISTORY[:3], Transaction(one.gtid, (one.changes[0], changed)), *HISTORY[4:]]
+    )
+    assert difference is not None
+    assert difference.endswith("change 1: server update hist.t2 4 -> 41; store update hist.t2 4 -> 7")
     alien = Transaction("0-1-99", one.changes)
-    found = first_difference(HISTORY, [*HISTORY, alien])
-    assert found is not None and "number 8 differs: the store has one that the server has not" in found
+    difference = first_difference(HISTORY, [*HISTORY, alien])
+    assert difference is not None and "number 8 differs: the store has one that the server has not" in difference
 
 
 MYSQL = """\

@@ -294,7 +294,7 @@ def test_what_retention_removed_before_it_was_archived_is_a_gap(host: Host, othe
     host.upload()
     newest = host.archive().newest()
     assert newest is not None
-    assert [n for n, one in enumerate(newest.segments) if one.gap] == [had]
+    assert [n for n, segment in enumerate(newest.segments) if segment.gap] == [had]
     done = restore(other.config, everything=True)
     assert done.segments == len(newest.segments) - had
     require_same_store(other, host)

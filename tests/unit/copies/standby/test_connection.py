@@ -92,7 +92,7 @@ def test_another_destination_is_refused(stack: ExitStack, tmp_path: Path) -> Non
 
 
 def test_a_report_of_transactions_never_sent_is_refused(stack: ExitStack, tmp_path: Path) -> None:
-    made = make_transactions(2)
+    transactions = make_transactions(2)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log, timeout_s=2)
     fake = FakeStandby(stack, master)
@@ -102,7 +102,7 @@ def test_a_report_of_transactions_never_sent_is_refused(stack: ExitStack, tmp_pa
         frame = fake.channel.receive(5)
     assert frame is not None
     assert b"only 0 was sent" in frame.payload
-    assert log.put(made) is PutStatus.SLAVE_NOT_AVAILABLE
+    assert log.put(transactions) is PutStatus.SLAVE_NOT_AVAILABLE
 
 
 def test_damage_at_the_master_is_logged_on_both_sides(

@@ -35,11 +35,11 @@ from tests.support.unit_standby import (
 
 def test_a_former_master_keeps_its_own_low_water_mark(stack: ExitStack, tmp_path: Path) -> None:
     """Its retention went further than the new master's, and subscribers that miss the difference are told."""
-    made = make_transactions(1200)
-    log, master, standby = pair(stack, tmp_path, made[:900])
+    transactions = make_transactions(1200)
+    log, master, standby = pair(stack, tmp_path, transactions[:900])
     standby.close()
     master.close()
-    remove_until(tmp_path / "m", made[400].seq)
+    remove_until(tmp_path / "m", transactions[400].seq)
     log.close()
     mark = read_removed(tmp_path / "m").seq
     assert mark > 0
@@ -47,13 +47,13 @@ def test_a_former_master_keeps_its_own_low_water_mark(stack: ExitStack, tmp_path
         new_log = open_log(inner, tmp_path / "s")
         new_master = serve(inner, new_log)
         follow(inner, tmp_path / "m", new_master.address)
-        assert new_log.put(made[900:1000]) in (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE)
+        assert new_log.put(transactions[900:1000]) in (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE)
         caught_up(new_log, new_master)
         assert read_removed(tmp_path / "m").seq == mark
         with pytest.raises(CutOffError):
-            require_kept(tmp_path / "m", made[3].seq)
-        remove_until(tmp_path / "s", made[600].seq)
-        new_log.put(made[1000:])
+            require_kept(tmp_path / "m", transactions[3].seq)
+        remove_until(tmp_path / "s", transactions[600].seq)
+        new_log.put(transactions[1000:])
         caught_up(new_log, new_master)
         same(tmp_path / "s", tmp_path / "m")
 
@@ -82,12 +82,12 @@ def test_a_former_master_with_more_tables_opens_after_a_kill(stack: ExitStack, t
 
 def test_a_file_larger_than_a_frame_is_copied(stack: ExitStack, tmp_path: Path) -> None:
     """A schemas file with the definitions of many thousand tables."""
-    made = make_transactions(4)
-    log, _, _ = pair(stack, tmp_path, made[:2])
+    transactions = make_transactions(4)
+    log, _, _ = pair(stack, tmp_path, transactions[:2])
     content = json.dumps({"version": 1, "tables": {f"shop.t{n}": "x" * 200 for n in range(100_000)}})
     assert len(content) > protocol.MAX_PAYLOAD
     replace_file(tmp_path / "m" / "schemas" / "7.json", content.encode())
-    assert log.put(made[2:], timeout_s=30) is PutStatus.PUT_OK
+    assert log.put(transactions[2:], timeout_s=30) is PutStatus.PUT_OK
     assert (tmp_path / "s" / "schemas" / "7.json").read_text() == content, "it is there before what needs it"
     same(tmp_path / "m", tmp_path / "s")
 

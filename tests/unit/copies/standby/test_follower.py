@@ -116,44 +116,44 @@ def test_a_newer_master_is_refused_with_a_message(stack: ExitStack, tmp_path: Pa
 
 @pytest.mark.rule("rocketmq-log-25")
 def test_a_standby_is_byte_identical(stack: ExitStack, tmp_path: Path) -> None:
-    made = make_transactions(900, tables=("shop.orders", "shop.items"), ddl_every=50)
+    transactions = make_transactions(900, tables=("shop.orders", "shop.items"), ddl_every=50)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log, secret=SECRET)
-    assert log.put(made[:400]) is PutStatus.SLAVE_NOT_AVAILABLE
+    assert log.put(transactions[:400]) is PutStatus.SLAVE_NOT_AVAILABLE
     (tmp_path / "m" / "schemas" / "12.json").write_text('{"version": 1}')
     follow(stack, tmp_path / "s", master.address, secret=SECRET)
     caught_up(log, master)
     same(tmp_path / "m", tmp_path / "s")
     for n in range(400, 600):
-        assert log.put(made[n : n + 1]) is PutStatus.PUT_OK
-        assert seqs(tmp_path / "s")[-1] == made[n].seq, "PUT_OK says that the standby has it"
+        assert log.put(transactions[n : n + 1]) is PutStatus.PUT_OK
+        assert seqs(tmp_path / "s")[-1] == transactions[n].seq, "PUT_OK says that the standby has it"
     (tmp_path / "m" / "schemas" / "13.json").write_text('{"version": 1, "tables": {}}')
-    assert log.put(made[600:]) is PutStatus.PUT_OK
+    assert log.put(transactions[600:]) is PutStatus.PUT_OK
     same(tmp_path / "m", tmp_path / "s")
     assert len(layout.list_segments(tmp_path / "s")) > 3
 
 
 def test_a_transaction_larger_than_a_frame_is_copied(stack: ExitStack, tmp_path: Path) -> None:
-    made = make_transactions(3, rows=700_000)
-    assert made[0].size_bytes > 2 * protocol.CHUNK_BYTES
+    transactions = make_transactions(3, rows=700_000)
+    assert transactions[0].size_bytes > 2 * protocol.CHUNK_BYTES
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
     follow(stack, tmp_path / "s", master.address)
     until(lambda: bool(master.standbys()) and master.standbys()[0].connected, "a standby")
-    assert log.put(made, timeout_s=30) is PutStatus.PUT_OK
+    assert log.put(transactions, timeout_s=30) is PutStatus.PUT_OK
     same(tmp_path / "m", tmp_path / "s")
 
 
 def test_entries_without_bytes_are_copied(stack: ExitStack, tmp_path: Path) -> None:
     """Capture writes entries without bytes; one segment here has nothing else."""
-    made = make_transactions(4)
-    first = made[0]
+    transactions = make_transactions(4)
+    first = transactions[0]
     log = RelayLog(tmp_path / "m", destination="shop", segment_bytes=SEGMENT_BYTES)
     stack.callback(log.close)
     master = serve(stack, log)
     follow(stack, tmp_path / "s", master.address)
     source = first.source
-    for number, transaction in enumerate(made):
+    for number, transaction in enumerate(transactions):
         offset = log.begin(0, f"binlog.00000{number + 1}", 4, source.format_description, 1)
         entry = transaction.entry.copy()
         entry["seq"] += number << 34
@@ -172,17 +172,17 @@ def test_entries_without_bytes_are_copied(stack: ExitStack, tmp_path: Path) -> N
 
 
 def test_the_standby_removes_what_retention_removes(stack: ExitStack, tmp_path: Path) -> None:
-    made = make_transactions(900)
+    transactions = make_transactions(900)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
     first = follow(stack, tmp_path / "s", master.address)
-    log.put(made[:500])
+    log.put(transactions[:500])
     caught_up(log, master)
-    remove_until(tmp_path / "m", made[299].seq)
+    remove_until(tmp_path / "m", transactions[299].seq)
     same(tmp_path / "m", tmp_path / "s")
     first.close()
-    assert log.put(made[500:]) in (PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.FLUSH_SLAVE_TIMEOUT)
-    remove_until(tmp_path / "m", made[-1].seq)  # beyond what the standby has
+    assert log.put(transactions[500:]) in (PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.FLUSH_SLAVE_TIMEOUT)
+    remove_until(tmp_path / "m", transactions[-1].seq)  # beyond what the standby has
     follow(stack, tmp_path / "s", master.address)
     caught_up(log, master)
     same(tmp_path / "m", tmp_path / "s")
@@ -190,20 +190,20 @@ def test_the_standby_removes_what_retention_removes(stack: ExitStack, tmp_path: 
 
 
 def test_the_copy_is_a_store_that_can_be_opened(stack: ExitStack, tmp_path: Path) -> None:
-    made = make_transactions(300)
+    transactions = make_transactions(300)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
     standby = follow(stack, tmp_path / "s", master.address)
-    log.put(made[:200])
+    log.put(transactions[:200])
     caught_up(log, master)
     with pytest.raises(LeaseHeldError):
         TransactionLog(tmp_path / "s", destination="shop", segment_bytes=SEGMENT_BYTES)
     standby.close()
     assert not (tmp_path / "s" / "abort").exists(), "it ended in order"
     with OpenLog(tmp_path / "s") as other:
-        assert other.last_seq == made[199].seq
-        assert other.put(made) is PutStatus.PUT_OK
-    assert seqs(tmp_path / "s") == [t.seq for t in made]
+        assert other.last_seq == transactions[199].seq
+        assert other.put(transactions) is PutStatus.PUT_OK
+    assert seqs(tmp_path / "s") == [t.seq for t in transactions]
 
 
 def test_a_silent_master_is_left_and_tried_again(stack: ExitStack, tmp_path: Path) -> None:
@@ -262,32 +262,32 @@ def test_invalid_frames_from_the_master_change_nothing(stack: ExitStack, tmp_pat
 
 def test_a_standby_that_knows_a_newer_master_refuses_the_old_one(stack: ExitStack, tmp_path: Path) -> None:
     old, new, third = tmp_path / "old", tmp_path / "new", tmp_path / "third"
-    made = make_transactions(30)
+    transactions = make_transactions(30)
     old_log = open_log(stack, old)
     old_master = serve(stack, old_log)
     standby = follow(stack, new, old_master.address)
-    old_log.put(made[:10])
+    old_log.put(transactions[:10])
     caught_up(old_log, old_master)
     standby.close()
     new_log = open_log(stack, new)
     new_master = serve(stack, new_log)
     other = follow(stack, third, new_master.address)
-    new_log.put(made[:20])
+    new_log.put(transactions[:20])
     caught_up(new_log, new_master)
     other.close()
     error = follow(stack, third, old_master.address).wait()
     assert isinstance(error, IdentityError)
     assert "another store has taken over" in str(error)
-    assert old_log.put(made[10:30]) is PutStatus.SLAVE_NOT_AVAILABLE
-    assert seqs(third) == [t.seq for t in made[:20]]
+    assert old_log.put(transactions[10:30]) is PutStatus.SLAVE_NOT_AVAILABLE
+    assert seqs(third) == [t.seq for t in transactions[:20]]
 
 
 def test_two_masters_of_one_epoch_do_not_follow_each_other(stack: ExitStack, tmp_path: Path) -> None:
-    made = make_transactions(5)
+    transactions = make_transactions(5)
     for name in ("a", "b"):
-        fill(tmp_path / name, made)
+        fill(tmp_path / name, transactions)
         write_epoch(tmp_path / name, LeadershipEpoch(1, "cc", "standby"))
-    become_master(tmp_path / "b", made[-1].seq)
+    become_master(tmp_path / "b", transactions[-1].seq)
     master = serve(stack, open_log(stack, tmp_path / "a"))
     error = follow(stack, tmp_path / "b", master.address).wait()
     assert isinstance(error, IdentityError)
@@ -296,20 +296,20 @@ def test_two_masters_of_one_epoch_do_not_follow_each_other(stack: ExitStack, tmp
 
 def test_opening_a_standby_s_store_as_master_takes_over(stack: ExitStack, tmp_path: Path) -> None:
     """All transactions that arrived whole are in the store."""
-    made = make_transactions(40)
+    transactions = make_transactions(40)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
     standby = follow(stack, tmp_path / "s", master.address)
-    log.put(made[:30])
+    log.put(transactions[:30])
     caught_up(log, master)
     master.close()
     standby.close()
     with OpenLog(tmp_path / "s") as taken:
         epoch = become_master(tmp_path / "s", taken.last_seq)
         assert epoch is not None
-        assert (epoch.number, epoch.since_seq) == (2, made[29].seq)
-        taken.put(made)
-    assert seqs(tmp_path / "s") == [t.seq for t in made]
+        assert (epoch.number, epoch.since_seq) == (2, transactions[29].seq)
+        taken.put(transactions)
+    assert seqs(tmp_path / "s") == [t.seq for t in transactions]
 
 
 def test_a_master_that_is_down_is_tried_again(stack: ExitStack, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_master_that_is_down_is_tried_again(stack: ExitStack, tmp_path: Path) 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_power_cut_of_the_standby_loses_nothing_confirmed(stack: ExitStack, tmp_path: Path, seed: int) -> None:
     """The page cache is lost: confirmed bytes, and the names of their files, are on the disk."""
-    made = make_transactions(300)
+    transactions = make_transactions(300)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
     (tmp_path / "s").mkdir()
@@ -338,22 +338,22 @@ def test_a_power_cut_of_the_standby_loses_nothing_confirmed(stack: ExitStack, tm
         standby = Standby(tmp_path / "s", master.address)
         until(lambda: bool(master.standbys()) and master.standbys()[0].connected, "a standby")
         for n in range(0, 200 + 15 * seed, 5):
-            status = log.put(made[n : n + 5])
+            status = log.put(transactions[n : n + 5])
             assert status is PutStatus.PUT_OK
-            confirmed = made[n + 4].seq
+            confirmed = transactions[n + 4].seq
         faulty.power_cut(seed=seed or None)
-        log.put(made[290:])  # it is asked to write once more
+        log.put(transactions[290:])  # it is asked to write once more
         assert isinstance(standby.wait(), StorageError)
     with OpenLog(tmp_path / "s") as survivor:
         found = seqs(tmp_path / "s")
         assert survivor.last_seq is not None
-        assert found == [t.seq for t in made[: len(found)]]
+        assert found == [t.seq for t in transactions[: len(found)]]
         assert found[-1] >= confirmed
 
 
 @pytest.mark.parametrize("operation", ["fdatasync", "write"])
 def test_a_standby_confirms_only_what_it_has_written(stack: ExitStack, tmp_path: Path, operation: str) -> None:
-    made = make_transactions(20)
+    transactions = make_transactions(20)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log, timeout_s=2)
     (tmp_path / "s").mkdir()
@@ -361,9 +361,9 @@ def test_a_standby_confirms_only_what_it_has_written(stack: ExitStack, tmp_path:
     with files.use(faulty):
         standby = Standby(tmp_path / "s", master.address)
         until(lambda: bool(master.standbys()) and master.standbys()[0].connected, "a standby")
-        assert log.put(made[:10]) is PutStatus.PUT_OK
+        assert log.put(transactions[:10]) is PutStatus.PUT_OK
         faulty.fail(operation, errno.EIO, name="*.binlog")  # type: ignore[arg-type]
-        assert log.put(made[10:]) is PutStatus.SLAVE_NOT_AVAILABLE
+        assert log.put(transactions[10:]) is PutStatus.SLAVE_NOT_AVAILABLE
         assert isinstance(standby.wait(), StorageError)
     follow(stack, tmp_path / "s", master.address)
     caught_up(log, master)
@@ -385,10 +385,10 @@ def test_maintain_refuses_the_store_of_a_standby(tmp_path: Path, capsys: pytest.
 
 def test_files_about_the_former_store_are_removed(stack: ExitStack, tmp_path: Path) -> None:
     """``complete_until`` is wrong for a store that was truncated since."""
-    made = make_transactions(60)
-    log, master, standby = pair(stack, tmp_path, made[:40])
+    transactions = make_transactions(60)
+    log, master, standby = pair(stack, tmp_path, transactions[:40])
     standby.close()
-    log.put(made[40:])
+    log.put(transactions[40:])
     write_capture_state(tmp_path / "m", CaptureState(1, True, "binlog.000001", 4, None, 1, 2))
     (tmp_path / "m" / "counts.json").write_text('{"version": 1, "segments": {}}')
     master.close()

@@ -46,18 +46,18 @@ def test_without_a_standby_a_put_ends_at_once(stack: ExitStack, tmp_path: Path) 
 @pytest.mark.rule("rocketmq-log-26")
 def test_a_put_times_out_if_the_standby_hangs(stack: ExitStack, tmp_path: Path) -> None:
     """RocketMQ's FLUSH_SLAVE_TIMEOUT: the put is written, but the standby does not report it in time."""
-    made = make_transactions(2)
+    transactions = make_transactions(2)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log, timeout_s=0.2)
     fake = FakeStandby(stack, master)
     fake.report(seq=0)
     until(lambda: bool(master.standbys()) and master.standbys()[0].connected, "a standby")
-    assert log.put(made[:1], timeout_s=30) is PutStatus.FLUSH_SLAVE_TIMEOUT
-    fake.report(seq=made[0].seq)
-    assert master.wait_until(made[0].seq, 5)
-    waiting = Call(lambda: log.put(made[1:], timeout_s=2))
+    assert log.put(transactions[:1], timeout_s=30) is PutStatus.FLUSH_SLAVE_TIMEOUT
+    fake.report(seq=transactions[0].seq)
+    assert master.wait_until(transactions[0].seq, 5)
+    waiting = Call(lambda: log.put(transactions[1:], timeout_s=2))
     assert waiting.result() is PutStatus.FLUSH_SLAVE_TIMEOUT
-    assert seqs(tmp_path / "m") == [t.seq for t in made]
+    assert seqs(tmp_path / "m") == [t.seq for t in transactions]
 
 
 @pytest.mark.rule("rocketmq-log-27")
@@ -75,26 +75,26 @@ def test_a_put_ends_when_the_standby_disconnects(stack: ExitStack, tmp_path: Pat
 
 def test_a_put_does_not_wait_for_a_standby_too_far_behind(stack: ExitStack, tmp_path: Path) -> None:
     """RocketMQ's haSlaveFallbehindMax."""
-    made = make_transactions(400)
+    transactions = make_transactions(400)
     log = open_log(stack, tmp_path / "m")
-    log.put(made[:300])
+    log.put(transactions[:300])
     master = serve(stack, log, timeout_s=30, max_behind_bytes=20_000)
     fake = FakeStandby(stack, master)
     fake.report(seq=0)
     until(lambda: bool(master.standbys()) and master.standbys()[0].behind_bytes > 20_000, "a standby far behind")
     began = time.monotonic()
-    assert log.put(made[300:], timeout_s=30) is PutStatus.SLAVE_NOT_AVAILABLE
+    assert log.put(transactions[300:], timeout_s=30) is PutStatus.SLAVE_NOT_AVAILABLE
     assert time.monotonic() - began < 5
 
 
 @pytest.mark.rule("rocketmq-log-29")
 def test_an_asynchronous_master_does_not_wait(stack: ExitStack, tmp_path: Path) -> None:
-    made = make_transactions(20)
+    transactions = make_transactions(20)
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log, role="async_master")
-    assert log.put(made[:10]) is PutStatus.PUT_OK
+    assert log.put(transactions[:10]) is PutStatus.PUT_OK
     follow(stack, tmp_path / "s", master.address)
-    assert log.put(made[10:]) is PutStatus.PUT_OK
+    assert log.put(transactions[10:]) is PutStatus.PUT_OK
     caught_up(log, master)
     same(tmp_path / "m", tmp_path / "s")
 

@@ -39,8 +39,8 @@ from tests.support.unit_standby import (
 
 def test_a_standby_whose_newest_segment_is_empty_continues(stack: ExitStack, tmp_path: Path) -> None:
     """The standby was killed between the head of a segment and its first entry, and reports the segment before."""
-    made = make_transactions(600)
-    log, master, standby = pair(stack, tmp_path, made)
+    transactions = make_transactions(600)
+    log, master, standby = pair(stack, tmp_path, transactions)
     standby.close()
     before, last = layout.list_segments(tmp_path / "s")[-2:]
     size = segment_header_size(last)
@@ -58,9 +58,9 @@ def test_a_standby_whose_newest_segment_is_empty_continues(stack: ExitStack, tmp
 
 def test_segments_before_a_gap_are_forgotten_first(stack: ExitStack, tmp_path: Path) -> None:
     """Otherwise a reader of the standby's store would skip the gap without an error."""
-    made = make_transactions(1200)
+    transactions = make_transactions(1200)
     log = open_log(stack, tmp_path / "m")
-    log.put(made[:500])
+    log.put(transactions[:500])
     sent: list[tuple[Kind, bytes]] = []
 
     def send(kind: Kind, *parts: bytes) -> None:
@@ -71,8 +71,8 @@ def test_segments_before_a_gap_are_forgotten_first(stack: ExitStack, tmp_path: P
     while stream.advance():
         pass
     before = {payload for kind, payload in sent if kind is Kind.SEGMENT}
-    log.put(made[500:])
-    remove_until(tmp_path / "m", made[1100].seq)
+    log.put(transactions[500:])
+    remove_until(tmp_path / "m", transactions[1100].seq)
     sent.clear()
     while stream.advance():
         pass
@@ -120,12 +120,12 @@ def test_files_that_vanish_one_by_one_are_not_forgotten(stack: ExitStack, tmp_pa
 @pytest.mark.parametrize("first", ["segments", "schemas", "store.json", "tables.json"])
 def test_the_copy_survives_when_the_master_loses_its_store(stack: ExitStack, tmp_path: Path, first: str) -> None:
     """The master's disk is unmounted, or its folder is deleted, in any order."""
-    made = make_transactions(600)
+    transactions = make_transactions(600)
     log = open_log(stack, tmp_path / "m")
     replace_file(tmp_path / "m" / "schemas" / "7.json", b'{"version": 1}')
     master = serve(stack, log)
     standby = follow(stack, tmp_path / "s", master.address)
-    log.put(made)
+    log.put(transactions)
     caught_up(log, master)
     same(tmp_path / "m", tmp_path / "s")
     before = digests(tmp_path / "s")

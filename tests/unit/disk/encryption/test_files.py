@@ -151,7 +151,7 @@ def test_a_nonce_is_never_used_twice(tmp_path: Path) -> None:
     seen: set[tuple[int, int]] = set()
 
     def look() -> None:
-        new = {(one.opening, one.counter) for one in frames(path.read_bytes())}
+        new = {(frame.opening, frame.counter) for frame in frames(path.read_bytes())}
         seen.update(new)
 
     write(path, b"a" * 1000, b"b" * 1000)

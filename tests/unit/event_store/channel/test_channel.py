@@ -65,15 +65,15 @@ def test_the_defaults_are_flumes() -> None:
 
 
 def test_whole_transactions_of_a_source_go_through() -> None:
-    made = make_transactions(5, rows=50)
+    transactions = make_transactions(5, rows=50)
     of = MemoryChannel[object](keep_alive_s=QUICK_S)
     with of.transaction() as putting:
-        for item in made:
+        for item in transactions:
             putting.put(item)
-    slots = sum(-(-t.size_bytes // 100) for t in made)
+    slots = sum(-(-t.size_bytes // 100) for t in transactions)
     assert of.metrics().held_bytes == slots * 100
     with of.transaction() as taking:
-        assert all(taking.take() is item for item in made)
+        assert all(taking.take() is item for item in transactions)
     assert of.metrics().held_bytes == 0
 
 
@@ -551,11 +551,11 @@ def test_counters() -> None:
     take(of)
     transaction = opened(of)
     transaction.take()
-    found = of.metrics()
-    assert (found.event_put_attempt_count, found.event_put_success_count) == (4, 3)
-    assert (found.event_take_attempt_count, found.event_take_success_count) == (2, 1)
-    assert (found.channel_size, found.channel_capacity, found.channel_fill_percentage) == (1, 8, 12.5)
-    assert (found.held_events, found.held_bytes) == (2, 200)
+    metrics = of.metrics()
+    assert (metrics.event_put_attempt_count, metrics.event_put_success_count) == (4, 3)
+    assert (metrics.event_take_attempt_count, metrics.event_take_success_count) == (2, 1)
+    assert (metrics.channel_size, metrics.channel_capacity, metrics.channel_fill_percentage) == (1, 8, 12.5)
+    assert (metrics.held_events, metrics.held_bytes) == (2, 200)
     transaction.rollback()
     assert of.metrics().channel_size == 2
 
@@ -564,8 +564,8 @@ def test_counters() -> None:
 
 
 def held(of: MemoryChannel[str]) -> tuple[int, int]:
-    found = of.metrics()
-    return found.held_events, found.held_bytes
+    metrics = of.metrics()
+    return metrics.held_events, metrics.held_bytes
 
 
 @pytest.mark.rule("flume-channel-20")
@@ -711,7 +711,7 @@ def test_many_threads(seed: int) -> None:
         call.result(60)
     for which in range(sources):
         assert [n for source, n, _ in taken if source == which] == list(range(total))
-    found = of.metrics()
-    assert (found.held_events, found.held_bytes, found.channel_size) == (0, 0, 0)
-    assert found.event_put_success_count == found.event_take_success_count == total * sources
+    metrics = of.metrics()
+    assert (metrics.held_events, metrics.held_bytes, metrics.channel_size) == (0, 0, 0)
+    assert metrics.event_put_success_count == metrics.event_take_success_count == total * sources
     of.close()

@@ -100,9 +100,9 @@ def test_another_table_is_noticed(table: Path, tmp_path: Path, commits: int) -> 
     put(tmp_path / "other")
     with mirrors.mirrored(URI, 2) as mirror:
         assert mirror is not None
-        found = DeltaTable(mirror)
-        assert [field.name for field in found.schema().fields] == ["name"]
-        assert found.version() == commits - 1
+        delta_table = DeltaTable(mirror)
+        assert [field.name for field in delta_table.schema().fields] == ["name"]
+        assert delta_table.version() == commits - 1
     fsspec.filesystem("memory").rm("/lake", recursive=True)
     assert version() is None
 

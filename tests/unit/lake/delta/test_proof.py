@@ -405,10 +405,10 @@ def test_a_subscriber_of_format_1_is_taken_at_its_word(target: Target) -> None:
 
 def test_a_table_is_not_made_where_retention_has_removed_its_beginning(target: Target) -> None:
     """Meta and lake are lost, and the store no longer has its first transactions."""
-    known = Subscription(acked_seq=900, since_seq=900)
+    subscription = Subscription(acked_seq=900, since_seq=900)
     with pytest.raises(TargetError, match=r"changes up to 900 .*retention has removed"):
-        proved(target, known)
-    proved(target, known, created_here=True)
+        proved(target, subscription)
+    proved(target, subscription, created_here=True)
     proved(target, Subscription(since_seq=100))
 
 

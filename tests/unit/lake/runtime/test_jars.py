@@ -34,9 +34,9 @@ def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_jars_are_fetched_once_and_verified_each_time(fetches: list[Path]) -> None:
-    found = jars.delta_jars()
-    assert [jar.name for jar in found] == sorted(CONTENT)
-    assert jars.delta_jars() == found
+    delta_jars = jars.delta_jars()
+    assert [jar.name for jar in delta_jars] == sorted(CONTENT)
+    assert jars.delta_jars() == delta_jars
     assert len(fetches) == 1
 
 
@@ -65,9 +65,9 @@ def test_a_jar_that_comes_otherwise_is_refused(fetches: list[Path], monkeypatch:
 
 
 def test_a_jar_that_nobody_fetched_is_not_used(fetches: list[Path]) -> None:
-    found = jars.delta_jars()
-    found[0].with_name("extra.jar").write_bytes(b"evil")
-    assert jars.delta_jars() == found
+    delta_jars = jars.delta_jars()
+    delta_jars[0].with_name("extra.jar").write_bytes(b"evil")
+    assert jars.delta_jars() == delta_jars
 
 
 def test_a_cache_of_an_older_version_is_taken_over(fetches: list[Path]) -> None:

@@ -191,7 +191,7 @@ def test_parked_tables(config: DestinationConfig) -> None:
 
 def test_a_status_that_cannot_be_read_hides_nothing(config: DestinationConfig) -> None:
     look = unreadable(config, "the disk hangs.", Facts(failure="it broke"))
-    assert [one.kind for one in look.conditions] == ["status_unreadable", "capture_failed"]
+    assert [condition.kind for condition in look.conditions] == ["status_unreadable", "capture_failed"]
     assert look.unknown == {*all_kinds()} - {"status_unreadable", "capture_failed"}
 
 

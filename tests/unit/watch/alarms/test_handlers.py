@@ -98,24 +98,24 @@ def test_another_status_than_success_is_a_failure(config: DestinationConfig, sta
 def test_a_webhook_that_hangs_or_is_gone(config: DestinationConfig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/PATH-SECRET"
-        made = Webhook(with_alarms(config, webhook={"url": url}, timeout_s=0.2))
+        webhook = Webhook(with_alarms(config, webhook={"url": url}, timeout_s=0.2))
         with pytest.raises(HandlerError, match="timed out"):
-            made.send(NOTICE)
+            webhook.send(NOTICE)
     with pytest.raises(HandlerError, match="refused") as caught:
-        made.send(NOTICE)
+        webhook.send(NOTICE)
     assert "PATH-SECRET" not in str(caught.value)
 
 
 def test_a_secret_that_is_missing_or_short_is_named(config: DestinationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Webhook(with_alarms(config, webhook={"url": "http://127.0.0.1:1/", "secret_env": "ALARM_SECRET"}))
+    webhook = Webhook(with_alarms(config, webhook={"url": "http://127.0.0.1:1/", "secret_env": "ALARM_SECRET"}))
     for value in ("whsec_####", "too short"):
         monkeypatch.setenv("ALARM_SECRET", value)
         with pytest.raises(ConfigError, match="at least 16 bytes") as caught:
-            made.send(NOTICE)
+            webhook.send(NOTICE)
         assert value not in str(caught.value)
     monkeypatch.delenv("ALARM_SECRET")
     with pytest.raises(ConfigError, match="ALARM_SECRET is not set"):
-        made.send(NOTICE)
+        webhook.send(NOTICE)
 
 
 # --- mail

@@ -100,7 +100,7 @@ def test_a_handler_that_hangs_delays_no_other_and_not_the_end(tmp_path: Path, ho
         began = time.monotonic()
         watch.close()
         assert time.monotonic() - began < 2.5
-    (line,) = [one for one in logs if one["event"] == "an alarm was not sent"]
+    (line,) = [record for record in logs if record["event"] == "an alarm was not sent"]
     assert (line["handler"], line["again_in_s"]) == ("command", 5)
     assert "was killed" in line["reason"]
 
@@ -128,7 +128,7 @@ def test_a_server_that_drips_is_given_up(tmp_path: Path, hook: Receiver) -> None
         wait_until(lambda: watch.counts["webhook", False] == 1, "the failure")
         wait_until(lambda: watch.counts["command", True] == 1, "the other one")
     stop.set()
-    assert any("no answer within 2 s" in str(one.get("reason")) for one in logs)
+    assert any("no answer within 2 s" in str(record.get("reason")) for record in logs)
 
 
 def test_a_status_that_hangs_is_an_alarm(tmp_path: Path, hook: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,17 +152,17 @@ def test_a_damaged_file_is_kept_and_a_new_one_begins(tmp_path: Path, hook: Recei
     with capture_logs() as logs, watching(config):
         wait_until(lambda: hook.events() == [RUN_FAILED], "the alarm")
     assert config.alarms_path.with_name("store.alarms.json.damaged").read_text() == "{"
-    assert any("a new one begins" in one["event"] for one in logs)
+    assert any("a new one begins" in record["event"] for record in logs)
 
 
 def test_a_newer_file_stays_and_nothing_is_sent(tmp_path: Path, hook: Receiver) -> None:
     config = prepared(tmp_path, webhook={"url": hook.url})
     config.alarms_path.write_text('{"version": 2}')
     with capture_logs() as logs, watching(config):
-        wait_until(lambda: any("has format version 2" in str(one.get("error")) for one in logs), "the error")
+        wait_until(lambda: any("has format version 2" in str(record.get("error")) for record in logs), "the error")
         time.sleep(0.2)
     assert (hook.got, config.alarms_path.read_text()) == ([], '{"version": 2}')
-    assert len([one for one in logs if "format version" in str(one)]) == 1, "said once"
+    assert len([record for record in logs if "format version" in str(record)]) == 1, "said once"
 
 
 def test_the_error_of_capture_is_told_before_it_ends(tmp_path: Path, hook: Receiver) -> None:

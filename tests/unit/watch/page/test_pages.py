@@ -55,15 +55,15 @@ class Tags(HTMLParser):
 
 @pytest.fixture
 def config(tmp_path: Path) -> DestinationConfig:
-    made = make_config(tmp_path)
-    fill(made.store.path, [1, 2, 3, 4])
-    service = BatchService(made)
+    config = make_config(tmp_path)
+    fill(config.store.path, [1, 2, 3, 4])
+    service = BatchService(config)
     service.meta.bind_source(IDENTITY)
     lease = service.get("test", wait_s=0)
     assert lease is not None
     result = TableResult(table="shop.orders", delta_version=3, delta_id="x", applied_seq=lease.manifest.last_seq)
     service.ack(lease.batch, lease.token, results=[result])
-    return made
+    return config
 
 
 def row_of(config: DestinationConfig) -> Row:
