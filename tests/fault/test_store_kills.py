@@ -74,10 +74,11 @@ def visible(store: Path) -> list[tuple[int, Path, int, int]]:
 @pytest.mark.parametrize(
     "policy",
     [
-        pytest.param(FlushPolicy(), id="sync"),
-        pytest.param(FlushPolicy(mode="async", interval_s=0.02), id="async", marks=pytest.mark.long),
-        pytest.param(FlushPolicy(mode="async", interval_s=60.0, thorough_interval_s=60.0), id="async-late"),
+        FlushPolicy(),
+        FlushPolicy(mode="async", interval_s=0.02),
+        FlushPolicy(mode="async", interval_s=60.0, thorough_interval_s=60.0),
     ],
+    ids=["sync", "async", "async-late"],
 )
 def test_nothing_acknowledged_is_missing(policy: FlushPolicy, tmp_path: Path, seed: int) -> None:
     store, journal = tmp_path / "store", tmp_path / "journal"
