@@ -6,6 +6,7 @@ adds what a test run calls to the file; lines of kernels that are no longer call
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import warnings
@@ -61,8 +62,11 @@ def _checked_load(self: Any, key: Any, args: tuple[Any, ...], words: int) -> Any
         if not _WRITES:
             warnings.warn(f"not built ahead: {line}. TOWPATH_KERNELS_WRITE=1 adds it", KernelWarning, stacklevel=2)
             return _load(self, key, args, words)
-        _lines.cache_clear()  # other processes write, too
-        SIGNATURES.write_text("".join(f"{one}\n" for one in sorted({*_lines(), line})), encoding="utf-8")
+        with SIGNATURES.open("r+", encoding="utf-8") as file:  # other processes write, too
+            fcntl.flock(file, fcntl.LOCK_EX)
+            lines = {*file.read().splitlines(), line}
+            file.seek(0)
+            file.write("".join(f"{each}\n" for each in sorted(lines)))
         _lines.cache_clear()
     return _load(self, key, args, words)
 
