@@ -22,8 +22,8 @@ from fastapi.responses import HTMLResponse
 from cdc.airflow.factory import KINDS, conf_folder
 from cdc.airflow.links import batch_address, configured_table_address
 from cdc.config import destinations
-from cdc.watch.page.board import AckedBatch, Board, Row
-from cdc.watch.page.render import HEADERS, Link, destination, message, overview
+from cdc.watch.page.board import AckedBatch, Board, BoardRow
+from cdc.watch.page.render import HEADERS, ExternalLink, destination, message, overview
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -37,16 +37,16 @@ class AirflowLinks:
     def __init__(self, base: str, paused_by_id: dict[str, bool]) -> None:
         self._base, self._paused_by_id = base, paused_by_id
 
-    def related(self, row: Row) -> Sequence[Link]:
+    def related(self, row: BoardRow) -> Sequence[ExternalLink]:
         dag_links = []
         for kind in KINDS:
             dag_id = f"{kind}_{row.name}"
             if dag_id in self._paused_by_id:
                 note = "paused" if self._paused_by_id[dag_id] else ""
-                dag_links.append(Link(kind, f"{self._base}/dags/{quote(dag_id)}", note))
+                dag_links.append(ExternalLink(kind, f"{self._base}/dags/{quote(dag_id)}", note))
         apply = f"apply_{row.name}"
         if apply in self._paused_by_id:
-            dag_links.append(Link("runs", f"{self._base}/dags/{quote(apply)}/runs"))
+            dag_links.append(ExternalLink("runs", f"{self._base}/dags/{quote(apply)}/runs"))
         return dag_links
 
     def table(self, config: DestinationConfig, table: str, path: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdc.store.reader.store import Store
 
 
-class TableChanges(Protocol):
+class TableChangeReader(Protocol):
     """The methods that :class:`TableBatches` and :class:`~cdc.client.batches.RemoteTableBatches` share."""
 
     meta: Meta
@@ -36,7 +36,7 @@ class TableChanges(Protocol):
 
 
 def batches_between(
-    batches: TableChanges, table: str, after_seq: int, until_seq: int, *, whole: bool = False
+    batches: TableChangeReader, table: str, after_seq: int, until_seq: int, *, whole: bool = False
 ) -> Iterator[Manifest]:
     """Yields the batches of a table in (``after_seq``, ``until_seq``], as :meth:`TableBatches.next` makes them. Staged
     copies of a batch are removed when the next one is asked for."""

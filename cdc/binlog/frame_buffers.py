@@ -42,7 +42,7 @@ class OutputTooLargeError(Exception):
     """The start of a transaction does not fit into memory."""
 
 
-class Mark(NamedTuple):
+class SavepointMark(NamedTuple):
     """The state of a transaction at a savepoint."""
 
     offset: int
@@ -174,12 +174,12 @@ class FrameBuffers:
         st.hold = st.tx_start
         st.last_row = -1
 
-    def mark(self) -> Mark:
+    def mark(self) -> SavepointMark:
         """The content of the open transaction so far."""
         st = self.st
-        return Mark(int(st.out_base + st.out_pos), int(st.tx_row_events), st.numbers[_UNDONE])
+        return SavepointMark(int(st.out_base + st.out_pos), int(st.tx_row_events), st.numbers[_UNDONE])
 
-    def undo(self, mark: Mark | None) -> int | None:
+    def undo(self, mark: SavepointMark | None) -> int | None:
         """Removes what the open transaction got after the mark; without a mark, everything. Returns the offset at which
         the caller has to cut the output if some of that was taken already."""
         st = self.st

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE, ROWS_STMT_END
-from cdc.binlog.frame_state import EVENT_KINDS, State
+from cdc.binlog.frame_state import EVENT_KINDS, FrameState
 from cdc.binlog.frame_transactions import (
     begin_transaction,
     begins_at,
@@ -121,7 +121,7 @@ def image_columns(src: Bytes, at: int, have: int, end: int, optional: Bytes, opt
 
 
 @njit
-def start_event(st: State, src: Bytes, at: int, have: int, out: Bytes, tables: TableIds, scratch: Bytes) -> int:
+def start_event(st: FrameState, src: Bytes, at: int, have: int, out: Bytes, tables: TableIds, scratch: Bytes) -> int:
     """Decides about the event at ``at``, of which ``have`` bytes have arrived; ``st.event_length`` is its length.
     Returns -1 if framing can continue, else a status; with NEED_INPUT no transaction or statement has been changed."""
     length = st.event_length

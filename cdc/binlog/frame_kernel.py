@@ -9,8 +9,8 @@ pieces, so the memory that is needed does not depend on the source.
 A compressed transaction that has arrived whole is unpacked here, into the second input ``inner``, if Python has given
 the address of zstd's function. A larger or unusual one is unpacked by Python, piece by piece.
 
-All state is in the record ``st`` (:class:`~cdc.binlog.frame_state.State`). ``frame_events`` decides about each event,
-``frame_transactions`` begins and ends transactions; ``cdc.binlog.framer`` is the only caller.
+All state is in the record ``st`` (:class:`~cdc.binlog.frame_state.FrameState`). ``frame_events`` decides about each
+event, ``frame_transactions`` begins and ends transactions; ``cdc.binlog.framer`` is the only caller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE
 from cdc.binlog.frame_events import TableIds, start_event
 from cdc.binlog.frame_payload import unpack_payload
-from cdc.binlog.frame_state import State
+from cdc.binlog.frame_state import FrameState
 from cdc.binlog.frame_transactions import finish_event
 from cdc.kernels.crc import crc32, crc32_update
 from cdc.kernels.jit import inlined, njit
@@ -36,7 +36,7 @@ _ROOM = 64
 
 
 @njit
-def swap_input(st: State) -> None:
+def swap_input(st: FrameState) -> None:
     """Makes the other input the current one."""
     for i in range(k.INPUT_FIELDS):
         current = st.numbers[i]
@@ -45,20 +45,20 @@ def swap_input(st: State) -> None:
 
 
 @inlined
-def is_due(st: State, number: np.uint8) -> bool:
+def is_due(st: FrameState, number: np.uint8) -> bool:
     """Whether a packet of this number comes next."""
     return bool(st.packet_number < 0 or st.packet_number == np.int64(number))
 
 
 @inlined
-def count_packet(st: State, number: np.uint8) -> None:
+def count_packet(st: FrameState, number: np.uint8) -> None:
     """Notes that a packet has been taken."""
     if st.packet_number >= 0:
         st.packet_number = (np.int64(number) + 1) & 255
 
 
 @njit
-def frame(st: State, src: Bytes, inner: Bytes, out: Bytes, rows: Longs, tables: TableIds, scratch: Bytes) -> int:
+def frame(st: FrameState, src: Bytes, inner: Bytes, out: Bytes, rows: Longs, tables: TableIds, scratch: Bytes) -> int:
     """Frames events until it needs something, and returns a status that says what.
 
     ``src``, or ``inner`` while ``st.inner`` is 1, is read from ``st.in_pos`` to ``st.in_end``; ``out`` is filled
@@ -85,7 +85,7 @@ def frame(st: State, src: Bytes, inner: Bytes, out: Bytes, rows: Longs, tables: 
 
 
 @njit
-def frame_input(st: State, src: Bytes, out: Bytes, rows: Longs, tables: TableIds, scratch: Bytes) -> int:
+def frame_input(st: FrameState, src: Bytes, out: Bytes, rows: Longs, tables: TableIds, scratch: Bytes) -> int:
     """Frames the events of one input, as :func:`frame` does."""
     packets, scan, has_crc = st.packets == 1, st.scan == 1, st.has_crc == 1
     while True:

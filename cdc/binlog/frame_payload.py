@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.frame_state import State
+from cdc.binlog.frame_state import FrameState
 from cdc.kernels.jit import intrinsic, njit
 from cdc.kernels.memory import load_u
 
@@ -49,7 +49,7 @@ def _call_zstd() -> Any:
 
 
 @njit
-def unpack_payload(st: State, src: Bytes, inner: Bytes) -> int:
+def unpack_payload(st: FrameState, src: Bytes, inner: Bytes) -> int:
     """Unpacks the payload between ``st.piece_at`` and ``st.piece_length`` bytes behind it to the front of ``inner``.
     Returns the number of bytes, or 0 if Python has to unpack it: it is larger than ``inner``, not made by zstd, or
     damaged."""

@@ -15,7 +15,7 @@ from cdc.binlog.event_types import SKIPPED
 Longs = npt.NDArray[np.int64]
 
 
-class State(np.record):  # type: ignore[misc]
+class FrameState(np.record):  # type: ignore[misc]
     """The state: numbers of 64 bits. Offsets are absolute unless they are those of ``src`` or ``out``."""
 
     # --- the input that is being read, and the current event. A compressed transaction is an input inside the input:
@@ -110,7 +110,7 @@ class State(np.record):  # type: ignore[misc]
     numbers: Longs
 
 
-*_NAMES, _NUMBERS = State.__annotations__
+*_NAMES, _NUMBERS = FrameState.__annotations__
 INPUT_FIELDS = _NAMES.index("inner") + 1
 """The number of fields that belong to an input: the first ones."""
 _SIZES = {"gtid_tag": (4,), "saved": (INPUT_FIELDS,)}
@@ -121,15 +121,15 @@ def _layout() -> np.dtype[np.void]:
     numbers = np.dtype((np.int64, (fields.itemsize // 8,)))
     formats = [*(fields[name] for name in _NAMES), numbers]
     offsets = [*(fields.fields[name][1] for name in _NAMES), 0]  # type: ignore[index]
-    return np.dtype((State, {"names": [*_NAMES, _NUMBERS], "formats": formats, "offsets": offsets}))
+    return np.dtype((FrameState, {"names": [*_NAMES, _NUMBERS], "formats": formats, "offsets": offsets}))
 
 
 _LAYOUT = _layout()
 
 
-def new_state() -> State:
+def new_state() -> FrameState:
     """Returns a state of zeros."""
-    state: State = np.zeros(1, dtype=_LAYOUT)[0]
+    state: FrameState = np.zeros(1, dtype=_LAYOUT)[0]
     return state
 
 

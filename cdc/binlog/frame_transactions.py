@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog import frame_state as k
-from cdc.binlog.frame_state import State
+from cdc.binlog.frame_state import FrameState
 from cdc.kernels.crc import crc32
 from cdc.kernels.jit import njit
 from cdc.kernels.memory import load_u, store_u32
@@ -21,7 +21,7 @@ Longs = npt.NDArray[np.int64]
 
 
 @njit
-def begin_transaction(st: State) -> None:
+def begin_transaction(st: FrameState) -> None:
     """Begins a transaction at the current event."""
     st.tx_open = 1
     here = st.event_in if st.scan == 1 else st.out_base + st.out_pos
@@ -49,7 +49,7 @@ def begin_transaction(st: State) -> None:
 
 
 @njit
-def end_statement(st: State) -> None:
+def end_statement(st: FrameState) -> None:
     """Ends the statement, and drops its table maps if none of its row events was kept."""
     if st.stmt_open == 1 and st.stmt_rows == 0 and st.scan == 0:
         st.out_pos = st.stmt_start - st.out_base
@@ -62,7 +62,7 @@ def end_statement(st: State) -> None:
 
 
 @njit
-def open_statement(st: State) -> None:
+def open_statement(st: FrameState) -> None:
     """Begins a statement at the current event, if none is open."""
     if st.stmt_open == 1:
         return
@@ -77,7 +77,7 @@ def open_statement(st: State) -> None:
 
 
 @njit
-def end_transaction(st: State, rows: Longs) -> None:
+def end_transaction(st: FrameState, rows: Longs) -> None:
     """Ends the transaction: writes its row, or extends the row before it if nothing of it is kept."""
     # The event's own end_log_pos, extended beyond 32 bits by the sizes seen, which never exceed the real distance.
     at_least = st.file_pos + st.tx_bytes
@@ -151,7 +151,7 @@ def end_transaction(st: State, rows: Longs) -> None:
 
 
 @njit
-def finish_event(st: State, rows: Longs, crc: int) -> None:
+def finish_event(st: FrameState, rows: Longs, crc: int) -> None:
     """Ends an event whose last byte has been read; ``crc`` is its checksum in the output."""
     if st.event_keep == 1 and st.tx_open == 1:
         st.tx_sum += (2 * st.tx_events + 1) * np.int64(crc) & 0xFFFFFFFF
@@ -185,7 +185,7 @@ def finish_event(st: State, rows: Longs, crc: int) -> None:
 
 
 @njit
-def set_statement_end(st: State, out: Bytes, scratch: Bytes) -> None:
+def set_statement_end(st: FrameState, out: Bytes, scratch: Bytes) -> None:
     """Sets STMT_END_F and a new checksum on the last row event that was kept, if the statement's last one is
     dropped."""
     at = st.last_row - st.out_base
@@ -198,7 +198,7 @@ def set_statement_end(st: State, out: Bytes, scratch: Bytes) -> None:
 
 
 @njit
-def read_gtid(st: State, src: Bytes, at: int, length: int) -> None:
+def read_gtid(st: FrameState, src: Bytes, at: int, length: int) -> None:
     """Reads MySQL's GTID or anonymous GTID event: UUID, number, commit time (from 8.0.1 on, µs)."""
     if st.event_type == 33:
         st.gtid_a = load_u(src, at + 20, 7) | np.int64(src[at + 27]) << 56
@@ -211,7 +211,7 @@ def read_gtid(st: State, src: Bytes, at: int, length: int) -> None:
 
 
 @njit
-def commit(st: State) -> int:
+def commit(st: FrameState) -> int:
     """Marks the current event as the end of its transaction. Returns -1, or a status if it cannot be."""
     if st.tx_open == 0:
         return k.NESTED
@@ -227,7 +227,7 @@ def commit(st: State) -> int:
 
 
 @njit
-def begins_at(st: State, end_pos: int, length: int) -> int:
+def begins_at(st: FrameState, end_pos: int, length: int) -> int:
     """The position of an event between two transactions in the source's file, beyond 32 bits too."""
     if end_pos == 0:
         return st.file_pos
@@ -238,7 +238,7 @@ def begins_at(st: State, end_pos: int, length: int) -> int:
 
 
 @njit
-def out_of_order(st: State, kind: int, end_pos: int, length: int) -> bool:
+def out_of_order(st: FrameState, kind: int, end_pos: int, length: int) -> bool:
     """Whether an event's position lies before that of the previous event. A server leaves events out, but repeats
     none."""
     if st.scan == 1 or st.last_end < 0 or end_pos == 0 or kind in (k.T_SKIP, k.T_PYTHON, k.T_REFUSE):

@@ -29,10 +29,10 @@ from cdc.binlog.frame_buffers import (
     BadLengthError,
     Bytes,
     FrameBuffers,
-    Mark,
     Numbers,
     OutOfStepError,
     OutputTooLargeError,
+    SavepointMark,
 )
 from cdc.binlog.frame_events import TableIds, add_table, find_table
 from cdc.binlog.frame_kernel import frame
@@ -180,7 +180,7 @@ class Framer(FrameBuffers):
         self._unpacking = False
         self._inserted: str | None = None  # the XA transaction whose rows are the second input
         self._preparing: bytes | None = None  # the XA_PREPARE event of a compressed transaction
-        self._savepoints: dict[str, Mark] = {}  # in their order, by their names in lower case
+        self._savepoints: dict[str, SavepointMark] = {}  # in their order, by their names in lower case
         self._savepoints_of = (-1, -1)  # the transaction that they belong to
         self._unpacker: Unpacker | None = None
         self._call: Callable[[], int] | None = None  # the kernel, bound to these arrays

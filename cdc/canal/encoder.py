@@ -53,7 +53,7 @@ ByteRange = tuple[Path | str, int, int]
 """A file, an offset in it, a length: whole transactions."""
 
 
-class Mark(NamedTuple):
+class EncoderMark(NamedTuple):
     """A position in the ranges of an encoder, before an entry. Compares with others of the same encoder."""
 
     range: int
@@ -90,7 +90,7 @@ class _Chunk:
 
     items: s.Items
     count: int
-    start: Mark
+    start: EncoderMark
     sources: e.Sources | None = None
     side_row: Longs = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     next: int = 0
@@ -132,14 +132,14 @@ class EntryEncoder:
 
     # --- positions
 
-    def mark(self) -> Mark:
+    def mark(self) -> EncoderMark:
         """The position of the next entry."""
         chunk = self._chunk
         if chunk is None:
-            return Mark(0, 0, -1, 0, (b"", b""))
+            return EncoderMark(0, 0, -1, 0, (b"", b""))
         return chunk.start._replace(item=chunk.next)
 
-    def seek(self, mark: Mark) -> None:
+    def seek(self, mark: EncoderMark) -> None:
         """Continues at a position that :meth:`mark` returned."""
         chunk = self._chunk
         if chunk is not None and chunk.start._replace(item=0) == mark._replace(item=0):
@@ -223,7 +223,7 @@ class EntryEncoder:
         if len(self._old) < self._tables.most_columns:
             self._old = np.zeros((self._tables.most_columns, 2), dtype=np.int64)
         while True:
-            output = e.Output(out, numbers, chunk.side_row, self._old)
+            output = e.EntryOutput(out, numbers, chunk.side_row, self._old)
             status, item = e.put_items(chunk.sources, self._tables.arrays, output, chunk.next, stop, max_bytes)
             chunk.next = item
             if status == k.OK:
@@ -320,11 +320,11 @@ class EntryEncoder:
             self._describe(self._chunk)
             return self._chunk
 
-    def _snapshot(self) -> Mark:
+    def _snapshot(self) -> EncoderMark:
         numbers, ids = self._state.numbers, self._state.ids
         used = np.flatnonzero(ids[:, 0] >= 0)
         state = (numbers.tobytes(), ids[used].tobytes())
-        return Mark(self._range, int(numbers[s.S_TX]), int(numbers[s.S_POS]), 0, state)
+        return EncoderMark(self._range, int(numbers[s.S_TX]), int(numbers[s.S_POS]), 0, state)
 
     def _survey(self, items: s.Items) -> int:
         transactions = self._opened

@@ -17,7 +17,7 @@ The modules in the order of the data:
 - :mod:`~cdc.capture.replication` makes capture the master of a standby.
 """
 
-from cdc.capture.loop import Capture, Progress
-from cdc.capture.session import Counters
+from cdc.capture.loop import Capture, CaptureProgress
+from cdc.capture.session import CaptureCounters
 
-__all__ = ["Capture", "Counters", "Progress"]
+__all__ = ["Capture", "CaptureCounters", "CaptureProgress"]

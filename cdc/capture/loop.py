@@ -24,7 +24,7 @@ from cdc.capture.memory_room import MemoryRoom
 from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.schema_history import ColumnNamesMissingError
 from cdc.capture.servers import SourceServers
-from cdc.capture.session import Counters, Session
+from cdc.capture.session import CaptureCounters, CaptureSession
 from cdc.capture.start import Start, find_start
 from cdc.capture.warm_up import warm_up
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
@@ -57,14 +57,14 @@ _PURGE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class CaptureProgress:
     """The state of a running capture, for progress displays and metrics."""
 
     connected: bool
     position: BinlogPosition
     target: BinlogPosition | None
     """The position at which ``until_current`` ends."""
-    counters: Counters
+    counters: CaptureCounters
     complete_until_us: int
     last_seq: int = 0
     """The newest seq in the store; 0 if it is empty."""
@@ -78,18 +78,18 @@ class Progress:
 class Capture:
     """Reads one destination's source into its store. The store's lock admits only one at a time."""
 
-    def __init__(self, config: DestinationConfig, on_progress: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, config: DestinationConfig, on_progress: Callable[[CaptureProgress], None] | None = None) -> None:
         self._config = config
         self._on_progress = on_progress
         self._watch = ConfigWatch(config)
-        self.counters = Counters()
+        self.counters = CaptureCounters()
         self._watermark = WatermarkTracker(records=not config.store.in_memory)
         self._servers = SourceServers(config)
         self._purge = PurgeAlarm(config)
         self._target: ClockProbe | None = None
-        self._last: Progress | None = None
+        self._last: CaptureProgress | None = None
         self._cleaner: LogCleaner | MemoryRoom | None = None
-        self._session: Session | None = None
+        self._session: CaptureSession | None = None
         """The current connection, or the last one after it has ended."""
         self._end: BinlogPosition | None = None
         """The end of the source's binlog when the connection was made."""
@@ -111,7 +111,7 @@ class Capture:
 
     def run(
         self, stop: threading.Event | None = None, for_s: float | None = None, until_current: bool = False
-    ) -> Counters:
+    ) -> CaptureCounters:
         """Captures until ``stop`` is set, ``for_s`` seconds have passed, or (``until_current``) everything that the
         server had at the start is in the store, durable and visible.
 
@@ -263,7 +263,7 @@ class Capture:
             )
         self._end = current_position(control)
         start = replace(start, named=start.named and self._expects_names)
-        session = self._session = Session(config, control, store, start, self.counters)
+        session = self._session = CaptureSession(config, control, store, start, self.counters)
         other: DestinationConfig | None = None
         try:
             self._report(store, session)
@@ -297,14 +297,14 @@ class Capture:
         self._report(store, session)
         return other
 
-    def _report(self, store: RelayLog, session: Session | None, *, ended: bool = False) -> None:
+    def _report(self, store: RelayLog, session: CaptureSession | None, *, ended: bool = False) -> None:
         """Writes the state file and calls ``on_progress``. ``ended``: this is the last report."""
         if session is not None:
             self._error = None
             self._watermark.settle(session, store)
             target = None if self._target is None else self._target.position
             self._gtid, self._time_us = session.gtid, session.time_us
-            self._last = Progress(
+            self._last = CaptureProgress(
                 connected=True,
                 position=session.position,
                 target=target,

@@ -20,7 +20,7 @@ from cdc.config.memory import full_mark, in_memory, owner_lock, readers_lock
 from cdc.disk.durable import locked, storage_errors
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import Holder, RetentionRules, retain
-from cdc.store.retention.disk import Level
+from cdc.store.retention.disk import FillLevel
 from cdc.store.writer.memory_log import MemoryLog
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ class MemoryRoom:
         """Looks at the cursors. Called about once a second."""
         self._look()
 
-    def level(self, size_bytes: int = 0) -> Level:
+    def level(self, size_bytes: int = 0) -> FillLevel:
         """Shared memory that is full is an error of the write, not of the buffer."""
-        return Level.OK
+        return FillLevel.OK
 
     def wait_for_room(self, stop: threading.Event) -> bool:
         """Returns whether the buffer has room; if not, waits a moment first. Raises nothing that another look could

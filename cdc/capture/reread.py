@@ -61,7 +61,7 @@ class _LimitReached(Exception):
 class Reread:
     """One transaction, read again from the source and framed for its own tables and statements.
 
-    It implements the framer's hooks as :class:`~cdc.capture.session.Session` does, but stores nothing.
+    It implements the framer's hooks as :class:`~cdc.capture.session.CaptureSession` does, but stores nothing.
     """
 
     def __init__(self, source: SourceConfig, stored: StoredTransaction, position: BinlogPosition) -> None:

@@ -60,7 +60,7 @@ log = get_logger(__name__)
 
 
 @dataclass
-class Counters:
+class CaptureCounters:
     """Counts what capture has done since it was started."""
 
     transactions: int = 0
@@ -90,7 +90,7 @@ class ByteStream(Protocol):
         """Closes the connection."""
 
 
-class Session:
+class CaptureSession:
     """Reads one connection, and implements the hooks of the framer.
 
     ``control`` is a second connection to the same server, for table definitions and positions.
@@ -102,7 +102,7 @@ class Session:
         control: Source,
         log: RelayLog,
         start: Start,
-        counters: Counters,
+        counters: CaptureCounters,
         *,
         stream: ByteStream | None = None,
     ) -> None:

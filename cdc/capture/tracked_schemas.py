@@ -24,7 +24,7 @@ from cdc.binlog.optional_columns import Columns
 from cdc.binlog.positions import BinlogPosition
 from cdc.binlog.sql.changes import Change, CreateTable, DropDatabase, NoEffect, RenameTable
 from cdc.binlog.sql.schemas import Schemas, TableSchema
-from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.statements import classify
 from cdc.binlog.sql.track import apply_changes
 from cdc.binlog.table_map import parse_table_map
@@ -54,7 +54,7 @@ class TrackedSchemas:
     def __init__(self, config: DestinationConfig, log: RelayLog) -> None:
         self._config = config
         self._folder = schemas_folder(log.path)
-        self._server: Server | None = None
+        self._server: ServerVersion | None = None
         self._current: dict[str, TableSchema] = {}
         # Nobody can be asked: what no statement tells stays unknown.
         self._partitions = PartitionHistory(config.tables, lambda _: ({}, NEVER))
@@ -79,7 +79,7 @@ class TrackedSchemas:
 
     def written_by(self, version: str) -> None:
         """Notes the server that wrote the following events, on which the meaning of statements depends."""
-        self._server = Server.parse(version)
+        self._server = ServerVersion.parse(version)
 
     def statement(
         self, query: QueryEvent, altered: frozenset[str], begins: int | None, _named: frozenset[str] = frozenset()

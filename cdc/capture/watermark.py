@@ -21,7 +21,7 @@ from typing import NamedTuple
 from cdc.base.errors import CdcError, DamagedError, SourceRefusedError, StorageError
 from cdc.base.log import get_logger
 from cdc.binlog.positions import make_seq
-from cdc.capture.session import Session
+from cdc.capture.session import CaptureSession
 from cdc.disk.durable import storage_errors
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
@@ -109,7 +109,7 @@ class WatermarkTracker:
         source those of :meth:`probe` may lie after that position, which the stream then never passes."""
         self._ahead.appendleft(probe)
 
-    def settle(self, session: Session, store: RelayLog) -> None:
+    def settle(self, session: CaptureSession, store: RelayLog) -> None:
         """Advances the watermark to the newest probe whose position the stream has passed."""
         while self._ahead and session.has_passed(self._ahead[0].position):
             probe = self._ahead.popleft()

@@ -15,7 +15,7 @@ from cdc.cli import common
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from cdc.capture import Progress
+    from cdc.capture import CaptureProgress
 
 
 def register(app: typer.Typer) -> None:
@@ -67,7 +67,7 @@ def capture(
 
     with ProgressLine(config.name) as line, watched(config) as alarms, served(config, metrics_port, alarms) as observe:
 
-        def report(progress: Progress) -> None:
+        def report(progress: CaptureProgress) -> None:
             line.show(progress)
             if observe is not None:
                 observe(progress)
@@ -107,7 +107,7 @@ class ProgressLine:
         if self._status is not None:
             self._status.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: CaptureProgress) -> None:
         """Shows the position, the totals, and the rate since the last call."""
         if self._status is None:
             return

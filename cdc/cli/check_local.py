@@ -97,7 +97,7 @@ def _keys(config: DestinationConfig) -> list[Finding]:
     if sources is None:
         return []
     try:
-        ids = [keys.Key.of(source()).id for source in sources.all]
+        ids = [keys.WrappingKey.of(source()).id for source in sources.all]
     except CdcError as trouble:
         return [from_error("store", trouble)]
     for file in (encryption.key_file, *(key.file for key in encryption.old_keys)):

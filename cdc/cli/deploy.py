@@ -14,7 +14,7 @@ from cdc.base.errors import ConfigError, UsageError
 from cdc.cli.common import say
 
 
-class Kind(StrEnum):
+class DeployKind(StrEnum):
     dags = "dags"
     systemd = "systemd"
     container = "container"
@@ -26,14 +26,14 @@ class Kind(StrEnum):
 
 
 PLACES = {
-    Kind.dags: ("dags",),
-    Kind.systemd: ("deploy/systemd",),
-    Kind.container: ("deploy/container/Containerfile",),
-    Kind.compose: ("deploy/container/compose.yaml",),
-    Kind.kubernetes: ("deploy/kubernetes",),
-    Kind.helm: ("deploy/helm",),
-    Kind.prometheus: ("deploy/prometheus.yml", "deploy/alerts.yml"),
-    Kind.grafana: ("deploy/grafana-dashboard.json",),
+    DeployKind.dags: ("dags",),
+    DeployKind.systemd: ("deploy/systemd",),
+    DeployKind.container: ("deploy/container/Containerfile",),
+    DeployKind.compose: ("deploy/container/compose.yaml",),
+    DeployKind.kubernetes: ("deploy/kubernetes",),
+    DeployKind.helm: ("deploy/helm",),
+    DeployKind.prometheus: ("deploy/prometheus.yml", "deploy/alerts.yml"),
+    DeployKind.grafana: ("deploy/grafana-dashboard.json",),
 }
 """Files and folders of each kind, from the root of a checkout."""
 _app = typer.Typer(
@@ -54,8 +54,8 @@ def deploy() -> None:  # makes a group of the one command
 @_app.command("print")
 def print_files(
     kind: Annotated[
-        Kind,
-        typer.Argument(metavar="KIND", help=f"What the files are for: {', '.join(Kind)}.", show_default=False),
+        DeployKind,
+        typer.Argument(metavar="KIND", help=f"What the files are for: {', '.join(DeployKind)}.", show_default=False),
     ],
     to: Annotated[
         Path | None,
@@ -80,7 +80,7 @@ def print_files(
         sys.stdout.write(content.decode())
 
 
-def files(kind: Kind) -> dict[str, bytes]:
+def files(kind: DeployKind) -> dict[str, bytes]:
     """Returns the files of a kind by their relative paths. Raises ConfigError if this installation lacks them."""
     share = Path(cdc.__file__).with_name("share")  # in a wheel
     root = share if share.is_dir() else share.parents[1]

@@ -57,7 +57,7 @@ def history(
     config = load(ctx, words[0] if len(words) == 3 else None)
 
     from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
-    from cdc.lake.history import UNCHANGED, RowKey, TablePolicies, add_unlogged, definition_of, search
+    from cdc.lake.history import UNCHANGED, HistoryPolicies, RowKey, add_unlogged, definition_of, search
     from cdc.meta import open_meta
     from cdc.store.reader.reader import StoreReader
 
@@ -70,7 +70,7 @@ def history(
         raise UsageError("there is no store yet", place=str(config.store.path), remedy="Start `cdc capture` first.")
     key = RowKey.parse(text, table, definition_of(reader, table), config.table_apply(table).keys)
     with _progress(table) as tick:
-        result = search(reader, key, tick, UNCHANGED if source_values else TablePolicies.of(config, table))
+        result = search(reader, key, tick, UNCHANGED if source_values else HistoryPolicies.of(config, table))
         unlogged = UnloggedChanges()
         if result.key is not None:
             unlogged = unlogged_changes(config, reader, table, result.key, lambda: tick(result))

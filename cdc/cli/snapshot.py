@@ -14,7 +14,7 @@ from cdc.cli.common import Json, destination_and_tables, err, names_argument, ou
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from cdc.snapshot.progress import Progress, ProgressCallback
+    from cdc.snapshot.progress import ProgressCallback, SnapshotProgress
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +87,7 @@ def _shown() -> Iterator[ProgressCallback | None]:
     )
     tasks: dict[str, TaskID] = {}
 
-    def show(now: Progress) -> None:
+    def show(now: SnapshotProgress) -> None:
         total = max(now.estimated_rows, now.rows) or None
         left = "" if now.left_s is None else f", {human_seconds(now.left_s)} left"
         shown = f"{now.rows:,} rows, {human_bytes(now.bytes)}, {now.rows_per_s:,.0f} rows/s{left}"

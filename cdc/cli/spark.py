@@ -12,7 +12,7 @@ import typer
 from cdc.cli.common import Destination, Json, err, load, out, print_json
 
 if TYPE_CHECKING:
-    from cdc.lake.runtime.connect_server import Server
+    from cdc.lake.runtime.connect_server import ServerFile
 
 Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on localhost.")]
 _DEFAULT_PORT = 15002
@@ -55,7 +55,7 @@ def start(
         _follow(server)
 
 
-def _follow(server: Server) -> None:
+def _follow(server: ServerFile) -> None:
     """Waits for the server's end. Raises RetryableError if it was not ended by a signal to this process."""
     from cdc.base.errors import RetryableError
     from cdc.lake.runtime import connect_server

@@ -24,7 +24,7 @@ _WRITE_BYTES = 1 << 18
 _LOOK_AT_CAPTURE_S = 5.0
 
 
-class Operation(StrEnum):
+class RowOperation(StrEnum):
     insert = "insert"
     update = "update"
     delete = "delete"
@@ -53,7 +53,7 @@ def tail(
         ),
     ] = None,
     op: Annotated[
-        list[Operation] | None,
+        list[RowOperation] | None,
         typer.Option("--op", metavar="insert|update|delete|ddl", help="Only changes of this kind; may be repeated."),
     ] = None,
     from_: Annotated[

@@ -16,7 +16,7 @@ from cdc.cli.common import Destination, Json, SecondOpinion, err, load, print_js
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cdc.lake.verify.report import Difference, Report, TableReport
+    from cdc.lake.verify.report import Difference, TableReport, VerificationReport
 
 
 def register(app: typer.Typer) -> None:
@@ -103,7 +103,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(text)
 
 
-def show(report: Report) -> None:
+def show(report: VerificationReport) -> None:
     """Prints a report as a table, with what differs below it."""
     from rich.table import Column, Table
 

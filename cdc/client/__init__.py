@@ -15,7 +15,7 @@ from cdc.meta import open_meta as open_local_meta
 
 if TYPE_CHECKING:
     from cdc.batches.protocol import Batches
-    from cdc.batches.table_batches import TableChanges
+    from cdc.batches.table_batches import TableChangeReader
     from cdc.config import DestinationConfig
     from cdc.meta import Meta
     from cdc.store.reader.store import Store
@@ -58,7 +58,7 @@ def open_batches(config: DestinationConfig) -> Batches:
 
 def open_table_batches(
     config: DestinationConfig, meta: Meta | None = None, *, archived: Literal["no", "release", "keep"] = "no"
-) -> TableChanges:
+) -> TableChangeReader:
     """Returns the changes of single tables of a destination, for jobs.
 
     ``archived``: whether to read what the store has no longer from its archive, if there is one on this machine's

@@ -14,7 +14,7 @@ from cdc.binlog.positions import BinlogPosition, CommitPosition, make_file_name,
 from cdc.binlog.sql.schemas import Schemas
 from cdc.store.formats.index import first_bad
 from cdc.store.formats.state import Beginning, CaptureState
-from cdc.store.reader.reader import Backlog, Totals
+from cdc.store.reader.reader import Backlog, StoreTotals
 from cdc.store.reader.store import Store
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ class RemoteReader:
         asked = {"seq": after_seq} | ({} if table_filter is None else {"filter": table_filter.pattern})
         return Backlog(**self.connection.call("backlog", asked))
 
-    def totals(self) -> Totals:
-        return Totals(**self.connection.call("totals")["totals"])
+    def totals(self) -> StoreTotals:
+        return StoreTotals(**self.connection.call("totals")["totals"])
 
     def disk(self) -> dict[str, Any] | None:
         """Returns the usage of the store's disk, as `cdc status --json` shows it."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import NotLeaderError
 from cdc.base.log import get_logger
-from cdc.cluster.nodes import LeaderRecord, Server, parse_leader, parse_running, render_running
+from cdc.cluster.nodes import LeaderRecord, ServerNode, parse_leader, parse_running, render_running
 
 if TYPE_CHECKING:
     from cdc.cluster.member import Member
@@ -32,7 +32,7 @@ class Held:
     session: int
     version: int
     """Version of the node ``towpath/leader``."""
-    former: Server | None
+    former: ServerNode | None
     """The server that led before; None if none did."""
 
 
@@ -51,7 +51,7 @@ class Candidacy:
         """Held during a step, so that :meth:`leave` does not meet one."""
         self._held: Held | None = None
         self._left = False
-        self._elsewhere: Server | None = None
+        self._elsewhere: ServerNode | None = None
         self.servers: tuple[str, ...] = ()
         """The addresses of all servers that have the destination and are up, as seen last."""
 
@@ -68,7 +68,7 @@ class Candidacy:
         return self._held
 
     @property
-    def leader(self) -> Server | None:
+    def leader(self) -> ServerNode | None:
         """The server that leads; None if nobody does, or it is not known."""
         return self._member.server if self._held is not None else self._elsewhere
 
@@ -177,7 +177,7 @@ class Candidacy:
         elif record is not None and record.server.address == address:
             leader = record.server
         else:
-            leader = Server(address)
+            leader = ServerNode(address)
         if leader != self._elsewhere:
             self._elsewhere = leader
             self._on_change()

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from cdc.base.errors import LeaseHeldError, MetaUnavailableError
 from cdc.cluster.nodes import DEFAULT_ROOT, Tree, parse_running, render_client
-from cdc.meta.zookeeper_connection import Connection
+from cdc.meta.zookeeper_connection import ZooKeeperConnection
 
 _LOOK_S = 1.0
 
@@ -37,7 +37,7 @@ class ClientElection:
         wait_s: float = 10.0,
     ) -> None:
         """``address``: what others are shown of this client, like ``10.0.0.9:51234``."""
-        self._connection = Connection(hosts, session_timeout_s, wait_s)
+        self._connection = ZooKeeperConnection(hosts, session_timeout_s, wait_s)
         self._wait_s = wait_s
         tree = Tree(root.rstrip("/"))
         self._path = tree.client_running(destination, client_id)

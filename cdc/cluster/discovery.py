@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from cdc.base.errors import CdcError, MetaUnavailableError, PeerUnavailableError
-from cdc.cluster.nodes import DEFAULT_ROOT, Server, Tree, parse_leader, parse_member, parse_running
-from cdc.meta.zookeeper_connection import Connection
+from cdc.cluster.nodes import DEFAULT_ROOT, ServerNode, Tree, parse_leader, parse_member, parse_running
+from cdc.meta.zookeeper_connection import ZooKeeperConnection
 
 
 class Discovery:
@@ -29,7 +29,7 @@ class Discovery:
         wait_s: float = 10.0,
     ) -> None:
         """``hosts``: like ``h1:2181,h2:2181``."""
-        self._connection = Connection(hosts, session_timeout_s, wait_s)
+        self._connection = ZooKeeperConnection(hosts, session_timeout_s, wait_s)
         self._wait_s = wait_s
         self._tree = Tree(root.rstrip("/"))
         self._destination = destination
@@ -41,7 +41,7 @@ class Discovery:
         """The destination in ZooKeeper, for messages."""
         return f"zookeeper://{self._connection.hosts}{self._tree.destination(self._destination)}"
 
-    def leader(self) -> Server | None:
+    def leader(self) -> ServerNode | None:
         """Returns the server that leads; None if there is none now. Raises MetaUnavailableError, DamagedError."""
         from kazoo.exceptions import NoNodeError
 
@@ -60,7 +60,7 @@ class Discovery:
         if address is None:
             return None
         record = parse_leader(data, self._tree.leader(self._destination))
-        return record.server if record is not None and record.server.address == address else Server(address)
+        return record.server if record is not None and record.server.address == address else ServerNode(address)
 
     def epoch(self) -> int:
         """Returns the epoch of the newest leadership; 0 if there was none."""
@@ -75,7 +75,7 @@ class Discovery:
         record = parse_leader(data, path)
         return 0 if record is None else record.epoch
 
-    def members(self) -> list[Server]:
+    def members(self) -> list[ServerNode]:
         """Returns all servers that have the destination and are up, by address."""
         from kazoo.exceptions import NoNodeError
 
@@ -95,7 +95,7 @@ class Discovery:
                     continue
         return servers
 
-    def wait(self, timeout_s: float, *, other_than: Server | None = None) -> Server:
+    def wait(self, timeout_s: float, *, other_than: ServerNode | None = None) -> ServerNode:
         """Returns the leader once there is one, and it is not ``other_than``, which has just failed. After
         ``timeout_s`` it returns that one too. Raises PeerUnavailableError if nobody leads until then, and what
         :meth:`leader` raises then."""

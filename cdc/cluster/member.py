@@ -10,7 +10,7 @@ from typing import Any
 from cdc.base.errors import ConfigError, MetaUnavailableError
 from cdc.base.log import get_logger
 from cdc.cluster.candidacy import Candidacy
-from cdc.cluster.nodes import Server, Tree, render_member
+from cdc.cluster.nodes import ServerNode, Tree, render_member
 from cdc.meta.zookeeper_connection import new_client
 
 _BEATS = 12
@@ -36,7 +36,7 @@ class Member:
         self,
         hosts: str,
         tree: Tree,
-        server: Server,
+        server: ServerNode,
         *,
         session_timeout_s: float,
         wait_s: float = 10.0,

@@ -58,7 +58,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerNode:
     """A server as others reach it."""
 
     address: str
@@ -73,7 +73,7 @@ class LeaderRecord:
 
     epoch: int
     """From 1 on; each leadership has a larger one."""
-    server: Server
+    server: ServerNode
     nonce: str
     """Made by the leader at random. By it a leader knows its own record if the answer to its election was lost."""
     since_ms: int
@@ -117,7 +117,7 @@ def parse_leader(data: bytes, place: str) -> LeaderRecord | None:
             raise TypeError
     except (KeyError, TypeError):
         raise DamagedError("is not the record of a leadership", place=place, remedy=remedy) from None
-    return LeaderRecord(epoch, Server(address, http), nonce, since)
+    return LeaderRecord(epoch, ServerNode(address, http), nonce, since)
 
 
 def render_running(address: str, epoch: int) -> bytes:
@@ -130,7 +130,7 @@ def render_client(address: str, client_id: int) -> bytes:
     return _json({"active": True, "address": address, "clientId": client_id})
 
 
-def render_member(server: Server) -> bytes:
+def render_member(server: ServerNode) -> bytes:
     """Returns the content of a member's node, which is empty in Canal."""
     return _json({"http": server.http})
 
@@ -145,14 +145,14 @@ def parse_running(data: bytes, place: str) -> str | None:
     return address if document.get("active", True) else None
 
 
-def parse_member(address: str, data: bytes) -> Server:
+def parse_member(address: str, data: bytes) -> ServerNode:
     """Returns the server of a member's node; Canal's own have no content."""
     try:
         document = json.loads(data) if data else {}
     except ValueError:
         document = {}
     http = document.get("http") if isinstance(document, dict) else None
-    return Server(address, http if isinstance(http, str) else None)
+    return ServerNode(address, http if isinstance(http, str) else None)
 
 
 def address_of(text: str) -> Address:

@@ -40,7 +40,7 @@ _SHORT_FORMS = (("StoreConfig", "archive"),)
 
 
 @dataclass(frozen=True)
-class Key:
+class ConfigKey:
     """A key of the configuration file."""
 
     path: str
@@ -68,7 +68,7 @@ class SectionOfKeys:
     path: str
     """``store.retain``; ``tables.overrides.DB.TABLE`` for the settings of single tables."""
     description: str
-    keys: tuple[Key, ...]
+    keys: tuple[ConfigKey, ...]
 
 
 def sections() -> list[SectionOfKeys]:
@@ -95,7 +95,7 @@ def default(path: str) -> Any:
 def _sections(model: type[BaseModel], path: str) -> Iterator[SectionOfKeys]:
     properties = model.model_json_schema(by_alias=False)["properties"]
     below: list[tuple[str, type[BaseModel]]] = []
-    keys: list[Key] = []
+    keys: list[ConfigKey] = []
     for name, info in model.model_fields.items():
         inner = _section_type(info)
         at = f"{path}.{name}" if path else name
@@ -117,12 +117,12 @@ def _section_type(field: FieldInfo) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def _key(path: str, model: type[BaseModel], name: str, schema: Mapping[str, Any]) -> Key:
+def _key(path: str, model: type[BaseModel], name: str, schema: Mapping[str, Any]) -> ConfigKey:
     field = model.model_fields[name]
     doc = next((item for item in field.metadata if isinstance(item, Doc)), Doc())
     kind = _kind(path, schema)
     written = "" if field.is_required() else flow(_written(path, kind, _default(field)))
-    return Key(path, kind, _prose(description_of(model, name)), written, doc)
+    return ConfigKey(path, kind, _prose(description_of(model, name)), written, doc)
 
 
 def _default(field: FieldInfo) -> Any:
@@ -244,7 +244,7 @@ def _section_lines(section: SectionOfKeys, template: Template) -> list[str]:
     return lines
 
 
-def _introduction(key: Key, choices: Mapping[str, str], template: Template) -> str:
+def _introduction(key: ConfigKey, choices: Mapping[str, str], template: Template) -> str:
     """The description of a key, which ends with a colon if a list of choices follows."""
     text = key.description
     if key.doc.instead_of and key.path in template.commented_out:
@@ -361,7 +361,7 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def _row(key: Key) -> str:
+def _row(key: ConfigKey) -> str:
     meaning = key.description
     if key.doc.choices:
         meaning = f"{meaning[:-1]}:" if meaning.endswith(".") else meaning
@@ -426,7 +426,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Towpath: conf/DEST.yaml", **schema}
 
 
-def _property(key: Key, model: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _property(key: ConfigKey, model: Mapping[str, Any], name: str) -> dict[str, Any]:
     rendered = dict(model["properties"][name])
     rendered.pop("default", None)
     rendered.pop("description", None)

@@ -31,7 +31,7 @@ class UnplannableError(Exception):
 
 
 @dataclass(frozen=True)
-class Keys:
+class ChangeKeys:
     """The keys of some changes, and what orders the changes."""
 
     op: npt.NDArray[np.int8]
@@ -65,10 +65,10 @@ class LastChanges:
     is_all_new: bool
     """Each key has exactly one change, and that is an insert."""
     bounds: tuple[tuple[Any, Any] | None, ...]
-    """The least and the greatest value of each column; see :class:`Keys`."""
+    """The least and the greatest value of each column; see :class:`ChangeKeys`."""
 
 
-def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> Keys:
+def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> ChangeKeys:
     """Returns the keys of decoded changes, which have the metadata columns and these. Raises UnplannableError."""
     columns = [_Column.of(batch.column(name)) for name in names]
     sizes = np.full(len(batch), sum(column.fixed_bytes for column in columns), dtype=np.int64)
@@ -83,7 +83,7 @@ def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> Keys:
             write_fixed(out, at, column.values, column.fixed_bytes - 1, column.valid)
         else:
             write_texts(out, at, column.values, column.offsets, column.valid)
-    return Keys(
+    return ChangeKeys(
         op=batch.column("_op").to_numpy(),
         seq=batch.column("_seq").to_numpy(),
         row=batch.column("_row").to_numpy(),
@@ -93,14 +93,14 @@ def keys_of(batch: pa.RecordBatch, names: Sequence[str]) -> Keys:
     )
 
 
-def joined(parts: Sequence[Keys], columns: int) -> Keys:
+def joined(parts: Sequence[ChangeKeys], columns: int) -> ChangeKeys:
     """Returns the keys of several batches as one. ``columns``: the number of key columns."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
         longs, none = np.empty(0, np.int64), (None,) * columns
-        return Keys(np.empty(0, np.int8), longs, longs, np.empty(0, np.uint8), longs, none)
-    return Keys(
+        return ChangeKeys(np.empty(0, np.int8), longs, longs, np.empty(0, np.uint8), longs, none)
+    return ChangeKeys(
         op=np.concatenate([part.op for part in parts]),
         seq=np.concatenate([part.seq for part in parts]),
         row=np.concatenate([part.row for part in parts]),
@@ -110,7 +110,7 @@ def joined(parts: Sequence[Keys], columns: int) -> Keys:
     )
 
 
-def last_changes(parts: Sequence[Keys]) -> LastChanges:
+def last_changes(parts: Sequence[ChangeKeys]) -> LastChanges:
     """Returns the last change of each key. The parts, and the changes in them, must be in the order of the source.
     Raises UnplannableError if they are not."""
     op = np.concatenate([part.op for part in parts] or [np.empty(0, np.int8)])
@@ -134,7 +134,7 @@ def last_changes(parts: Sequence[Keys]) -> LastChanges:
     )
 
 
-def _require_order(parts: Sequence[Keys], op: npt.NDArray[np.int8]) -> None:
+def _require_order(parts: Sequence[ChangeKeys], op: npt.NDArray[np.int8]) -> None:
     """Raises UnplannableError unless the changes rise by (``_seq``, ``_row``), and a delete comes before the upsert of
     the same update."""
     seq = np.diff(np.concatenate([part.seq for part in parts] or [np.empty(0, np.int64)]))

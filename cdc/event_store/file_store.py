@@ -12,9 +12,9 @@ import numpy as np
 
 from cdc.base.errors import BatchError, StoreClosedError, UsageError
 from cdc.event_store.contract import EventStore
-from cdc.event_store.iteration import TransactionIterator, TransactionSlice, first_ddl, weights
+from cdc.event_store.iteration import EntrySlice, TransactionIterator, first_ddl, weights
 from cdc.event_store.meter import StoreMeter
-from cdc.event_store.ring import Mark, NewTransaction
+from cdc.event_store.ring import NewTransaction, RingMark
 from cdc.event_store.transaction import Events, LogPosition, StoreMetrics, Transaction
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.formats import layout
@@ -122,7 +122,7 @@ class RelayLogStore(EventStore):
         return self.log.put(transactions, timeout_s=_FLUSH_WAIT_S)
 
     def _count_put(self, transactions: Sequence[Transaction]) -> None:
-        new, mark = [], Mark()
+        new, mark = [], RingMark()
         for transaction in transactions:
             mark = mark._replace(
                 number=mark.number + 1,
@@ -131,7 +131,7 @@ class RelayLogStore(EventStore):
             )
             new.append(NewTransaction(mark, transaction, transaction.commit_time_us))
         with self._metering:
-            self._meter.put(new, Mark())
+            self._meter.put(new, RingMark())
 
     # get
 
@@ -184,7 +184,7 @@ class RelayLogStore(EventStore):
         self._reader.require_kept(batch.after)  # retention may have removed transactions meanwhile
         self._got = max(self._got, taken[-1].seq)
         with self._metering:
-            self._meter.got(taken[-1], Mark(), _amount(len(taken), sum(t.size_bytes for t in taken)))
+            self._meter.got(taken[-1], RingMark(), _amount(len(taken), sum(t.size_bytes for t in taken)))
         end = taken[-1].position
         return Events(taken, taken[0].position, end, end)
 
@@ -211,7 +211,7 @@ class RelayLogStore(EventStore):
                 size += int(part.entries["length"].sum())
             self._move_to(position.seq)
             with self._metering:
-                self._meter.acked(transaction, Mark(), _amount(count, size))
+                self._meter.acked(transaction, RingMark(), _amount(count, size))
 
     def rollback(self, batch: Events | None = None) -> None:
         with self._lock:
@@ -290,7 +290,7 @@ class RelayLogStore(EventStore):
                 events += int(weights(part.entries).sum())
                 size += int(part.entries["length"].sum())
         with self._metering:
-            return self._meter.metrics(Mark(), Mark(events=Mark().events + events, bytes=size))
+            return self._meter.metrics(RingMark(), RingMark(events=RingMark().events + events, bytes=size))
 
     def close(self) -> None:
         with self._lock:
@@ -311,7 +311,7 @@ class RelayLogStore(EventStore):
 
     def _first(self, after_seq: int, until_seq: int) -> Transaction | None:
         for part in self._iterator.iterate(after_seq, until_seq):
-            return self._iterator.read(TransactionSlice(part.segment, part.entries[:1]), data=False)[0]
+            return self._iterator.read(EntrySlice(part.segment, part.entries[:1]), data=False)[0]
         return None
 
     def _last(self, until_seq: int) -> Transaction | None:
@@ -334,10 +334,10 @@ class _Batch:
         """Whether the batch is complete: it would not grow by waiting."""
         self._size = size
         self._ddl_isolation = ddl_isolation
-        self.slices: list[TransactionSlice] = []
+        self.slices: list[EntrySlice] = []
         self._weight = 0
 
-    def add(self, part: TransactionSlice) -> bool:
+    def add(self, part: EntrySlice) -> bool:
         """Adds the next transactions. Returns whether the batch is :attr:`whole` now."""
         entries = part.entries
         self.seen = int(entries["seq"][-1])
@@ -353,11 +353,11 @@ class _Batch:
         if int(total[-1]) >= self._size:
             self.whole = True
         if stop:
-            self.slices.append(TransactionSlice(part.segment, entries[:stop]))
+            self.slices.append(EntrySlice(part.segment, entries[:stop]))
             self._weight = int(total[stop - 1])
         return self.whole
 
 
-def _amount(transactions: int, size_bytes: int) -> Mark:
+def _amount(transactions: int, size_bytes: int) -> RingMark:
     """Returns the mark of so many transactions and bytes after the first mark."""
-    return Mark(number=Mark().number + transactions, bytes=size_bytes)
+    return RingMark(number=RingMark().number + transactions, bytes=size_bytes)

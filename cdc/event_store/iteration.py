@@ -25,7 +25,7 @@ _FIRST_SLICE, _SLICE = 256, 65536
 _READ_BYTES = 16 << 20
 
 
-class TransactionSlice(NamedTuple):
+class EntrySlice(NamedTuple):
     """Transactions of one segment: their entries, shape (n,)."""
 
     segment: Path
@@ -41,7 +41,7 @@ class TransactionIterator:
         self._filter = table_filter
         self._tables = TableNumbers(store)
 
-    def iterate(self, seq: int, until_seq: int) -> Iterator[TransactionSlice]:
+    def iterate(self, seq: int, until_seq: int) -> Iterator[EntrySlice]:
         """Yields the verified transactions after ``seq`` up to ``until_seq``, in order; a few at first, then many at
         once. Raises DamagedError, StorageError."""
         names = kept_names(self._store)
@@ -54,11 +54,11 @@ class TransactionIterator:
                 entries = self._chosen(index.verified(start, min(start + size, stop)))
                 start, size = start + size, min(2 * size, _SLICE)
                 if len(entries):
-                    yield TransactionSlice(index.segment, entries)
+                    yield EntrySlice(index.segment, entries)
             if stop < len(index.entries):
                 return
 
-    def last(self, until_seq: int) -> TransactionSlice | None:
+    def last(self, until_seq: int) -> EntrySlice | None:
         """Returns the newest transaction up to ``until_seq``; None if there is none. Raises DamagedError,
         StorageError."""
         names = kept_names(self._store)
@@ -70,7 +70,7 @@ class TransactionIterator:
                 start = max(0, stop - size)
                 entries = self._chosen(index.verified(start, stop))
                 if len(entries):
-                    return TransactionSlice(index.segment, entries[-1:])
+                    return EntrySlice(index.segment, entries[-1:])
                 stop, size = start, min(4 * size, _SLICE)
         return None
 
@@ -82,7 +82,7 @@ class TransactionIterator:
             self._tables.reload()
         return entries[self._filter.wanted(entries, self._tables.names)]
 
-    def read(self, part: TransactionSlice, *, data: bool = True) -> list[Transaction]:
+    def read(self, part: EntrySlice, *, data: bool = True) -> list[Transaction]:
         """Reads transactions; without ``data`` only their entries, tables and source file. Raises StorageError, and
         DamagedError if the segment is shorter than its index."""
         source = source_of(part.segment)

@@ -15,7 +15,7 @@ from typing import Literal
 from cdc.base.errors import BatchError, ConfigError, StoreClosedError, StoreLimitError, UsageError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.meter import StoreMeter
-from cdc.event_store.ring import Mark, NewTransaction, Ring
+from cdc.event_store.ring import NewTransaction, Ring, RingMark
 from cdc.event_store.transaction import Events, LogPosition, StoreMetrics, Transaction
 from cdc.store.writer.durability import PutStatus
 
@@ -173,13 +173,13 @@ class MemoryStore(EventStore):
                 self._check_open()
             return self._take(before, size)
 
-    def _before(self, start: LogPosition | None, included: bool) -> Mark:
+    def _before(self, start: LogPosition | None, included: bool) -> RingMark:
         """Returns the mark after which a batch begins."""
         if start is None:
             return self._ring.get
         return self._ring.mark(self._ring.find(start.seq if included else start.seq + 1) - 1)
 
-    def _whole(self, before: Mark, size: int) -> bool:
+    def _whole(self, before: RingMark, size: int) -> bool:
         """Returns whether a batch is complete: it would not grow by waiting."""
         put = self._ring.put
         if put.number == before.number:
@@ -188,7 +188,7 @@ class MemoryStore(EventStore):
             return True
         return self.ddl_isolation and put.ddl > before.number
 
-    def _take(self, before: Mark, size: int) -> Events:
+    def _take(self, before: RingMark, size: int) -> Events:
         ring, first = self._ring, before.number + 1
         if first > ring.put.number:
             return Events(())
@@ -203,7 +203,7 @@ class MemoryStore(EventStore):
         position = taken[-1].position
         return Events(taken, position if first == last else taken[0].position, position, position)
 
-    def _size(self, mark: Mark) -> int:
+    def _size(self, mark: RingMark) -> int:
         return mark.bytes if self._memsize else mark.events
 
     # ack and rollback
@@ -292,7 +292,7 @@ class MemoryStore(EventStore):
             self._forget(self._ring.put, None)
             self._ready.notify_all()
 
-    def _forget(self, mark: Mark, position: LogPosition | None) -> None:
+    def _forget(self, mark: RingMark, position: LogPosition | None) -> None:
         """Frees the room of everything up to ``mark``."""
         if mark.number > self._ring.ack.number:
             self._ring.release(mark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from cdc.event_store.ring import Mark, NewTransaction
+from cdc.event_store.ring import NewTransaction, RingMark
 from cdc.event_store.transaction import StoreMetrics, Transaction
 
 
@@ -22,7 +22,7 @@ class StoreMeter:
         self._table_rows: dict[str, int] = {}
         self._table_delay_s: dict[str, float] = {}
 
-    def put(self, new: Sequence[NewTransaction], before: Mark) -> None:
+    def put(self, new: Sequence[NewTransaction], before: RingMark) -> None:
         """Counts a put of these transactions, at least one, after ``before``."""
         now_us = time.time_ns() // 1000
         after, _, last_time_us = new[-1]
@@ -37,17 +37,17 @@ class StoreMeter:
                 self._table_delay_s[table] = _delay_s(commit_time_us, now_us)
             rows = mark.row_events
 
-    def got(self, last: Transaction, before: Mark, end: Mark) -> None:
+    def got(self, last: Transaction, before: RingMark, end: RingMark) -> None:
         """Counts a get. A transaction that is returned twice counts twice."""
         self._got = _add(self._got, before, end)
         self._get_delay_s = _delay_s(last.commit_time_us, time.time_ns() // 1000)
 
-    def acked(self, last: Transaction, before: Mark, end: Mark) -> None:
+    def acked(self, last: Transaction, before: RingMark, end: RingMark) -> None:
         """Counts an ack."""
         self._acked = _add(self._acked, before, end)
         self._ack_delay_s = _delay_s(last.commit_time_us, time.time_ns() // 1000)
 
-    def metrics(self, ack: Mark, put: Mark) -> StoreMetrics:
+    def metrics(self, ack: RingMark, put: RingMark) -> StoreMetrics:
         """Returns the metrics of a store whose sequences are at these marks."""
         return StoreMetrics(
             put_transactions=self._put[0],
@@ -67,7 +67,7 @@ class StoreMeter:
         )
 
 
-def _add(total: tuple[int, int], before: Mark, after: Mark) -> tuple[int, int]:
+def _add(total: tuple[int, int], before: RingMark, after: RingMark) -> tuple[int, int]:
     return total[0] + after.number - before.number, total[1] + after.bytes - before.bytes
 
 

@@ -35,7 +35,7 @@ _FIELDS = attrgetter("entry", "data", "source", "tables")
 # --- one by one
 
 
-class Record(NamedTuple):
+class TransactionRecord(NamedTuple):
     """A transaction with its index entry in a form that can be changed."""
 
     seq: int
@@ -43,10 +43,10 @@ class Record(NamedTuple):
     transaction: Transaction
 
 
-def records_after(transactions: Sequence[Transaction], seq: int) -> list[Record]:
+def records_after(transactions: Sequence[Transaction], seq: int) -> list[TransactionRecord]:
     """Returns the records of the transactions above ``seq``, in order. Raises UsageError for a transaction whose entry
     contradicts its bytes, tables or source file."""
-    records: list[Record] = []
+    records: list[TransactionRecord] = []
     source: SourceFile | None = None
     base = 0
     for transaction in transactions:
@@ -62,7 +62,7 @@ def records_after(transactions: Sequence[Transaction], seq: int) -> list[Record]
         length = int.from_bytes(entry[_LENGTH_AT : _LENGTH_AT + 8], "little")
         mask = int.from_bytes(entry[_MASK_AT : _MASK_AT + 8], "little")
         require_fitting(transaction, own, length, entry[_FLAGS_AT], mask)
-        records.append(Record(own, entry, transaction))
+        records.append(TransactionRecord(own, entry, transaction))
         seq = own
     return records
 

@@ -23,7 +23,7 @@ _OFFSETS = tuple(ENTRY.fields[name][1] for name in _FIELDS) if ENTRY.fields else
 assert _OFFSETS == (0, 16, 24, 40, 44, 48, 80), "the entry has changed, and this has not"
 
 
-class Mark(NamedTuple):
+class RingMark(NamedTuple):
     """The end of a transaction: its number, and sums over all transactions up to it."""
 
     number: int = -1
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 class NewTransaction(NamedTuple):
     """A transaction that is about to be put, and its mark."""
 
-    mark: Mark
+    mark: RingMark
     transaction: Transaction
     commit_time_us: int
 
@@ -50,8 +50,8 @@ class Ring:
     def __init__(self, slots: int) -> None:
         self._mask = slots - 1
         self._transactions: list[Transaction | None] = [None] * slots
-        self._marks: list[Mark] = [Mark()] * slots
-        self.put = self.get = self.ack = Mark()
+        self._marks: list[RingMark] = [RingMark()] * slots
+        self.put = self.get = self.ack = RingMark()
         """Marks of the last transaction that was put, of the last that a get returned, and of the last that is gone."""
 
     def above_newest(self, transactions: Iterable[Transaction]) -> list[NewTransaction]:
@@ -71,7 +71,7 @@ class Ring:
             rows += its_rows
             if flags & _DDL:
                 ddl = number
-            new.append(NewTransaction(Mark(number, seq, events, size, rows, ddl), transaction, commit_time_us))
+            new.append(NewTransaction(RingMark(number, seq, events, size, rows, ddl), transaction, commit_time_us))
         return new
 
     def append(self, new: Sequence[NewTransaction]) -> None:
@@ -82,7 +82,7 @@ class Ring:
             self._marks[slot] = mark
         self.put = new[-1].mark
 
-    def release(self, mark: Mark) -> None:
+    def release(self, mark: RingMark) -> None:
         """Removes everything up to ``mark``, at least one transaction."""
         low, high = (self.ack.number + 1) & self._mask, (mark.number + 1) & self._mask
         if low < high:
@@ -100,7 +100,7 @@ class Ring:
         assert transaction is not None, number
         return transaction
 
-    def mark(self, number: int) -> Mark:
+    def mark(self, number: int) -> RingMark:
         """Returns the mark of a transaction that is in the ring, or of the last that is gone."""
         return self.ack if number == self.ack.number else self._marks[number & self._mask]
 
@@ -118,7 +118,7 @@ class Ring:
             return first
         return first + bisect_left(range(first, self.put.number + 1), seq, key=self._seq)
 
-    def last_within(self, first: int, total: Callable[[Mark], int], limit: int) -> int:
+    def last_within(self, first: int, total: Callable[[RingMark], int], limit: int) -> int:
         """Returns the number of the last transaction, at least ``first``, whose mark's ``total`` is not above
         ``limit``."""
         if total(self.put) <= limit:

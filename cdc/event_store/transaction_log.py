@@ -22,8 +22,8 @@ from cdc.base.log import get_logger
 from cdc.binlog.positions import MAX_OFFSET, OFFSET_BITS
 from cdc.disk.permissions import Permissions
 from cdc.event_store.record_batch import (
-    Record,
     RecordBatch,
+    TransactionRecord,
     make_record_batch,
     records_after,
     seal_record,
@@ -262,7 +262,7 @@ class _Appender:
         self._source: SourceFile | None = None
         self._masks: dict[tuple[str, ...], int] = {}
 
-    def append(self, new: list[Record]) -> FlushRequest:
+    def append(self, new: list[TransactionRecord]) -> FlushRequest:
         """Appends transactions to the segments that they belong to. After an error some of them may be written in part,
         and nothing may be appended after them. Raises StorageError."""
         tail = self._tail
@@ -329,7 +329,7 @@ class _Appender:
             return False
         return size < self._tail.segment_bytes and _is_near(seq, last_seq)
 
-    def _segment_for(self, record: Record, last_seq: int | None) -> SegmentWriter:
+    def _segment_for(self, record: TransactionRecord, last_seq: int | None) -> SegmentWriter:
         """Returns the segment for a transaction, perhaps a new one."""
         tail, source = self._tail, record.transaction.source
         self._source = source

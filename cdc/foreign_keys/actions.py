@@ -25,7 +25,7 @@ MOST_LEVELS = 255
 
 
 @dataclass(frozen=True)
-class Key:
+class CascadingKey:
     """A foreign key with actions."""
 
     name: str
@@ -52,7 +52,7 @@ class Table:
     """The applied position of the rows in the lake: what happened up to there is in them."""
 
 
-class Origin(NamedTuple):
+class RowOrigin(NamedTuple):
     """The row that a cascaded change begins with, as the lake or an event of the batch has it."""
 
     seq: int
@@ -63,7 +63,7 @@ class Origin(NamedTuple):
     """The row's primary key there."""
 
 
-class Change(NamedTuple):
+class EventChange(NamedTuple):
     """A change of one row by an event of the binlog."""
 
     seq: int
@@ -92,7 +92,7 @@ class CascadedChange:
     row: int
     before: Row
     after: Row | None
-    origin: Origin
+    origin: RowOrigin
     commit_time: datetime
     gtid: str | None
     foreign_key: str
@@ -104,56 +104,56 @@ class Cascades:
     """The actions of keys on tables over the changes of a batch."""
 
     tables: Mapping[str, Table]
-    keys: Sequence[Key]
+    keys: Sequence[CascadingKey]
     changes: dict[str, list[CascadedChange]] = field(default_factory=dict)
     """The changes by table, in the order in which they happened."""
-    missing: dict[Key, set[Value]] = field(default_factory=dict)
+    missing: dict[CascadingKey, set[Value]] = field(default_factory=dict)
     """The values of parents that were acted on, and whose children in the lake were not given to :meth:`run`."""
-    repeated: Key | None = None
+    repeated: CascadingKey | None = None
     """A key by which rows got a value that was acted on before. If the rows of the lake are not all as of one position,
     such a row may have got the value after the first of the two."""
-    unknown: dict[str, tuple[Key, int]] = field(default_factory=dict)
+    unknown: dict[str, tuple[CascadingKey, int]] = field(default_factory=dict)
     """Tables whose parents' rows at a seq are not known, since the lake has them as of later; with the key."""
 
     def run(
         self,
-        changes: Iterable[Change],
+        changes: Iterable[EventChange],
         rows: Mapping[str, Mapping[Row, Row]],
         ordinals: Mapping[str, Mapping[int, Sequence[tuple[int, int]]]],
-        looked_up: Mapping[Key, set[Value]],
+        looked_up: Mapping[CascadingKey, set[Value]],
     ) -> None:
         """Goes through the changes. ``rows``: rows of the lake, by table and primary key. ``ordinals``: by table and
         seq the events of the table as (place, ordinal), ascending. ``looked_up``: the values of parents whose children
         in the lake are among ``rows``."""
         self.changes, self.missing, self.unknown, self.repeated = {}, {}, {}, None
-        self._acted: set[tuple[Key, Value]] = set()
+        self._acted: set[tuple[CascadingKey, Value]] = set()
         self._looked_up, self._ordinals = looked_up, ordinals
         self._counts: dict[tuple[str, int, int], int] = {}
-        self._rows: dict[str, dict[Row, tuple[Row, Origin]]] = {}
-        self._by_value: dict[Key, dict[Value, set[Row]]] = {key: {} for key in self.keys}
-        self._keys_of: dict[str, list[Key]] = {}
-        self._keys_to: dict[str, list[Key]] = {}
+        self._rows: dict[str, dict[Row, tuple[Row, RowOrigin]]] = {}
+        self._by_value: dict[CascadingKey, dict[Value, set[Row]]] = {key: {} for key in self.keys}
+        self._keys_of: dict[str, list[CascadingKey]] = {}
+        self._keys_to: dict[str, list[CascadingKey]] = {}
         for key in sorted(self.keys, key=lambda key: (key.child, key.name)):
             self._keys_of.setdefault(key.child, []).append(key)
             self._keys_to.setdefault(key.parent, []).append(key)
         for table, lake_rows in rows.items():
             for identity, row in lake_rows.items():
-                self._put(table, row, Origin(0, 0, identity))
+                self._put(table, row, RowOrigin(0, 0, identity))
         for change in sorted(changes, key=lambda change: (change.seq, change.place, change.row)):
             self._execute(change)
 
-    def _execute(self, change: Change) -> None:
+    def _execute(self, change: EventChange) -> None:
         table = self.tables[change.table]
         if change.is_own and change.seq > table.position:
             if change.before is not None:
                 self._take(change.table, self._identity(change.table, change.before))
             if change.after is not None:
                 identity = self._identity(change.table, change.after)
-                self._put(change.table, change.after, Origin(change.seq, change.row, identity))
+                self._put(change.table, change.after, RowOrigin(change.seq, change.row, identity))
         if change.acts and change.before is not None:
             self._act(change, change.table, change.before, change.after, 1)
 
-    def _act(self, cause: Change, parent: str, before: Row, after: Row | None, level: int) -> None:
+    def _act(self, cause: EventChange, parent: str, before: Row, after: Row | None, level: int) -> None:
         if level > MOST_LEVELS:
             raise UnsupportedError(
                 f"the actions of foreign keys on a change of {cause.table} reach further than {MOST_LEVELS} levels",
@@ -184,7 +184,7 @@ class Cascades:
                     continue  # an action on a row before it has changed this one, too
                 self._change(cause, key, identity, new if rule == "CASCADE" else (None,) * len(old), level)
 
-    def _change(self, cause: Change, key: Key, identity: Row, values: Value | None, level: int) -> None:
+    def _change(self, cause: EventChange, key: CascadingKey, identity: Row, values: Value | None, level: int) -> None:
         """Deletes a row (None), or gives the columns of its key other values."""
         row, origin = self._take(key.child, identity)
         changed: Row | None = None
@@ -201,7 +201,7 @@ class Cascades:
         )
         self._act(cause, key.child, row, changed, level + 1)
 
-    def _number(self, table: str, cause: Change) -> int:
+    def _number(self, table: str, cause: EventChange) -> int:
         """Returns ``_row`` of the table's next cascaded change. A row that an event of the table itself changes later
         was there before, so the table's own event that causes it lies behind it."""
         ordinal = -1
@@ -226,7 +226,7 @@ class Cascades:
     def _identity(self, table: str, row: Row) -> Row:
         return tuple(row[place] for place in self.tables[table].identity)
 
-    def _put(self, table: str, row: Row, origin: Origin) -> None:
+    def _put(self, table: str, row: Row, origin: RowOrigin) -> None:
         identity = self._identity(table, row)
         self._take(table, identity)
         self._rows[table][identity] = row, origin
@@ -235,8 +235,8 @@ class Cascades:
             if value is not None:
                 self._by_value[key].setdefault(value, set()).add(identity)
 
-    def _take(self, table: str, identity: Row) -> tuple[Row, Origin]:
-        row, origin = self._rows.setdefault(table, {}).pop(identity, ((), Origin(0, 0, identity)))
+    def _take(self, table: str, identity: Row) -> tuple[Row, RowOrigin]:
+        row, origin = self._rows.setdefault(table, {}).pop(identity, ((), RowOrigin(0, 0, identity)))
         for key in self._keys_of.get(table, ()) if row else ():
             value = key.fold(tuple(row[place] for place in key.columns))
             if value is not None:

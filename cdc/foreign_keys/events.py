@@ -18,7 +18,7 @@ from cdc.decode.layout import BEFORE, DELETE, UPDATE
 from cdc.decode.reader import DecodeOptions, decode_transactions
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import TableHistory, Transactions
-from cdc.foreign_keys.actions import Change, Key, Row, Value
+from cdc.foreign_keys.actions import CascadingKey, EventChange, Row, Value
 
 if TYPE_CHECKING:
     from cdc.decode.policies import ColumnPolicies
@@ -202,7 +202,7 @@ class TableEvents:
             ordinals.setdefault(int(seqs[at]), {})[int(self.places[at])] = int(rows[at])
         return {seq: sorted(events.items()) for seq, events in ordinals.items()}
 
-    def acting(self, keys: Sequence[Key], *, is_own: bool) -> list[Change]:
+    def acting(self, keys: Sequence[CascadingKey], *, is_own: bool) -> list[EventChange]:
         """Returns the deletes, and the updates of referenced columns, for which the server executed actions."""
         if self.rows is None:
             return []
@@ -215,10 +215,10 @@ class TableEvents:
 
     def own(
         self,
-        values: Iterable[tuple[Sequence[int], Key, set[Value]]],
+        values: Iterable[tuple[Sequence[int], CascadingKey, set[Value]]],
         identity: Sequence[int],
         rows: Iterable[Row] = (),
-    ) -> list[Change]:
+    ) -> list[EventChange]:
         """Returns all changes of the rows that had, before or after some change here, one of the values of a key in
         columns at these places, or one of these primary keys. ``identity``: the places of the primary key; without it
         only the changes with the values are returned."""
@@ -258,7 +258,7 @@ class TableEvents:
         """The types of the compared columns; empty without events."""
         return [] if self.rows is None else [self.rows.schema.field(name).type for name in self._spelled]
 
-    def _changes(self, at: Places, *, is_own: bool) -> list[Change]:
+    def _changes(self, at: Places, *, is_own: bool) -> list[EventChange]:
         assert self.rows is not None
         rows = self.rows.take(pa.array(at))
         before = rows[BEFORE].combine_chunks()
@@ -269,7 +269,7 @@ class TableEvents:
         for number, (op, seq, row, time, gtid) in enumerate(zip(*metadata, strict=True)):
             place, acts = int(self.places[at[number]]), bool(self.acts[at[number]])
             changes.append(
-                Change(
+                EventChange(
                     seq,
                     place,
                     row,
@@ -299,7 +299,7 @@ def _positions(columns: Sequence[pa.Array], values: set[Row]) -> Places:
     return chosen
 
 
-def _has_value(arrays: Sequence[pa.Array], key: Key, values: set[Value]) -> Mask:
+def _has_value(arrays: Sequence[pa.Array], key: CascadingKey, values: set[Value]) -> Mask:
     """Returns for each row whether its columns of a key have one of the values."""
     # Each distinct value is compared once.
     codes = [array.dictionary_encode() for array in arrays]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from cdc.binlog.entry import EntryFlag
 from cdc.decode.layout import BEFORE, DELETE, METADATA_FIELDS, UPDATE
 from cdc.decode.transactions import Transactions, history_of, open_range
-from cdc.foreign_keys.actions import CascadedChange, Cascades, Change, Key, Row, Table, Value
+from cdc.foreign_keys.actions import CascadedChange, Cascades, CascadingKey, EventChange, Row, Table, Value
 from cdc.foreign_keys.events import TableEvents, row_changes
 from cdc.foreign_keys.rules import IncomparableError, column_of, comparisons_of, fold, refusal
 from cdc.store.formats.layout import list_segments
@@ -100,8 +100,8 @@ class _Search:
         children = {key.child for key in self.keys}
         self._tables = {name: Table(name, self._identity(name) if name in children else (), 0) for name in self._names}
         self._types: dict[str, list[pa.DataType]] = {}
-        self._changes: dict[tuple[str, int, int], Change] = {}
-        self._values: dict[Key, set[Value]] = {key: set() for key in self.keys}
+        self._changes: dict[tuple[str, int, int], EventChange] = {}
+        self._values: dict[CascadingKey, set[Value]] = {key: set() for key in self.keys}
         self._rows: dict[str, set[Row]] = {name: set() for name in children}
 
     # --- the keys
@@ -142,8 +142,8 @@ class _Search:
     def _identity(self, table: str) -> tuple[int, ...]:
         return self._places(table, self._schema(table).primary_key)
 
-    def _key(self, child: str, key: ForeignKey) -> Key:
-        return Key(
+    def _key(self, child: str, key: ForeignKey) -> CascadingKey:
+        return CascadingKey(
             key.name,
             child,
             self._places(child, key.columns),
@@ -228,17 +228,17 @@ class _Search:
                         rows.add((key.child, tuple(old.get(at, row[at]) for at in self._tables[key.child].identity)))
         return rows
 
-    def _values_of_identities(self) -> Iterator[tuple[Key, Value | None]]:
+    def _values_of_identities(self) -> Iterator[tuple[CascadingKey, Value | None]]:
         for key in self._keys_in_identities():
             for identity in self._rows[key.child]:
                 row = self._row_of(key.child, identity)
                 yield key, key.fold(tuple(row[at] for at in key.columns))
 
-    def _keys_in_identities(self) -> list[Key]:
+    def _keys_in_identities(self) -> list[CascadingKey]:
         """Returns the keys whose columns all belong to the primary key."""
         return [key for key in self.keys if {*key.columns} <= {*self._tables[key.child].identity}]
 
-    def _keys_of(self, table: str) -> list[Key]:
+    def _keys_of(self, table: str) -> list[CascadingKey]:
         return [key for key in self.keys if key.child == table]
 
     def _identity_of(self, table: str, row: Row) -> Row:

@@ -102,7 +102,7 @@ def column_of(schema: TableSchema, name: str) -> ColumnSchema | None:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TextComparison:
     """The server's comparison of the texts of a column."""
 
     pads: bool
@@ -120,27 +120,27 @@ class Comparison:
         return value.rstrip(" ") if self.pads else value
 
 
-EXACT = Comparison(pads=False, ignores_case=False)
+EXACT = TextComparison(pads=False, ignores_case=False)
 
 
-def comparison_of(column: ColumnSchema) -> Comparison | None:
+def comparison_of(column: ColumnSchema) -> TextComparison | None:
     """Returns how the values of a column are compared; None if that is not known."""
     if column.data_type not in _TEXTS:
         return EXACT
     collation = column.collation or ""
     pads = "nopad" not in collation and "_0900_" not in collation
     if collation.endswith("_bin"):
-        return Comparison(pads, ignores_case=False)
-    return Comparison(pads, ignores_case=True) if _SIMPLE_COLLATION.fullmatch(collation) else None
+        return TextComparison(pads, ignores_case=False)
+    return TextComparison(pads, ignores_case=True) if _SIMPLE_COLLATION.fullmatch(collation) else None
 
 
-def comparisons_of(schema: TableSchema, names: Iterable[str]) -> list[Comparison]:
+def comparisons_of(schema: TableSchema, names: Iterable[str]) -> list[TextComparison]:
     """Returns how the values of columns are compared: as they are, where nothing else is known."""
     columns = (column_of(schema, name) for name in names)
     return [(None if column is None else comparison_of(column)) or EXACT for column in columns]
 
 
-def fold(comparisons: Sequence[Comparison], value: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def fold(comparisons: Sequence[TextComparison], value: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Returns the values of a key's columns in the form in which they are compared; None if one of them is null. Raises
     IncomparableError."""
     if any(part is None for part in value):

@@ -82,7 +82,7 @@ def _record(module: str, name: str) -> np.dtype[Any]:
     return next(value for value in values.values() if isinstance(value, np.dtype) and value.type is values[name])
 
 
-def compile_objects(level: levels.Level, folder: Path) -> dict[str, Any]:
+def compile_objects(level: levels.CpuLevel, folder: Path) -> dict[str, Any]:
     """Compiles all kernels for a level, each into an object file in this folder. Returns the index. Call this in a
     process of its own that has not imported a kernel."""
     levels.build_for(level)
@@ -108,7 +108,7 @@ def compile_objects(level: levels.Level, folder: Path) -> dict[str, Any]:
     return {"format": FORMAT, "modules": modules, "kernels": kernels}
 
 
-def build(level: levels.Level, target: Path) -> None:
+def build(level: levels.CpuLevel, target: Path) -> None:
     """Builds the shared object of a level and its index into ``target``. Raises UsageError without a linker."""
     linker = shutil.which("ld")
     if linker is None:

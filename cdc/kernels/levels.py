@@ -17,7 +17,7 @@ _V3 = _V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "pclm
 
 
 @dataclass(frozen=True)
-class Level:
+class CpuLevel:
     """A type of CPU that built kernels run on."""
 
     name: str
@@ -32,16 +32,16 @@ class Level:
 
 
 LEVELS = (
-    Level("x86-64-v3", "x86_64", _V3, "x86-64-v3", "+pclmul"),
-    Level("x86-64-v2", "x86_64", _V2, "x86-64-v2", ""),
-    Level("aarch64", "aarch64", frozenset(), "generic", ""),
+    CpuLevel("x86-64-v3", "x86_64", _V3, "x86-64-v3", "+pclmul"),
+    CpuLevel("x86-64-v2", "x86_64", _V2, "x86-64-v2", ""),
+    CpuLevel("aarch64", "aarch64", frozenset(), "generic", ""),
 )
 """The best of each machine first."""
 
-_building: Level | None = None
+_building: CpuLevel | None = None
 
 
-def build_for(level: Level) -> None:
+def build_for(level: CpuLevel) -> None:
     """Has kernels use the instructions of this level instead of those of this machine. Call it before any kernel module
     is imported, since CRC32 is another function where there is no carry-less multiplication."""
     global _building
@@ -62,7 +62,7 @@ def cpu_flags() -> frozenset[str]:
     return _host_flags() if _building is None else _building.flags
 
 
-def fitting() -> list[Level]:
+def fitting() -> list[CpuLevel]:
     """Returns the levels whose code runs on this machine, the best first; none after :func:`build_for`, which asks for
     one to be compiled."""
     if _building is not None:

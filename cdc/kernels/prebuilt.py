@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.kernels.cache import module_name, source_digest
-from cdc.kernels.levels import Level, fitting
+from cdc.kernels.levels import CpuLevel, fitting
 
 FOLDER = Path(__file__).parent / "prebuilt"
 FORMAT = 1
@@ -34,12 +34,12 @@ class BuiltKernel:
     """The type of what it returns, see :mod:`cdc.kernels.compiler`."""
 
 
-def library_file(level: Level, folder: Path = FOLDER) -> Path:
+def library_file(level: CpuLevel, folder: Path = FOLDER) -> Path:
     """The shared object of this level."""
     return folder / f"kernels-{level.name}.so"
 
 
-def index_file(level: Level, folder: Path = FOLDER) -> Path:
+def index_file(level: CpuLevel, folder: Path = FOLDER) -> Path:
     """The index of that shared object."""
     return folder / f"kernels-{level.name}.json"
 

@@ -19,7 +19,7 @@ from cdc.base.errors import CdcError, NeedsSnapshotError, TargetError, Unsupport
 from cdc.base.log import get_logger
 from cdc.base.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, is_shared, local_path, split_table
 from cdc.batches.manifest import Manifest, schemas_of
-from cdc.batches.table_batches import TableChanges, batches_between
+from cdc.batches.table_batches import TableChangeReader, batches_between
 from cdc.binlog.positions import format_seq
 from cdc.binlog.sql.changes import KEEPS_COLUMNS, SetTableCharset, table_of
 from cdc.client import open_table_batches
@@ -28,7 +28,7 @@ from cdc.decode.layout import DELETE, survey
 from cdc.decode.policies import value_policies
 from cdc.lake.apply.commit import Commit
 from cdc.lake.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
-from cdc.lake.apply.merge import Keys, TableMerge, read_changes
+from cdc.lake.apply.merge import RowKeys, TableMerge, read_changes
 from cdc.lake.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
 from cdc.lake.apply.schema.statements import read_statements
 from cdc.lake.apply.versions import CLOSES, last_of_transactions, other_keys, same_key, versions
@@ -106,7 +106,7 @@ class _NotYetError(TargetError):
     """The table did not exist yet."""
 
 
-def _seq(batches: TableChanges, seq: int | None, time: datetime | str | None, gtid: str | None) -> int:
+def _seq(batches: TableChangeReader, seq: int | None, time: datetime | str | None, gtid: str | None) -> int:
     """Returns the seq of the point that the caller named."""
     points = [point for point in (seq, time, gtid) if point is not None]
     if len(points) != 1:
@@ -140,7 +140,7 @@ class _Table:
         spark: SparkSession,
         config: DestinationConfig,
         table: str,
-        batches: TableChanges,
+        batches: TableChangeReader,
         subscription: Subscription,
     ) -> None:
         self._session = TableSession(spark)
@@ -397,7 +397,7 @@ class _Table:
             return base.unionByName(append_rows(rows, schema_of(state)))
         names, primary = merge.definition
         sources = require_keys(table, self._target.apply.keys, primary, names)
-        keys = Keys(columns.keys(sources), is_primary={*sources} == {*primary})
+        keys = RowKeys(columns.keys(sources), is_primary={*sources} == {*primary})
         columns = columns.exact(sources)
         changes = read_changes(merge, columns, version.seq, "after" if keys.is_primary else "both")
         if not keys.is_primary:

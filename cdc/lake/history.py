@@ -149,7 +149,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class TablePolicies:
+class HistoryPolicies:
     """The policies that the configuration applies to the columns of a table. ``apply`` None: none."""
 
     apply: ApplyConfig | None
@@ -158,7 +158,7 @@ class TablePolicies:
     """The key of ``hash``."""
 
     @classmethod
-    def of(cls, config: DestinationConfig, table: str) -> TablePolicies:
+    def of(cls, config: DestinationConfig, table: str) -> HistoryPolicies:
         """Reads the policies of ``db.table``; impossible dates are null. Raises ConfigError if the key of ``hash`` is
         missing."""
         apply = config.table_apply(table)
@@ -171,7 +171,7 @@ class TablePolicies:
         return None if self.apply is None else policies_of_layout(layout, self.apply, self.key)
 
 
-UNCHANGED = TablePolicies(None)
+UNCHANGED = HistoryPolicies(None)
 
 
 def applied(policed: ColumnPolicies | None, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -185,7 +185,7 @@ def search(
     reader: StoreReader,
     key: RowKey,
     progress: Callable[[Search], None] = lambda _: None,
-    policies: TablePolicies = UNCHANGED,
+    policies: HistoryPolicies = UNCHANGED,
 ) -> Search:
     """Finds every change of the row in the store. ``progress`` is called now and then.
 
@@ -224,7 +224,7 @@ def _decoded(
     key: RowKey,
     history: Any,
     search: Search,
-    policies: TablePolicies,
+    policies: HistoryPolicies,
     *,
     all_columns: bool,
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array, ColumnPolicies | None]]:

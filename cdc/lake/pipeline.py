@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.delta.maintenance import Maintained
     from cdc.lake.jobs.catch_up import CatchUp
-    from cdc.lake.jobs.plan import Plan
+    from cdc.lake.jobs.plan import JobPlan
     from cdc.lake.jobs.replay import ReplayResult
     from cdc.lake.jobs.snapshot import SnapshotResult
     from cdc.lake.runtime.submit import SubmittedDriver
-    from cdc.lake.verify.report import Report
+    from cdc.lake.verify.report import VerificationReport
     from cdc.snapshot.progress import ProgressCallback
 
 _submitted: SubmittedDriver | None = None
@@ -220,15 +220,16 @@ def verify(
     wait_s: float = 60.0,
     second_opinion: int = 0,
     seed: int | None = None,
-) -> Report:
+) -> VerificationReport:
     """Compares the Delta tables (None: all) with the source, and the store with what the source executed.
 
-    Nothing is written. Differences and doubts are in the report, not raised: see :attr:`Report.exit_code`. ``progress``
-    is called with what is being done. ``limit``: differing rows that are looked for in each table. ``wait_s``: how long
-    to wait until capture has read what the source had at the start. ``second_opinion``: rows of the store that this
-    process decodes once more with another library (:mod:`cdc.lake.second_opinion`), with the sample of ``seed``; 0 for
-    none. Raises UsageError for an unknown table, IdentityError if nothing was captured yet, MergeFailedError if the
-    driver ended, and what reading meta and store raises.
+    Nothing is written. Differences and doubts are in the report, not raised: see
+    :attr:`VerificationReport.exit_code`. ``progress`` is called with what is being done. ``limit``: differing rows
+    that are looked for in each table. ``wait_s``: how long to wait until capture has read what the source had at
+    the start. ``second_opinion``: rows of the store that this process decodes once more with another library
+    (:mod:`cdc.lake.second_opinion`), with the sample of ``seed``; 0 for none. Raises UsageError for an unknown
+    table, IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading meta
+    and store raises.
     """
     from cdc.source.connection import require_server
 
@@ -297,7 +298,7 @@ def require_none_left_out(config: DestinationConfig, say: Callable[[str], None])
     parked.require_none_left_out(config, say)
 
 
-def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
+def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> JobPlan:
     """Returns what a snapshot of these tables would do; see :func:`cdc.lake.jobs.plan.plan_snapshot`."""
     from cdc.lake.jobs import plan
 
@@ -312,7 +313,7 @@ def plan_replay(
     to: str | None = None,
     into: str | None = None,
     mode: str | None = None,
-) -> Plan:
+) -> JobPlan:
     """Returns what a replay would do; see :func:`cdc.lake.jobs.plan.plan_replay`."""
     from cdc.lake.jobs import plan
 

@@ -29,7 +29,7 @@ from cdc.lake.runtime.session import TableSession
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cdc.batches.table_batches import TableChanges
+    from cdc.batches.table_batches import TableChangeReader
     from cdc.config import DestinationConfig
 
 
@@ -69,7 +69,7 @@ def read_table_changes(
     return whole
 
 
-def _require_stored(batches: TableChanges, last_seq: int) -> None:
+def _require_stored(batches: TableChangeReader, last_seq: int) -> None:
     end = batches.reader.last_seq() or 0
     if end < last_seq:
         raise UsageError(
@@ -95,7 +95,7 @@ def _piece(
     return columns, with_variants(read_changes(merge, columns, after_seq, "both"), columns.variants)
 
 
-def _known_fields(batches: TableChanges, target: Target, last_seq: int) -> list[t.StructField]:
+def _known_fields(batches: TableChangeReader, target: Target, last_seq: int) -> list[t.StructField]:
     """Returns the table's columns as capture has described them; nothing if it has not."""
     stored = batches.reader.schemas(last_seq)
     schema = None if stored is None else stored[1].tables.get(target.table)

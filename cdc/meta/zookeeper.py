@@ -22,7 +22,7 @@ from cdc.base.log import get_logger
 from cdc.meta import zookeeper_nodes as nodes
 from cdc.meta.base import DurableMeta
 from cdc.meta.state import State
-from cdc.meta.zookeeper_connection import Connection
+from cdc.meta.zookeeper_connection import ZooKeeperConnection
 from cdc.meta.zookeeper_nodes import Nodes
 
 DEFAULT_ROOT = "/otter/canal"
@@ -81,7 +81,7 @@ class ZooKeeperMeta(DurableMeta):
         self._address = None if source_address is None else Address(*source_address)
         self._lock_wait_s = lock_wait_s
         self._fence = fence
-        self._connection = Connection(hosts, session_timeout_s, wait_s)
+        self._connection = ZooKeeperConnection(hosts, session_timeout_s, wait_s)
         self._known: tuple[int, State] | None = None
         """The state that was read last, and the number of the change that wrote it: each change writes the
         destination's own node."""

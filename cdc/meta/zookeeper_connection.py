@@ -25,7 +25,7 @@ server that is starting can accept a request and never answer it (seen in one of
 server would cost the whole session time-out. So each server is listed several times."""
 
 
-class Connection:
+class ZooKeeperConnection:
     """One session with ZooKeeper for all threads of a process.
 
     ZooKeeper keeps the session of a silent client for ``session_timeout_s``. All calls fail after ``wait_s`` without
@@ -39,7 +39,7 @@ class Connection:
         self._lock = threading.Lock()
         self._client: Any = None
         self._pid = 0
-        self._stop: weakref.finalize[..., Connection] | None = None
+        self._stop: weakref.finalize[..., ZooKeeperConnection] | None = None
 
     def client(self) -> Any:
         """Returns a started KazooClient. Raises MetaUnavailableError if ZooKeeper does not answer in time."""

@@ -17,7 +17,7 @@ from cdc.base.units import human_bytes
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from cdc.mq.writer import Message
+    from cdc.mq.writer import QueueMessage
 
 _POLL_S = 0.1
 _CLOSE_S = 5.0
@@ -32,7 +32,7 @@ class Sender(Protocol):
 
     def begin(self) -> None: ...
 
-    def send(self, messages: Sequence[Message]) -> None: ...
+    def send(self, messages: Sequence[QueueMessage]) -> None: ...
 
     def commit(self) -> None: ...
 
@@ -138,7 +138,7 @@ class KafkaSender:
         if self._id is not None:
             self._call(self._producer.begin_transaction)
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send(self, messages: Sequence[QueueMessage]) -> None:
         """Hands messages to the client, and waits while its queue is full. Raises MessageTooLargeError for a message
         that is larger than ``mq.max_message_bytes``; PeerUnavailableError, ConfigError, UnsupportedError for messages
         that could not be delivered."""
@@ -250,7 +250,7 @@ class KafkaSender:
             _log.warning("trouble with Kafka", reason=text)
         self._trouble = text
 
-    def _too_large(self, message: Message, size: int) -> MessageTooLargeError:
+    def _too_large(self, message: QueueMessage, size: int) -> MessageTooLargeError:
         return MessageTooLargeError(
             f"a message of {size:,} bytes is larger than mq.max_message_bytes, which is {self._max_bytes:,}",
             place=f"table {message.table}, event at position {message.pos}, topic {message.topic}",

@@ -38,7 +38,7 @@ _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 @dataclass
-class Message:
+class QueueMessage:
     """A message. ``partition`` None: Kafka's client chooses it by the key."""
 
     topic: str
@@ -74,7 +74,7 @@ class MessageWriter:
         """Forgets what it knows of earlier entries, before the first ones of a batch."""
         self._entry[:] = 0
 
-    def messages(self, taken: Taken, batch: int) -> Iterator[list[Message]]:
+    def messages(self, taken: Taken, batch: int) -> Iterator[list[QueueMessage]]:
         """Yields the messages of entries, some at a time. Raises what :class:`DefinitionSet` raises; UnsupportedError
         for an entry that is larger than an array may be."""
         at, end = 0, taken.size
@@ -82,7 +82,7 @@ class MessageWriter:
         while at < end:
             if len(self._cells) < 2 * self.definitions.most_columns:
                 self._cells = np.zeros((2 * self.definitions.most_columns, r.V_FIELDS), dtype=np.int64)
-            output = r.Output(self._out, self._messages, self._numbers, self._cells, self._parts)
+            output = r.MessageOutput(self._out, self._messages, self._numbers, self._cells, self._parts)
             status, at = m.put_messages(
                 taken.out,
                 at,
@@ -112,7 +112,7 @@ class MessageWriter:
             else:
                 raise self._fault(int(status), taken)
 
-    def _flush(self, batch: int) -> Iterator[list[Message]]:
+    def _flush(self, batch: int) -> Iterator[list[QueueMessage]]:
         count = int(self._numbers[r.N_COUNT])
         if not count:
             return
@@ -121,11 +121,11 @@ class MessageWriter:
         self._numbers[:] = 0
         yield self._packed(raw, table, batch) if self._form == m.RAW else self._listed(raw, table)
 
-    def _listed(self, raw: bytes, table: Longs) -> list[Message]:
+    def _listed(self, raw: bytes, table: Longs) -> list[QueueMessage]:
         topics, names = self.definitions.topics, self.definitions.names
         messages = []
         for start, end, key, key_end, number_, part, rows, other, other_end, kind, pos in table.tolist():
-            message = Message(
+            message = QueueMessage(
                 topics[number_],
                 None if part < 0 else part,
                 None if key < 0 else raw[key:key_end],
@@ -140,12 +140,12 @@ class MessageWriter:
             messages.append(message)
         return messages
 
-    def _packed(self, raw: bytes, table: Longs, batch: int) -> list[Message]:
+    def _packed(self, raw: bytes, table: Longs, batch: int) -> list[QueueMessage]:
         """Canal's packets: entries of one topic and partition together, until they have ``max_bytes``."""
         topics, names = self.definitions.topics, self.definitions.names
-        open_: dict[tuple[str, int], tuple[list[bytes], Message]] = {}
+        open_: dict[tuple[str, int], tuple[list[bytes], QueueMessage]] = {}
         sizes: dict[tuple[str, int], int] = {}
-        done: list[Message] = []
+        done: list[QueueMessage] = []
 
         def close(place: tuple[str, int]) -> None:
             parts, message = open_.pop(place)
@@ -158,7 +158,7 @@ class MessageWriter:
             if place in open_ and sizes[place] + end - start > self._max_bytes - _MESSAGE_ROOM:
                 close(place)
             if place not in open_:
-                open_[place] = [], Message(place[0], part, None, None, 0, names[number_], pos)
+                open_[place] = [], QueueMessage(place[0], part, None, None, 0, names[number_], pos)
                 sizes[place] = 0
             parts, message = open_[place]
             parts.append(raw[start:end])
@@ -168,7 +168,7 @@ class MessageWriter:
             close(place)
         return done
 
-    def _statement(self, taken: Taken, batch: int) -> Message | None:
+    def _statement(self, taken: Taken, batch: int) -> QueueMessage | None:
         """The message of an entry without rows: a DDL statement, or the end of an XA transaction."""
         if not self._with_ddl:
             return None
@@ -181,7 +181,7 @@ class MessageWriter:
         name, pos = f"{database}.{table}", int(entry[r.E_POS])
         if self._form == m.RAW:
             raw = taken.out[int(entry[r.E_START]) : int(entry[r.E_END])].tobytes()
-            return Message(topic, partition, None, packet(batch, data(2, raw)), 0, name, pos)
+            return QueueMessage(topic, partition, None, packet(batch, data(2, raw)), 0, name, pos)
         flat = {
             "data": None,
             "database": database,
@@ -199,7 +199,7 @@ class MessageWriter:
             "type": _TYPES.get(int(entry[r.E_CHANGE]), "QUERY"),
         }
         text = json.dumps(flat, ensure_ascii=False, separators=(",", ":")).encode()
-        return Message(topic, partition, None, text, 0, name, pos)
+        return QueueMessage(topic, partition, None, text, 0, name, pos)
 
     def _grow(self, taken: Taken) -> None:
         if len(self._out) >= MOST_OUT_BYTES:
@@ -234,4 +234,4 @@ def _part(taken: Taken, entry: Longs, what: int) -> bytes:
     return taken.out[int(entry[what]) : int(entry[what] + entry[what + 1])].tobytes()
 
 
-__all__ = ["Message", "MessageWriter", "packet"]
+__all__ = ["MessageWriter", "QueueMessage", "packet"]

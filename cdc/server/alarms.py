@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdc.base.log import get_logger
-from cdc.server.captures import CaptureState
+from cdc.server.captures import ProcessState
 from cdc.server.states import InstanceState
 from cdc.watch.alarms.conditions import Facts
 from cdc.watch.alarms.watch import AlarmWatch
@@ -94,5 +94,5 @@ def facts_of(instance: Instance) -> Facts:
     error = instance.error
     return Facts(
         failure=None if error is None else str(error),
-        is_restarted=instance.capture.state is not CaptureState.FAILED and instance.config.server.capture != "none",
+        is_restarted=instance.capture.state is not ProcessState.FAILED and instance.config.server.capture != "none",
     )

@@ -23,7 +23,7 @@ _BODY_S = 30.0
 _PART_BYTES = 256 * 1024
 
 
-class Answer(Response):
+class BoundedAnswer(Response):
     """An answer that gives up on a client that does not take it."""
 
     def __init__(
@@ -42,22 +42,22 @@ class Answer(Response):
             await asyncio.wait_for(send({"type": "http.response.body", "body": part, "more_body": more}), _SEND_S)
 
 
-def document(content: Any, status: int = HTTPStatus.OK) -> Answer:
+def document(content: Any, status: int = HTTPStatus.OK) -> BoundedAnswer:
     """Returns an answer with a JSON document."""
-    return Answer(json.dumps(content, ensure_ascii=False).encode(), status)
+    return BoundedAnswer(json.dumps(content, ensure_ascii=False).encode(), status)
 
 
-def text(content: str, status: int = HTTPStatus.OK) -> Answer:
+def text(content: str, status: int = HTTPStatus.OK) -> BoundedAnswer:
     """Returns an answer with a text."""
-    return Answer(content.encode(), status, "text/plain; charset=utf-8")
+    return BoundedAnswer(content.encode(), status, "text/plain; charset=utf-8")
 
 
-def binary(data: bytes, status: int = HTTPStatus.OK) -> Answer:
+def binary(data: bytes, status: int = HTTPStatus.OK) -> BoundedAnswer:
     """Returns an answer with bytes, and their SHA-256 in a header."""
-    return Answer(data, status, "application/octet-stream", **{DIGEST_HEADER: hashlib.sha256(data).hexdigest()})
+    return BoundedAnswer(data, status, "application/octet-stream", **{DIGEST_HEADER: hashlib.sha256(data).hexdigest()})
 
 
-def of_error(error: CdcError) -> Answer:
+def of_error(error: CdcError) -> BoundedAnswer:
     """Returns the answer with an error's document."""
     return document(error_document(error), status_of(error))
 
@@ -69,7 +69,7 @@ class Refused(Exception):
         super().__init__(str(error))
         self.status, self.error = status, error
 
-    def answer(self) -> Answer:
+    def answer(self) -> BoundedAnswer:
         """Returns the answer that says why."""
         return document(error_document(self.error), self.status)
 

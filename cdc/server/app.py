@@ -31,11 +31,11 @@ from cdc.base.errors import (
 from cdc.base.log import get_logger
 from cdc.base.validation import first_fault
 from cdc.server.answers import Refused, binary, body_of, document, of_error, text
-from cdc.server.destinations import Counters, ServedDestination
+from cdc.server.destinations import ServedDestination, ServerCounters
 from cdc.server.files import read_bytes, served_path
 from cdc.server.live import LiveDestinations
 from cdc.server.metrics import metrics_text
-from cdc.server.operations import OPERATIONS, Call, Get
+from cdc.server.operations import OPERATIONS, Get, OperationCall
 from cdc.wire.protocol import (
     API,
     EPOCH_HEADER,
@@ -64,7 +64,7 @@ _Subscriber = tuple[str, str]
 _log = get_logger(__name__)
 
 
-class Server:
+class ServerApp:
     """The answers of one process. ``stopping``: whether waiting requests should end."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Server:
         self.page: AdminPage | None = None
         self.alarms: Callable[[], Mapping[str, AlarmCounts]] = dict
         """The routes of instances, and what is wrong with those that are not open. Set before :meth:`application`."""
-        self.counters = Counters()
+        self.counters = ServerCounters()
         self._threads, self._byte_threads = CapacityLimiter(_THREADS), CapacityLimiter(_BYTE_THREADS)
         self._health_threads = CapacityLimiter(_HEALTH_THREADS)
         self._running: Counter[_Subscriber] = Counter()
@@ -223,7 +223,7 @@ class Server:
             )
         if operation.subscribes and served.begin is not None:
             await served.begin()
-        call = Call(served, subscriber, arguments, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
+        call = OperationCall(served, subscriber, arguments, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
         run = partial(operation.run, call)
         asking = (served.name, subscriber)
         result = await (

@@ -21,7 +21,7 @@ from cdc.server.threads import in_thread
 
 if TYPE_CHECKING:
     from cdc.config.server import CanalConfig
-    from cdc.server.destinations import Counters, ServedDestination
+    from cdc.server.destinations import ServedDestination, ServerCounters
     from cdc.server.live import LiveDestinations
 
 _THREADS, _WATCH_THREADS = 8, 2
@@ -70,7 +70,7 @@ class Client:
 class Clients:
     """All client ids. Used in the event loop alone; work on disks is done in threads."""
 
-    def __init__(self, config: CanalConfig, live: LiveDestinations, counters: Counters) -> None:
+    def __init__(self, config: CanalConfig, live: LiveDestinations, counters: ServerCounters) -> None:
         """``config``: what all destinations of the process agree on."""
         self.config, self._live, self.counters = config, live, counters
         self._zone = zone_of(self.config.time_zone)

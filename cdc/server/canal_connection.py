@@ -47,7 +47,7 @@ class _Login:
     idle_s: float = 0.0
 
 
-class Connection:
+class CanalConnection:
     """Speaks with one client until it goes."""
 
     def __init__(

@@ -20,7 +20,7 @@ from cdc.base.log import get_logger
 from cdc.batches.manifest import schemas_of
 from cdc.batches.service import limits_of
 from cdc.batches.subscribers import make_filter, skip_unwanted
-from cdc.canal.encoder import EntryEncoder, Mark, Taken
+from cdc.canal.encoder import EncoderMark, EntryEncoder, Taken
 from cdc.canal.zones import Zone
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Held:
 
     lease: Lease
     encoder: EntryEncoder
-    start: Mark
+    start: EncoderMark
     done_seq: int = 0
     """The last transaction of which the client has acked all entries."""
     saved_seq: int = 0
@@ -66,7 +66,7 @@ class _Batch:
     id: int
     held: _Held
     """The lease in which it begins."""
-    mark: Mark
+    mark: EncoderMark
     taken_bytes: int
     """Bytes of the lease before the batch."""
     ends: list[_Held] = field(default_factory=list)

@@ -13,8 +13,8 @@ from cdc.base.log import get_logger
 from cdc.canal.encoder import warm_up
 from cdc.config.secrets import canal_password
 from cdc.server.canal_clients import Clients
-from cdc.server.canal_connection import Connection
-from cdc.server.destinations import Counters
+from cdc.server.canal_connection import CanalConnection
+from cdc.server.destinations import ServerCounters
 
 if TYPE_CHECKING:
     from cdc.config import ServerConfig
@@ -32,7 +32,7 @@ class CanalListener:
     """The port of Canal's clients."""
 
     def __init__(
-        self, server: ServerConfig, live: LiveDestinations, counters: Counters, port: int | None = None
+        self, server: ServerConfig, live: LiveDestinations, counters: ServerCounters, port: int | None = None
     ) -> None:
         """``server``: what the destinations agree on. ``live``: those that clients get; the listener disconnects the
         clients of each that is closed. ``port``: instead of the configured one; 0: any that is free.
@@ -90,7 +90,9 @@ class CanalListener:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = Connection(reader, writer, self._clients, self._password, lambda: self._unknown.pop(task, None))
+        connection = CanalConnection(
+            reader, writer, self._clients, self._password, lambda: self._unknown.pop(task, None)
+        )
         self._tasks.add(task)
         try:
             if self._clients.is_full:

@@ -33,7 +33,7 @@ _SETTLED_S = 60.0
 _log = get_logger(__name__)
 
 
-class CaptureState(StrEnum):
+class ProcessState(StrEnum):
     """The state of an instance's capture process."""
 
     OFF = "off"
@@ -66,7 +66,7 @@ class CaptureSupervisor:
     def __init__(self, config: DestinationConfig, spawner: Spawner, pauses: Pauses, log: Log) -> None:
         self._config, self._spawner, self._pauses = config, spawner, pauses
         self.log = log
-        self.state = CaptureState.OFF
+        self.state = ProcessState.OFF
         self.pid: int | None = None
         """The process id of the running capture, which another process may have started."""
         self.since = datetime.now(UTC)
@@ -98,8 +98,8 @@ class CaptureSupervisor:
     def again(self) -> None:
         """Starts a capture that has failed, or pauses, at once."""
         self._failures = 0
-        if self.state in (CaptureState.FAILED, CaptureState.RETRYING):
-            self._become(CaptureState.STARTING if self._is_wanted else CaptureState.OFF)
+        if self.state in (ProcessState.FAILED, ProcessState.RETRYING):
+            self._become(ProcessState.STARTING if self._is_wanted else ProcessState.OFF)
             self._wake.set()
 
     def take(self, config: DestinationConfig) -> None:
@@ -163,17 +163,17 @@ class CaptureSupervisor:
             while True:
                 self._wake.clear()
                 if not self._is_wanted:
-                    self._become(CaptureState.OFF)
+                    self._become(ProcessState.OFF)
                     await self._wake.wait()
-                elif self.state is CaptureState.FAILED:
+                elif self.state is ProcessState.FAILED:
                     await self._wake.wait()
-                elif self.state is CaptureState.RETRYING:
+                elif self.state is ProcessState.RETRYING:
                     assert self.retry_at is not None
                     left_s = (self.retry_at - datetime.now(UTC)).total_seconds()
                     if not await self._woken(left_s):
-                        self._become(CaptureState.STARTING)
+                        self._become(ProcessState.STARTING)
                 elif (pid := await self._outside()) is not None:
-                    self._become(CaptureState.OUTSIDE, pid)
+                    self._become(ProcessState.OUTSIDE, pid)
                     await self._woken(_LOOK_S)
                 else:
                     await self._once()
@@ -181,7 +181,7 @@ class CaptureSupervisor:
             self._is_wanted = False
             if self._child is not None:
                 await self._child.stop(self._pauses.stop_s)
-            self._become(CaptureState.OFF)
+            self._become(ProcessState.OFF)
 
     async def _woken(self, most_s: float) -> bool:
         with suppress(TimeoutError):
@@ -220,25 +220,25 @@ class CaptureSupervisor:
     async def _once(self) -> None:
         """Runs one capture to its end."""
         config = self._config
-        self._become(CaptureState.STARTING)
+        self._become(ProcessState.STARTING)
         try:
             child = self._take_ready() or await self._spawner.start(self._arguments(), self.log)
         except CdcError as error:
             self._failed(error)
             return
         self._child, self._is_replaced = child, False
-        self._become(CaptureState.STARTING, child.pid)
+        self._become(ProcessState.STARTING, child.pid)
         _log.info("capture started", destination=config.name, pid=child.pid)
         ended = asyncio.ensure_future(child.wait())
         try:
             while not ended.done() and self._is_wanted:
                 woken = asyncio.ensure_future(self._wake.wait())
-                look_s = _BEGIN_LOOK_S if self.state is CaptureState.STARTING else None
+                look_s = _BEGIN_LOOK_S if self.state is ProcessState.STARTING else None
                 await asyncio.wait({ended, woken}, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
                 self._wake.clear()
                 if look_s is not None and await self._reads(child.pid):
-                    self._become(CaptureState.RUNNING, child.pid)
+                    self._become(ProcessState.RUNNING, child.pid)
             if not ended.done():
                 await child.stop(self._pauses.stop_s)
                 self._child = None
@@ -246,7 +246,7 @@ class CaptureSupervisor:
         finally:
             ended.cancel()
         self._child = None
-        if self.state is CaptureState.RUNNING and (datetime.now(UTC) - self.since).total_seconds() > _SETTLED_S:
+        if self.state is ProcessState.RUNNING and (datetime.now(UTC) - self.since).total_seconds() > _SETTLED_S:
             self._failures = 0
         code = await child.wait()
         if self._is_replaced:
@@ -262,7 +262,7 @@ class CaptureSupervisor:
             self.error = PermanentError(
                 text, place=place, remedy=f"Change the configuration, or run `cdc instance start {config.name}`."
             )
-            self._become(CaptureState.FAILED)
+            self._become(ProcessState.FAILED)
         else:
             self._failed(RetryableError(text, place=place, remedy=remedy))
 
@@ -272,7 +272,7 @@ class CaptureSupervisor:
         self._failures += 1
         self.restarts += 1
         self.error = error
-        self._become(CaptureState.RETRYING)
+        self._become(ProcessState.RETRYING)
         self.retry_at = datetime.now(UTC) + timedelta(seconds=pause_s)
         _log.warning(
             "capture is started again", destination=self._config.name, reason=str(error), in_s=round(pause_s, 1)
@@ -285,10 +285,10 @@ class CaptureSupervisor:
                 return line.text.removeprefix("cdc: ")
         return ""
 
-    def _become(self, state: CaptureState, pid: int | None = None) -> None:
-        if state is not CaptureState.RETRYING:
+    def _become(self, state: ProcessState, pid: int | None = None) -> None:
+        if state is not ProcessState.RETRYING:
             self.retry_at = None
-        if state in (CaptureState.OFF, CaptureState.RUNNING, CaptureState.OUTSIDE):
+        if state in (ProcessState.OFF, ProcessState.RUNNING, ProcessState.OUTSIDE):
             self.error = None
         self.pid = pid
         if state is not self.state:

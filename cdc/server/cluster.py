@@ -21,7 +21,7 @@ from cdc.base.log import get_logger
 from cdc.batches.subscribers import roll_back_from
 from cdc.cluster.candidacy import Candidacy, Held
 from cdc.cluster.member import Member
-from cdc.cluster.nodes import Server, Tree
+from cdc.cluster.nodes import ServerNode, Tree
 from cdc.meta import open_meta
 from cdc.server.leadership import Fence
 from cdc.server.threads import in_thread
@@ -37,11 +37,11 @@ class Cluster:
     """This process among the servers of its clusters: a member for each ZooKeeper and root that its destinations have.
     Safe in any thread."""
 
-    def __init__(self, server_of: Callable[[DestinationConfig], Server]) -> None:
+    def __init__(self, server_of: Callable[[DestinationConfig], ServerNode]) -> None:
         """``server_of``: how others reach this process for a destination, once it listens."""
         self._server_of = server_of
         self._mutex = threading.Lock()
-        self._members: dict[tuple[str, str, float, Server], Member] = {}
+        self._members: dict[tuple[str, str, float, ServerNode], Member] = {}
 
     def member(self, config: DestinationConfig) -> Member:
         """Returns the member for a destination. Raises MetaUnavailableError, ConfigError."""

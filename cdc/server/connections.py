@@ -13,11 +13,11 @@ HEAD_S = 10.0
 """The time that a client may take to send the head of a request."""
 
 
-class Connection(H11Protocol):
+class BoundedConnection(H11Protocol):
     """A connection of uvicorn that bounds the time before a request is there; an endpoint bounds the time of its body,
     and of its answer. A connection that is kept for the next request has uvicorn's ``timeout_keep_alive``."""
 
-    _waiting: dict[Connection, None]
+    _waiting: dict[BoundedConnection, None]
     """The waiting connections of the same server, oldest first."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -69,4 +69,4 @@ class Connection(H11Protocol):
 
 def of_one_server() -> type[H11Protocol]:
     """Returns the class of the connections of one server, as uvicorn's setting ``http``."""
-    return type("Connection", (Connection,), {"_waiting": {}})
+    return type("Connection", (BoundedConnection,), {"_waiting": {}})

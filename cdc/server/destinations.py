@@ -184,7 +184,7 @@ def agreed(key: str, values: Mapping[str, _Value]) -> _Value:
     return next(iter(values.values()))
 
 
-class Counters:
+class ServerCounters:
     """Counts what the server did, for its metrics. Safe in any thread."""
 
     def __init__(self) -> None:

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cdc.base.errors import CdcError, ConfigError, UsageError
 from cdc.base.log import get_logger
-from cdc.cluster.nodes import Server
+from cdc.cluster.nodes import ServerNode
 from cdc.config import find
 from cdc.server.cluster import Cluster, ZooKeeperLeadership
 from cdc.server.destinations import Listening, ServedDestination, agreed, is_served, listening
-from cdc.server.folder import Change, ConfigFolder
-from cdc.server.instance import Surroundings, Timings
+from cdc.server.folder import ConfigChange, ConfigFolder
+from cdc.server.instance import SharedParts, Timings
 from cdc.server.instances import Instances
 from cdc.server.leadership import Leadership, LocalLeadership
 from cdc.server.live import LiveDestinations
@@ -117,7 +117,7 @@ class EmbeddedServer:
         import uvicorn
 
         from cdc.server.alarms import ServerAlarms
-        from cdc.server.app import Server as Answers
+        from cdc.server.app import ServerApp
         from cdc.server.connections import of_one_server
         from cdc.server.operators import Operators
         from cdc.server.page import AdminPage
@@ -138,7 +138,7 @@ class EmbeddedServer:
         spawner = Spawner(self._options)
         self._stack.callback(spawner.close)
         forward = "json" if "json" in self._options else "console"
-        surroundings = Surroundings(
+        surroundings = SharedParts(
             self.live,
             spawner,
             self._admit,
@@ -147,7 +147,7 @@ class EmbeddedServer:
             lambda name: Log(partial(_forward, name, forward)),
         )
         self.instances = Instances(self._folder, surroundings)
-        answers = Answers(self.live, stopping=self._is_stopping)
+        answers = ServerApp(self.live, stopping=self._is_stopping)
         answers.operators = Operators(self.instances, roles, answers.counters)
         self._counters = answers.counters
         answers.page = AdminPage(answers.operators, is_secure=where.certificate is not None)
@@ -206,18 +206,18 @@ class EmbeddedServer:
     def _leadership_of(self, config: DestinationConfig) -> Leadership:
         return ZooKeeperLeadership(config, self._cluster) if config.server.ha.enabled else LocalLeadership(config)
 
-    def _reached_at(self, config: DestinationConfig) -> Server:
+    def _reached_at(self, config: DestinationConfig) -> ServerNode:
         """Returns how others reach this process, once it listens."""
         host, where, server = config.server.ha.address, self._where, config.server
         assert host is not None and where is not None
         http = replace(where, host=host)
         port = self._canal.port if server.canal.enabled and self._canal is not None else http.port
-        return Server(f"{host}:{port}", http.url if server.tokens else None)
+        return ServerNode(f"{host}:{port}", http.url if server.tokens else None)
 
     def _is_stopping(self) -> bool:
         return self._http_server is not None and self._http_server.should_exit
 
-    def _read(self) -> list[Change]:
+    def _read(self) -> list[ConfigChange]:
         """Reads the configurations. Raises ConfigError if there is nothing to serve."""
         changes, names = self._folder.scan(at_once=True), self._folder.names
         errors: list[CdcError] = []
@@ -390,12 +390,12 @@ def _server(settings: uvicorn.Config) -> uvicorn.Server:
     """Returns a server that leaves the signals of the process to the program."""
     import uvicorn
 
-    class Server(uvicorn.Server):
+    class QuietServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    return Server(settings)
+    return QuietServer(settings)
 
 
 def _settings(configs: Sequence[DestinationConfig]) -> ServerConfig:

@@ -13,7 +13,7 @@ from cdc.config.watch import WatchedFile
 
 
 @dataclass(frozen=True)
-class Change:
+class ConfigChange:
     """A configuration file that was not like this at the last look. ``config``: what it says now; ``error``: why it
     cannot be used. Neither: it is gone."""
 
@@ -31,7 +31,7 @@ class ConfigFolder:
         self.names = tuple(dict.fromkeys(names))
         self._files: dict[str, WatchedFile] = {}
 
-    def scan(self, *, at_once: bool = False) -> list[Change]:
+    def scan(self, *, at_once: bool = False) -> list[ConfigChange]:
         """Returns what has changed since the last scan, by name. Each change is told once, when a second scan has found
         the file the same, since somebody may be writing it; ``at_once``: every file counts as changed and as whole.
         Raises ConfigError if there is no folder, which changes nothing: it may be replaced at this moment."""
@@ -55,12 +55,12 @@ class ConfigFolder:
             if file.is_there:
                 changes.append(_read(name, file.path))
             elif was_there:
-                changes.append(Change(name))
+                changes.append(ConfigChange(name))
         return changes
 
 
-def _read(name: str, path: Path) -> Change:
+def _read(name: str, path: Path) -> ConfigChange:
     try:
-        return Change(name, config=in_memory(load(path)))
+        return ConfigChange(name, config=in_memory(load(path)))
     except CdcError as error:
-        return Change(name, error=error)
+        return ConfigChange(name, error=error)

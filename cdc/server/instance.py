@@ -27,7 +27,7 @@ from cdc.base.errors import CdcError, NotLeaderError, RetryableError, StorageErr
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time
 from cdc.config.watch import READ_AT_START
-from cdc.server.captures import CaptureState, CaptureSupervisor, Pauses
+from cdc.server.captures import CaptureSupervisor, Pauses, ProcessState
 from cdc.server.destinations import ServedDestination
 from cdc.server.leadership import Leadership, LocalLeadership
 from cdc.server.memory import MemoryFolder, make_run_folder
@@ -67,7 +67,7 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SharedParts:
     """The parts that all instances of a process share."""
 
     live: LiveDestinations
@@ -88,7 +88,7 @@ class Surroundings:
 class Instance:
     """One destination of a server."""
 
-    def __init__(self, config: DestinationConfig, surroundings: Surroundings, log: Log) -> None:
+    def __init__(self, config: DestinationConfig, surroundings: SharedParts, log: Log) -> None:
         self.config = config
         self._surroundings = surroundings
         self.capture = CaptureSupervisor(config, surroundings.spawner, surroundings.timings.captures, log)
@@ -127,9 +127,9 @@ class Instance:
             return self._state
         if self.capture.error is not None:
             return InstanceState.FAILED
-        if self.capture.state is CaptureState.STARTING:
+        if self.capture.state is ProcessState.STARTING:
             return InstanceState.STARTING
-        if self.capture.state is CaptureState.OFF and self.config.server.capture == "subscribed":
+        if self.capture.state is ProcessState.OFF and self.config.server.capture == "subscribed":
             return InstanceState.WAITING
         return self._state
 

@@ -13,13 +13,13 @@ from cdc.base.errors import CdcError, ConfigError, UsageError
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time
 from cdc.server.destinations import is_served
-from cdc.server.instance import Instance, Surroundings, shown_error
+from cdc.server.instance import Instance, SharedParts, shown_error
 from cdc.server.metrics import InstanceNumbers
 from cdc.server.processes import Log
 from cdc.server.states import InstanceState
 
 if TYPE_CHECKING:
-    from cdc.server.folder import Change, ConfigFolder
+    from cdc.server.folder import ConfigChange, ConfigFolder
     from cdc.server.processes import Log
 
 _log = get_logger(__name__)
@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 class Instances:
     """All instances of a server, by name. Used in the event loop alone."""
 
-    def __init__(self, folder: ConfigFolder, surroundings: Surroundings) -> None:
+    def __init__(self, folder: ConfigFolder, surroundings: SharedParts) -> None:
         self._folder, self._surroundings = folder, surroundings
         self._instances: dict[str, Instance] = {}
         self._unusable: dict[str, tuple[CdcError, datetime]] = {}
@@ -114,7 +114,7 @@ class Instances:
 
     # --- configurations
 
-    async def start(self, changes: list[Change]) -> None:
+    async def start(self, changes: list[ConfigChange]) -> None:
         """Opens the instances of these configurations, and waits a while until they are open."""
         await asyncio.gather(*(self._apply(change) for change in changes))
         await asyncio.gather(*(instance.settled(10.0) for instance in self))
@@ -135,7 +135,7 @@ class Instances:
             changes = await self._surroundings.in_thread(lambda: self._folder.scan(at_once=at_once))
             await asyncio.gather(*(self._apply(change, with_secrets=at_once) for change in changes))
 
-    async def _apply(self, change: Change, *, with_secrets: bool = False) -> None:
+    async def _apply(self, change: ConfigChange, *, with_secrets: bool = False) -> None:
         name, config = change.name, change.config
         instance = self._instances.get(name)
         if change.error is not None:

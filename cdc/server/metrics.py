@@ -24,7 +24,7 @@ from cdc.watch.metrics.families import Sample, alarm_values, families
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    from cdc.server.destinations import Counters
+    from cdc.server.destinations import ServerCounters
     from cdc.watch.metrics.families import AlarmCounts
 
 
@@ -40,7 +40,7 @@ class InstanceNumbers:
 
 
 def metrics_text(
-    counters: Counters,
+    counters: ServerCounters,
     locks: Mapping[str, int],
     instances: Mapping[str, InstanceNumbers],
     alarms: Mapping[str, AlarmCounts] | None = None,
@@ -62,7 +62,7 @@ class _Collector:
 
     def __init__(
         self,
-        counters: Counters,
+        counters: ServerCounters,
         locks: Mapping[str, int],
         instances: Mapping[str, InstanceNumbers],
         alarms: Mapping[str, AlarmCounts],

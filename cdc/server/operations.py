@@ -35,7 +35,7 @@ Natural = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Call:
+class OperationCall:
     """A call of an operation."""
 
     served: ServedDestination
@@ -52,7 +52,7 @@ class Operation:
     """An operation: the model of its arguments, and what it does."""
 
     arguments: type[Arguments]
-    run: Callable[[Call], Any]
+    run: Callable[[OperationCall], Any]
     subscribes: bool = False
     """Whether it makes a subscription."""
 
@@ -65,7 +65,7 @@ _PARTS: dict[str, Callable[[ServedDestination], object]] = {
 
 
 def _of_method(method: Method) -> Operation:
-    def run(call: Call) -> Any:
+    def run(call: OperationCall) -> Any:
         try:
             return method.run(_PARTS[method.part](call.served), call.subscriber, call.arguments)
         except CdcError as error:
@@ -88,7 +88,7 @@ def _operation(function: _F) -> _F:
     arguments = arguments_of(function, {}, ("call",))
     names = [name for name in arguments.model_fields if name != "subscriber"]
 
-    def run(call: Call) -> Any:
+    def run(call: OperationCall) -> Any:
         return function(call, **{name: getattr(call.arguments, name) for name in names})
 
     OPERATIONS[function.__name__] = Operation(arguments, run)
@@ -110,7 +110,7 @@ class Get(Arguments):
     """The app waits for a batch, so that no thread does."""
 
 
-def _get(call: Call) -> Any:
+def _get(call: OperationCall) -> Any:
     """Hands out a batch; null if there is none now."""
     arguments: Get = call.arguments
     batches = call.served.batches
@@ -141,13 +141,13 @@ OPERATIONS["get"] = Operation(Get, _get, subscribes=True)
 
 
 @_operation
-def resume(call: Call, batch: int, fingerprint: str) -> Any:
+def resume(call: OperationCall, batch: int, fingerprint: str) -> Any:
     lease = call.served.batches.resume(batch, fingerprint, subscriber=call.subscriber)
     return lease_document(call.served, lease)
 
 
 @_operation
-def manifests(call: Call, after_batch: int = 0) -> Any:
+def manifests(call: OperationCall, after_batch: int = 0) -> Any:
     """The manifests of acked batches, some at a time."""
     manifests = call.served.batches.manifests.acked(call.subscriber, after_batch, MOST_MANIFESTS)
     return [manifest_document(call.served, manifest) for manifest in manifests]
@@ -174,7 +174,9 @@ def manifest_document(served: ServedDestination, manifest: Manifest) -> dict[str
 
 
 @_operation
-def table_batch(call: Call, table: str, after_seq: int, until_seq: int | None = None, whole: bool = False) -> Any:
+def table_batch(
+    call: OperationCall, table: str, after_seq: int, until_seq: int | None = None, whole: bool = False
+) -> Any:
     """The next changes of one table, as a manifest that nobody leases."""
     if call.served.config.store.stages_batches:
         raise UsageError(
@@ -190,13 +192,13 @@ def table_batch(call: Call, table: str, after_seq: int, until_seq: int | None = 
 
 
 @_operation
-def whoami(call: Call) -> Any:
+def whoami(call: OperationCall) -> Any:
     """The subscriber whose token the client has."""
     return call.subscriber
 
 
 @_operation
-def state(call: Call) -> Any:
+def state(call: OperationCall) -> Any:
     """The meta as far as the subscriber may see it: the source, and its own subscription."""
     state = call.served.meta.read()
     subscription = state.subscriptions.get(call.subscriber)
@@ -208,19 +210,19 @@ def state(call: Call) -> Any:
 
 
 @_operation
-def lock(call: Call, id: Token, name: LockName, what: Text, shared: bool = False) -> None:  # noqa: A002
+def lock(call: OperationCall, id: Token, name: LockName, what: Text, shared: bool = False) -> None:  # noqa: A002
     """Takes a lock of the meta without waiting."""
     call.served.locks.acquire(id, name, what, call.subscriber, shared=shared)
 
 
 @_operation
-def renew_locks(call: Call, ids: list[str]) -> Any:
+def renew_locks(call: OperationCall, ids: list[str]) -> Any:
     """Renews locks. Returns those that the client does not hold any more."""
     return call.served.locks.renew(ids, call.subscriber)
 
 
 @_operation
-def unlock(call: Call, ids: list[str]) -> Any:
+def unlock(call: OperationCall, ids: list[str]) -> Any:
     """Releases locks. Returns those that the client did not hold any more."""
     return [lock_id for lock_id in ids if not call.served.locks.release(lock_id, call.subscriber)]
 
@@ -229,7 +231,7 @@ def unlock(call: Call, ids: list[str]) -> Any:
 
 
 @_operation
-def store(call: Call) -> Any:
+def store(call: OperationCall) -> Any:
     """The store as it is now."""
     reader = call.served.reader()
     beginning = reader.beginning() if reader.exists() else None
@@ -249,7 +251,7 @@ def store(call: Call) -> Any:
 
 
 @_operation
-def totals(call: Call) -> Any:
+def totals(call: OperationCall) -> Any:
     """The size of the store, where its segments begin, and the use of its disk."""
     from cdc.batches.retention import make_watch
     from cdc.lake.jobs.maintain import disk_document
@@ -265,13 +267,13 @@ def totals(call: Call) -> Any:
 
 
 @_operation
-def backlog(call: Call, seq: int, filter: str | None = None) -> Any:  # noqa: A002
+def backlog(call: OperationCall, seq: int, filter: str | None = None) -> Any:  # noqa: A002
     """The transactions after a seq, of the tables that a filter leaves."""
     return asdict(call.served.reader().backlog(seq, make_filter(filter)))
 
 
 @_operation
-def schemas(call: Call, seq: int | None = None) -> Any:
+def schemas(call: OperationCall, seq: int | None = None) -> Any:
     """Table definitions: those in force after a seq, else the newest."""
     reader = call.served.reader()
     schemas = reader.newest_schemas() if seq is None else reader.schemas(seq)
@@ -279,21 +281,21 @@ def schemas(call: Call, seq: int | None = None) -> Any:
 
 
 @_operation
-def entries(call: Call, after_seq: int, upto_seq: int | None = None) -> bytes:
+def entries(call: OperationCall, after_seq: int, upto_seq: int | None = None) -> bytes:
     """Index entries as bytes, in order, some at a time."""
     entries = next(call.served.reader().all_entries(after_seq, upto_seq), None)
     return b"" if entries is None else _packed(entries)
 
 
 @_operation
-def entry_at(call: Call, seq: int) -> bytes:
+def entry_at(call: OperationCall, seq: int) -> bytes:
     """The last index entry up to a seq, as bytes."""
     entry = call.served.reader().entry_at(seq)
     return b"" if entry is None else bytes(entry.tobytes())
 
 
 @_operation
-def range_entries(call: Call, path: str, offset: Natural, length: Natural) -> bytes:
+def range_entries(call: OperationCall, path: str, offset: Natural, length: Natural) -> bytes:
     """The index entries of the transactions in a byte range of a segment, from its start, some at a time."""
     segment = served_path(call.served.config.store.path, path)
     if not segment.exists():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from cdc.server.destinations import Counters
+    from cdc.server.destinations import ServerCounters
     from cdc.server.instance import Instance
     from cdc.server.instances import Instances
     from cdc.server.metrics import InstanceNumbers
@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 class Operators:
     """The routes of instances. A page adds its own with :attr:`roles` and :attr:`instances`."""
 
-    def __init__(self, instances: Instances, roles: Roles, counters: Counters) -> None:
+    def __init__(self, instances: Instances, roles: Roles, counters: ServerCounters) -> None:
         self.instances, self.roles = instances, roles
         self._counters = counters
 

@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from cdc.base.errors import CdcError, ConfigError, RetryableError, UsageError
 from cdc.base.log import get_logger, hide_password
-from cdc.server.answers import Answer, Refused, body_of
+from cdc.server.answers import BoundedAnswer, Refused, body_of
 from cdc.server.roles import Role
-from cdc.server.sessions import COOKIE, LASTS_S, LoginLimit, Session, Sessions
+from cdc.server.sessions import COOKIE, LASTS_S, LoginLimit, LoginSession, LoginSessions
 from cdc.watch.page.admin import Viewer, instance_page, login_page, message_page, overview_page
-from cdc.watch.page.board import Board, Row
+from cdc.watch.page.board import Board, BoardRow
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -50,7 +50,7 @@ class AdminPage:
     def __init__(self, operators: Operators, *, is_secure: bool, board: Board | None = None) -> None:
         self._operators, self._is_secure = operators, is_secure
         self._board = board or Board()
-        self._sessions, self._limit = Sessions(), LoginLimit()
+        self._sessions, self._limit = LoginSessions(), LoginLimit()
         self._threads = CapacityLimiter(_THREADS)
 
     def routes(self) -> list[Route]:
@@ -104,7 +104,7 @@ class AdminPage:
             ),
         )
 
-    def _session(self, request: Request) -> Session | None:
+    def _session(self, request: Request) -> LoginSession | None:
         return self._sessions.read(request.cookies.get(COOKIE))
 
     async def _operator(self, request: Request) -> None:
@@ -116,7 +116,7 @@ class AdminPage:
             raise Refused(HTTPStatus.FORBIDDEN, UsageError("a viewer may not act", remedy="Log in as an operator."))
         await self._require_form(request, session)
 
-    async def _require_form(self, request: Request, session: Session) -> None:
+    async def _require_form(self, request: Request, session: LoginSession) -> None:
         form = await _form(request)
         if not self._sessions.is_form_token(session, form.get("form", "")):
             raise Refused(
@@ -185,7 +185,7 @@ class AdminPage:
         lines = self._operators.instances.log(name).last(_LINES)
         return self._page(lambda nonce: instance_page(document, row, lines, viewer, nonce))
 
-    async def _rows(self, names: list[str], *, batches: bool = False) -> list[Row]:
+    async def _rows(self, names: list[str], *, batches: bool = False) -> list[BoardRow]:
         """Returns the status of instances; the board waits for none longer than its limit."""
         folder = self._operators.instances.folder
         files = [folder / f"{name}.yaml" for name in names]
@@ -220,7 +220,7 @@ class AdminPage:
     def _page(self, make: Callable[[str], str], status: int = HTTPStatus.OK) -> Response:
         nonce = secrets.token_urlsafe(16)
         headers = {name: value.replace("{nonce}", nonce) for name, value in _HEADERS.items()}
-        answer = Answer(make(nonce).encode(), status, "text/html; charset=utf-8")
+        answer = BoundedAnswer(make(nonce).encode(), status, "text/html; charset=utf-8")
         answer.headers.update(headers)
         return answer
 

@@ -29,7 +29,7 @@ _MOST_OPEN = 10
 
 
 @dataclass(frozen=True)
-class Session:
+class LoginSession:
     """A login."""
 
     role: Role
@@ -38,7 +38,7 @@ class Session:
     """Unix time."""
 
 
-class Sessions:
+class LoginSessions:
     """Makes and checks logins. ``clock`` is for tests."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -49,20 +49,20 @@ class Sessions:
         text = f"{int(role)}.{secrets.token_urlsafe(16)}.{int(self._clock()) + LASTS_S}"
         return f"{text}.{self._sign('session', text)}"
 
-    def read(self, cookie: str | None) -> Session | None:
+    def read(self, cookie: str | None) -> LoginSession | None:
         """Returns the login of a cookie; None if it is not ours, was changed, or has ended."""
         text, _, mark = (cookie or "").rpartition(".")
         if not text.isascii() or not hmac.compare_digest(mark.encode(), self._sign("session", text).encode()):
             return None
         role, id_, ends = text.split(".")
-        session = Session(Role(int(role)), id_, int(ends))
+        session = LoginSession(Role(int(role)), id_, int(ends))
         return session if session.ends_s > self._clock() else None
 
-    def form_token(self, session: Session) -> str:
+    def form_token(self, session: LoginSession) -> str:
         """Returns what a form of this login sends along, which pages of others cannot know."""
         return self._sign("form", session.id)
 
-    def is_form_token(self, session: Session, form_token: str) -> bool:
+    def is_form_token(self, session: LoginSession, form_token: str) -> bool:
         """Whether a form comes from a page of this login."""
         return hmac.compare_digest(form_token.encode(), self.form_token(session).encode())
 

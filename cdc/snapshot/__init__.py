@@ -17,17 +17,17 @@ The path of :func:`take`:
 """
 
 from cdc.snapshot.files import SnapshotFiles
-from cdc.snapshot.progress import Progress, last_progress
+from cdc.snapshot.progress import SnapshotProgress, last_progress
 from cdc.snapshot.reader import SegmentTask
 from cdc.snapshot.records import ChunkRecord, SnapshotInfo
 from cdc.snapshot.taking import read_in_threads, take, take_all
 
 __all__ = [
     "ChunkRecord",
-    "Progress",
     "SegmentTask",
     "SnapshotFiles",
     "SnapshotInfo",
+    "SnapshotProgress",
     "last_progress",
     "read_in_threads",
     "take",

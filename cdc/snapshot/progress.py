@@ -17,7 +17,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Progress:
+class SnapshotProgress:
     """The progress of reading a table."""
 
     table: str
@@ -40,7 +40,7 @@ class Progress:
         return asdict(self)
 
 
-ProgressCallback = Callable[[Progress], object]
+ProgressCallback = Callable[[SnapshotProgress], object]
 
 
 class ProgressReporter:
@@ -90,7 +90,7 @@ class ProgressReporter:
             if self._callback is not None:
                 self._callback(progress)
 
-    def _measure(self, snapshot: SnapshotFiles) -> Progress:
+    def _measure(self, snapshot: SnapshotFiles) -> SnapshotProgress:
         records = snapshot.records()
         done = sum(record.rows for record in records)
         with self._lock:
@@ -99,7 +99,7 @@ class ProgressReporter:
         rate = (rows - self._before[snapshot.folder.uri]) / elapsed
         complete = len({record.segment for record in records if record.last}) == len(snapshot.info.segments)
         left = max(snapshot.info.estimated_rows - rows, 0)
-        return Progress(
+        return SnapshotProgress(
             table=snapshot.info.table,
             rows=rows,
             bytes=sum(record.bytes for record in records),
@@ -112,12 +112,12 @@ class ProgressReporter:
         )
 
 
-def last_progress(snapshots: Sequence[SnapshotFiles]) -> Progress | None:
+def last_progress(snapshots: Sequence[SnapshotFiles]) -> SnapshotProgress | None:
     """Returns the progress that the process wrote that reads (or has read) the newest of a table's snapshots; None if
     there is none. Any process may ask."""
     snapshot = newest(snapshots)
     content = None if snapshot is None else snapshot.read_progress()
     try:
-        return None if content is None else Progress(**content)
+        return None if content is None else SnapshotProgress(**content)
     except TypeError:  # of another version
         return None

@@ -17,7 +17,7 @@ from cdc.snapshot.files import ChunkWriter, SnapshotFiles, digest_of
 from cdc.snapshot.keys import Key
 from cdc.snapshot.records import ChunkRange, ChunkRecord, LowRecord, PositionRecord, chunk_file, chunk_name
 from cdc.snapshot.result_set import ResultSet
-from cdc.snapshot.session import Sessions, Throttle, altered, is_altered, require_definition, require_server
+from cdc.snapshot.session import ReaderSessions, Throttle, altered, is_altered, require_definition, require_server
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import query
 from cdc.source.server import Connection, current_position
@@ -58,7 +58,7 @@ class SegmentReader:
         config: DestinationConfig,
         files: SnapshotFiles,
         task: SegmentTask,
-        sessions: Sessions,
+        sessions: ReaderSessions,
         on_rows: OnRows | None = None,
     ) -> None:
         self._config = config
@@ -178,7 +178,7 @@ class SegmentReader:
 
 
 def read_segment(
-    config: DestinationConfig, task: SegmentTask, sessions: Sessions, on_rows: OnRows | None = None
+    config: DestinationConfig, task: SegmentTask, sessions: ReaderSessions, on_rows: OnRows | None = None
 ) -> list[ChunkRecord]:
     """Reads a segment, in any process that sees the snapshot's folder and the source. Raises as
     :meth:`SegmentReader.run`."""

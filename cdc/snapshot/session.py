@@ -60,7 +60,7 @@ def open_session(source: SourceConfig) -> Connection:
     return conn
 
 
-class Sessions:
+class ReaderSessions:
     """Open sessions that readers of this process share, one after another: a connection with TLS takes longer than many
     a chunk. Close them at the end."""
 

@@ -26,7 +26,7 @@ from cdc.snapshot.progress import ProgressCallback, ProgressReporter
 from cdc.snapshot.reader import SegmentTask, read_segment
 from cdc.snapshot.records import Segment, SnapshotInfo
 from cdc.snapshot.segments import Borders
-from cdc.snapshot.session import Sessions, altered, definition, open_session
+from cdc.snapshot.session import ReaderSessions, altered, definition, open_session
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import place_of, query
 from cdc.source.driver import close_now
@@ -142,7 +142,7 @@ def read_in_threads(
     if not tasks:
         return []
     threads = min(config.snapshot.parallel, len(tasks))
-    with Sessions(config.source) as sessions, ThreadPoolExecutor(threads, "snapshot") as pool:
+    with ReaderSessions(config.source) as sessions, ThreadPoolExecutor(threads, "snapshot") as pool:
         return list(pool.map(one, tasks))
 
 

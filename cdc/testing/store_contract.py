@@ -33,7 +33,7 @@ from cdc.base.errors import BatchError, StoreClosedError, StoreLimitError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.transaction import Events, LogPosition, Transaction
 from cdc.store.writer.durability import PutStatus
-from cdc.testing.threads import Call, took_s
+from cdc.testing.threads import ThreadCall, took_s
 from cdc.testing.transactions import make_transactions
 
 ALL = 1 << 40
@@ -162,7 +162,7 @@ class StoreContract:
     def test_a_put_waits_for_room_until_an_ack(self, small: EventStore) -> None:
         transactions = make_transactions(4)
         self.fill(small, transactions[:3])
-        waiting = Call(lambda: small.put(transactions[3:]))
+        waiting = ThreadCall(lambda: small.put(transactions[3:]))
         assert waiting.waits()
         small.try_get(self.batch_size(small, transactions[:1]))
         assert waiting.waits(), "outstanding transactions still take room"
@@ -187,7 +187,7 @@ class StoreContract:
     def test_try_put_does_not_wait(self, small: EventStore) -> None:
         transactions = make_transactions(4)
         self.fill(small, transactions[:3])
-        assert Call(lambda: small.try_put(transactions[3:])).result() is PutStatus.STORE_FULL
+        assert ThreadCall(lambda: small.try_put(transactions[3:])).result() is PutStatus.STORE_FULL
         assert small.latest_position() == transactions[2].position
 
     @needs("limited")
@@ -196,7 +196,7 @@ class StoreContract:
         self.fill(small, transactions[:2])
         assert small.try_put(transactions[2:]) is PutStatus.STORE_FULL
         assert self.seqs(small.try_get(ALL)) == [t.seq for t in transactions[:2]]
-        waiting = Call(lambda: small.put(transactions[2:]))
+        waiting = ThreadCall(lambda: small.put(transactions[2:]))
         small.ack(transactions[0].position)
         assert waiting.waits(), "there is room for two of three"
         assert self.seqs(small.try_get(ALL)) == []
@@ -216,8 +216,8 @@ class StoreContract:
     def test_a_full_store_still_ignores_what_it_has(self, small: EventStore) -> None:
         transactions = make_transactions(3)
         self.fill(small, transactions)
-        assert Call(lambda: small.put(transactions)).result() in self.put_ok
-        assert Call(lambda: small.put([])).result() is PutStatus.PUT_OK
+        assert ThreadCall(lambda: small.put(transactions)).result() in self.put_ok
+        assert ThreadCall(lambda: small.put([])).result() is PutStatus.PUT_OK
         assert small.try_put(transactions) in self.put_ok
 
     @needs("limited")
@@ -225,7 +225,7 @@ class StoreContract:
         transactions = make_transactions(2)
         with make_store(4) as store:
             with pytest.raises(StoreLimitError, match=str(transactions[0].position.pos)):
-                Call(lambda: store.put(transactions[:1])).result()
+                ThreadCall(lambda: store.put(transactions[:1])).result()
             with pytest.raises(StoreLimitError):
                 store.try_put(transactions[:1])
             assert store.latest_position() is None
@@ -234,7 +234,7 @@ class StoreContract:
     def test_a_list_that_never_fits_is_an_error_at_once(self, small: EventStore) -> None:
         transactions = make_transactions(5)
         with pytest.raises(StoreLimitError):
-            Call(lambda: small.put(transactions)).result()
+            ThreadCall(lambda: small.put(transactions)).result()
         assert small.latest_position() is None
         self.fill(small, transactions[:2])
         self.fill(small, transactions[:3])
@@ -245,9 +245,9 @@ class StoreContract:
         """The overtaking put has the higher seq: the waiting one would be ignored as a repetition, and lost."""
         transactions = make_transactions(7)
         self.fill(small, transactions[:2])
-        first = Call(lambda: small.put(transactions[2:5]))
+        first = ThreadCall(lambda: small.put(transactions[2:5]))
         assert first.waits()
-        second = Call(lambda: small.put(transactions[5:6]))
+        second = ThreadCall(lambda: small.put(transactions[5:6]))
         assert second.waits(), "there is room for it, but not before the first"
         assert small.try_put(transactions[6:]) is PutStatus.STORE_FULL
         small.try_get(ALL)
@@ -262,9 +262,9 @@ class StoreContract:
     def test_a_put_that_times_out_lets_the_next_one_go(self, small: EventStore) -> None:
         transactions = make_transactions(6)
         self.fill(small, transactions[:2])
-        first = Call(lambda: small.put(transactions[2:5], timeout_s=0.3))
+        first = ThreadCall(lambda: small.put(transactions[2:5], timeout_s=0.3))
         assert first.waits()
-        second = Call(lambda: small.put(transactions[5:]))
+        second = ThreadCall(lambda: small.put(transactions[5:]))
         assert first.result() is PutStatus.STORE_FULL
         assert second.result() in self.put_ok
         assert small.latest_position() == transactions[5].position
@@ -273,7 +273,7 @@ class StoreContract:
     def test_the_same_put_twice_at_once_is_stored_once(self, small: EventStore) -> None:
         transactions = make_transactions(6)
         self.fill(small, transactions[:3])
-        calls = [Call(lambda: small.put(transactions[3:])) for _ in range(2)]
+        calls = [ThreadCall(lambda: small.put(transactions[3:])) for _ in range(2)]
         assert all(call.waits() for call in calls)
         small.try_get(ALL)
         small.ack(transactions[2].position)
@@ -285,7 +285,7 @@ class StoreContract:
     def test_cleaning_wakes_a_put(self, small: EventStore, clean: str) -> None:
         transactions = make_transactions(4)
         self.fill(small, transactions[:3])
-        waiting = Call(lambda: small.put(transactions[3:]))
+        waiting = ThreadCall(lambda: small.put(transactions[3:]))
         assert waiting.waits()
         if clean == "all":
             small.clean_all()
@@ -299,10 +299,10 @@ class StoreContract:
         """A get asks for more than the store has room for, and a put waits for the ack of transactions that were not
         returned."""
         transactions = make_transactions(4)
-        getting = Call(lambda: small.get(ALL))
+        getting = ThreadCall(lambda: small.get(ALL))
         self.fill(small, transactions[:3])
         assert getting.waits()
-        putting = Call(lambda: small.put(transactions[3:]))
+        putting = ThreadCall(lambda: small.put(transactions[3:]))
         assert self.seqs(getting.result()) == [t.seq for t in transactions[:3]]
         small.ack(transactions[2].position)
         assert putting.result() in self.put_ok
@@ -312,7 +312,7 @@ class StoreContract:
         transactions = make_transactions(4)
         self.fill(small, transactions[:3])
         assert small.try_put(transactions[3:]) is PutStatus.STORE_FULL
-        assert self.seqs(Call(lambda: small.get(ALL)).result()) == [t.seq for t in transactions[:3]]
+        assert self.seqs(ThreadCall(lambda: small.get(ALL)).result()) == [t.seq for t in transactions[:3]]
 
     # get
 
@@ -367,14 +367,14 @@ class StoreContract:
     def test_a_get_waits_for_a_whole_batch(self, store: EventStore) -> None:
         transactions = make_transactions(4)
         self.fill(store, transactions[:2])
-        waiting = Call(lambda: store.get(self.batch_size(store, transactions[:3])))
+        waiting = ThreadCall(lambda: store.get(self.batch_size(store, transactions[:3])))
         assert waiting.waits()
         self.fill(store, transactions[2:])
         assert self.seqs(waiting.result()) == [t.seq for t in transactions[:3]]
 
     def test_a_get_waits_for_the_first_transaction(self, store: EventStore) -> None:
         transactions = make_transactions(1)
-        waiting = Call(lambda: store.get(1))
+        waiting = ThreadCall(lambda: store.get(1))
         assert waiting.waits()
         self.fill(store, transactions)
         assert self.seqs(waiting.result()) == [transactions[0].seq]
@@ -389,8 +389,8 @@ class StoreContract:
     def test_try_get_does_not_wait(self, store: EventStore) -> None:
         transactions = make_transactions(2)
         self.fill(store, transactions)
-        assert self.seqs(Call(lambda: store.try_get(ALL)).result()) == [t.seq for t in transactions]
-        assert self.seqs(Call(lambda: store.try_get(ALL)).result()) == []
+        assert self.seqs(ThreadCall(lambda: store.try_get(ALL)).result()) == [t.seq for t in transactions]
+        assert self.seqs(ThreadCall(lambda: store.try_get(ALL)).result()) == []
 
     def test_several_batches_may_be_outstanding(self, store: EventStore) -> None:
         transactions = make_transactions(4)
@@ -462,7 +462,7 @@ class StoreContract:
     def test_a_get_from_a_position_waits(self, store: EventStore) -> None:
         transactions = make_transactions(3)
         self.fill(store, transactions[:2])
-        waiting = Call(lambda: store.get(1, start=transactions[1].position))
+        waiting = ThreadCall(lambda: store.get(1, start=transactions[1].position))
         assert waiting.waits()
         self.fill(store, transactions[2:])
         assert self.seqs(waiting.result()) == [transactions[2].seq]
@@ -488,13 +488,13 @@ class StoreContract:
         """With a DDL after it, or in it, the batch cannot grow."""
         transactions = make_transactions(2, ddl_every=2)
         self.fill(store, transactions)
-        assert self.seqs(Call(lambda: store.get(ALL)).result()) == [transactions[0].seq]
-        assert self.seqs(Call(lambda: store.get(ALL)).result()) == [transactions[1].seq]
+        assert self.seqs(ThreadCall(lambda: store.get(ALL)).result()) == [transactions[0].seq]
+        assert self.seqs(ThreadCall(lambda: store.get(ALL)).result()) == [transactions[1].seq]
 
     def test_a_ddl_wakes_a_get_that_waits(self, store: EventStore) -> None:
         transactions = make_transactions(2, ddl_every=2)
         self.fill(store, transactions[:1])
-        waiting = Call(lambda: store.get(ALL))
+        waiting = ThreadCall(lambda: store.get(ALL))
         assert waiting.waits()
         self.fill(store, transactions[1:])
         assert self.seqs(waiting.result()) == [transactions[0].seq]
@@ -646,7 +646,7 @@ class StoreContract:
         transactions = make_transactions(2)
         self.fill(store, transactions)
         store.try_get(ALL)
-        waiting = Call(lambda: store.get(self.batch_size(store, transactions)))
+        waiting = ThreadCall(lambda: store.get(self.batch_size(store, transactions)))
         assert waiting.waits()
         store.rollback()
         assert self.seqs(waiting.result()) == [t.seq for t in transactions]
@@ -779,7 +779,7 @@ class StoreContract:
     # closing
 
     def test_closing_ends_a_get_that_waits(self, store: EventStore) -> None:
-        waiting = Call(lambda: store.get(ALL))
+        waiting = ThreadCall(lambda: store.get(ALL))
         assert waiting.waits()
         store.close()
         with pytest.raises(StoreClosedError):
@@ -789,7 +789,7 @@ class StoreContract:
     def test_closing_ends_a_put_that_waits(self, small: EventStore) -> None:
         transactions = make_transactions(4)
         self.fill(small, transactions[:3])
-        waiting = Call(lambda: small.put(transactions[3:]))
+        waiting = ThreadCall(lambda: small.put(transactions[3:]))
         assert waiting.waits()
         small.close()
         with pytest.raises(StoreClosedError):
@@ -812,7 +812,7 @@ class StoreContract:
         ]
         for call in calls:
             with pytest.raises(StoreClosedError):
-                Call(call).result()
+                ThreadCall(call).result()
 
     def test_a_store_is_closed_at_the_end_of_its_block(self, make_store: MakeStore) -> None:
         with make_store() as store:
@@ -844,7 +844,7 @@ class StoreContract:
             for n in range(0, len(transactions), step):
                 self.fill(store, transactions[n : n + step])
 
-        for call in [Call(lambda step=step: put(step)) for step in (1, 3, 7, 11)]:  # type: ignore[misc]
+        for call in [ThreadCall(lambda step=step: put(step)) for step in (1, 3, 7, 11)]:  # type: ignore[misc]
             call.result()
         assert self.seqs(store.try_get(ALL)) == [t.seq for t in transactions]
 
@@ -858,7 +858,7 @@ class StoreContract:
                 with lock:
                     seqs.extend(t.seq for t in batch)
 
-        calls = [Call(get) for _ in range(3)]
+        calls = [ThreadCall(get) for _ in range(3)]
         for n in range(0, len(transactions), 10):
             self.fill(store, transactions[n : n + 10])
         for call in calls:
@@ -879,7 +879,7 @@ class StoreContract:
                     self.fill(store, transactions[n - again : n + count - again])
                     n += count - again if count > again else 0
 
-            writing = Call(write)
+            writing = ThreadCall(write)
             chance = random.Random(SEED + 1)
             done: list[int] = []
             while len(done) < len(transactions):

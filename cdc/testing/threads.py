@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
+class ThreadCall(Generic[T]):
     """Starts ``function()`` in another thread. :meth:`result` returns or raises what it did."""
 
     def __init__(self, function: Callable[[], T]) -> None:

@@ -15,9 +15,9 @@ from cdc.copies.standby.protocol import (
     Fetch,
     Follow,
     Formats,
+    FrameKind,
     Have,
     Hello,
-    Kind,
     Refuse,
     Welcome,
     frame_header,
@@ -54,24 +54,24 @@ def main(file: Path) -> None:
         given_up=False,
     )
     payloads = {
-        Kind.CHALLENGE: bytes(range(16, 32)),
-        Kind.HELLO: sign_message(hello, b"hello", bytes(range(16, 32)), SECRET),
-        Kind.WELCOME: sign_message(welcome, b"welcome", bytes(range(16)), SECRET),
-        Kind.REFUSE: Refuse(error="two stores have taken over", remedy="Decide.").model_dump_json().encode(),
-        Kind.COMPARE: Compare(segment=NAME, start=0, stop=3, of="index").model_dump_json().encode(),
-        Kind.COMPARED: Compared(count=3, head_crc=9, digest="cd" * 16, entries=3).model_dump_json().encode(),
-        Kind.FOLLOW: Follow(have=[Have(segment=NAME, size_bytes=4096, entries=3)]).model_dump_json().encode(),
-        Kind.SEGMENT: NAME.encode(),
-        Kind.DATA: struct.pack("<Q", 4096) + b"events",
-        Kind.ENTRIES: struct.pack("<Q", 3) + bytes(128),
-        Kind.FILE: struct.pack("<H", 11) + b"tables.json" + b'{"version": 1, "tables": []}',
-        Kind.FORGET: f"segments/{NAME}".encode(),
-        Kind.HEARTBEAT: struct.pack("<QQ", 17179869311, 0),
-        Kind.REPORT: struct.pack("<QQ", 17179869311, 4102) + NAME.encode(),
-        Kind.FETCH: Fetch(segment=NAME, start=0, stop=3).model_dump_json().encode(),
-        Kind.FILE_PART: struct.pack("<H", 11) + b"tables.json" + b'{"version": 1, ',
+        FrameKind.CHALLENGE: bytes(range(16, 32)),
+        FrameKind.HELLO: sign_message(hello, b"hello", bytes(range(16, 32)), SECRET),
+        FrameKind.WELCOME: sign_message(welcome, b"welcome", bytes(range(16)), SECRET),
+        FrameKind.REFUSE: Refuse(error="two stores have taken over", remedy="Decide.").model_dump_json().encode(),
+        FrameKind.COMPARE: Compare(segment=NAME, start=0, stop=3, of="index").model_dump_json().encode(),
+        FrameKind.COMPARED: Compared(count=3, head_crc=9, digest="cd" * 16, entries=3).model_dump_json().encode(),
+        FrameKind.FOLLOW: Follow(have=[Have(segment=NAME, size_bytes=4096, entries=3)]).model_dump_json().encode(),
+        FrameKind.SEGMENT: NAME.encode(),
+        FrameKind.DATA: struct.pack("<Q", 4096) + b"events",
+        FrameKind.ENTRIES: struct.pack("<Q", 3) + bytes(128),
+        FrameKind.FILE: struct.pack("<H", 11) + b"tables.json" + b'{"version": 1, "tables": []}',
+        FrameKind.FORGET: f"segments/{NAME}".encode(),
+        FrameKind.HEARTBEAT: struct.pack("<QQ", 17179869311, 0),
+        FrameKind.REPORT: struct.pack("<QQ", 17179869311, 4102) + NAME.encode(),
+        FrameKind.FETCH: Fetch(segment=NAME, start=0, stop=3).model_dump_json().encode(),
+        FrameKind.FILE_PART: struct.pack("<H", 11) + b"tables.json" + b'{"version": 1, ',
     }
-    file.write_bytes(b"".join(frame_header(kind, payloads[kind]) + payloads[kind] for kind in Kind))
+    file.write_bytes(b"".join(frame_header(kind, payloads[kind]) + payloads[kind] for kind in FrameKind))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from cdc.cli import check_local
 from cdc.config import DestinationConfig, load
 from cdc.lake import pipeline
 from cdc.lake.delta import catalog
-from cdc.lake.delta.catalog import Entry, Name, find_entry
+from cdc.lake.delta.catalog import CatalogEntry, Name, find_entry
 from cdc.lake.runtime import connect_server, session
 from cdc.meta import open_meta
 from cdc.testing.servers import Server, free_port
@@ -94,7 +94,7 @@ def spark_of(loop: Loop) -> SparkSession:
     return session.acquire(loop.config.spark).spark
 
 
-def entry(loop: Loop, table: str = "t", database: str = "") -> Entry | None:
+def entry(loop: Loop, table: str = "t", database: str = "") -> CatalogEntry | None:
     return find_entry(spark_of(loop), Name("spark_catalog", database or f"lake_{loop.db}", table))
 
 
@@ -124,10 +124,10 @@ def test_another_process_reads_tables_by_name(
     loop.sql(TABLE, "CREATE TABLE `Odd-Name` (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1, 'a')")
     loop.capture()
     loop.apply_all()
-    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    assert entry(loop) == CatalogEntry("EXTERNAL", "delta", f"file:{loop.path('t')}")
     with monkeypatch.context() as patch:  # as another catalog is asked
         patch.setattr(catalog, "SESSION_CATALOG", "another")
-        assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+        assert entry(loop) == CatalogEntry("EXTERNAL", "delta", f"file:{loop.path('t')}")
         assert entry(loop, "nothing") is None
     odd = entry(loop, "odd_name")
     assert odd is not None
@@ -182,7 +182,7 @@ def test_names_follow_their_tables(mysql9: Server, tmp_path: Path, database: Dat
     loop.sql("DELETE FROM t WHERE id = 2")
     loop.capture()
     loop.apply_all()
-    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{tmp_path}/moved/{loop.db}/t")
+    assert entry(loop) == CatalogEntry("EXTERNAL", "delta", f"file:{tmp_path}/moved/{loop.db}/t")
 
 
 @pytest.mark.long
@@ -275,7 +275,7 @@ def test_tables_that_the_catalog_owns(mysql9: Server, tmp_path: Path, database: 
     loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a')")
     loop.capture()
     loop.apply_all()
-    assert entry(loop, database=db) == Entry("MANAGED", "delta", f"file:{loop.path('t')}")
+    assert entry(loop, database=db) == CatalogEntry("MANAGED", "delta", f"file:{loop.path('t')}")
     spark = spark_of(loop)
     assert [tuple(row) for row in spark.sql(f"SELECT * FROM {db}.t").collect()] == [(1, "a")]
 
@@ -290,13 +290,13 @@ def test_tables_that_the_catalog_owns(mysql9: Server, tmp_path: Path, database: 
     pipeline.replay(loop.config, [f"{db}.t"])
     assert pipeline.maintain_tables(loop.config)[0].note is None
     loop.require_equal("t")
-    assert entry(loop, database=db) == Entry("MANAGED", "delta", f"file:{loop.path('t')}")
+    assert entry(loop, database=db) == CatalogEntry("MANAGED", "delta", f"file:{loop.path('t')}")
 
     again(loop, "managed: true", "managed: false")
     loop.sql("INSERT INTO t VALUES (2, 'c', 1)")
     loop.capture()
     loop.apply_all()
-    assert entry(loop, database=db) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    assert entry(loop, database=db) == CatalogEntry("EXTERNAL", "delta", f"file:{loop.path('t')}")
     again(loop, "managed: false", "managed: true")
     loop.sql("INSERT INTO t VALUES (3, 'c', 1)", "CREATE TABLE `Two Words` (id INT PRIMARY KEY)")
     loop.capture()
@@ -315,7 +315,7 @@ def test_tables_that_the_catalog_owns(mysql9: Server, tmp_path: Path, database: 
     pipeline.snapshot(loop.config, [f"{db}.t"])
     loop.apply_all()
     loop.require_equal("t")
-    assert entry(loop, database=db) == Entry("MANAGED", "delta", f"file:{loop.path('t')}")
+    assert entry(loop, database=db) == CatalogEntry("MANAGED", "delta", f"file:{loop.path('t')}")
 
 
 @pytest.mark.long
@@ -347,12 +347,12 @@ def test_a_connect_server_registers(port: int, mysql9: Server, tmp_path: Path, d
     loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a')")
     loop.capture()
     loop.apply_all()
-    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    assert entry(loop) == CatalogEntry("EXTERNAL", "delta", f"file:{loop.path('t')}")
     spark_of(loop).sql(f"DROP TABLE lake_{loop.db}.t").collect()
     loop.sql("INSERT INTO t VALUES (2, 'b')")
     loop.capture()
     loop.apply_all()
-    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    assert entry(loop) == CatalogEntry("EXTERNAL", "delta", f"file:{loop.path('t')}")
     assert [f.level for f in check_local._catalog(loop.config)] == ["ok"]
     loop.require_equal("t")
 

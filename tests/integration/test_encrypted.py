@@ -77,8 +77,8 @@ def test_a_store_that_was_encrypted_later_and_whose_key_was_changed(
     headers = [header_of(segment) for segment in list_segments(loop.config.store.path)]
     assert [None if one is None else one.key_id for one in headers] == [
         None,
-        keys.Key.of(FIRST).id,
-        keys.Key.of(SECOND).id,
+        keys.WrappingKey.of(FIRST).id,
+        keys.WrappingKey.of(SECOND).id,
     ]
     loop.apply_all()
     loop.require_equal("mirror")

@@ -14,7 +14,7 @@ from cdc.binlog.sql.statements import Statement
 from cdc.config import ApplyConfig, SparkConfig
 from cdc.lake.apply.commit import Commit, MergeStats
 from cdc.lake.apply.full_state import insert_snapshot, merge_full_state
-from cdc.lake.apply.merge import Keys
+from cdc.lake.apply.merge import RowKeys
 from cdc.lake.apply.schema.content import truncate_statement
 from cdc.lake.apply.schema.statements import DdlStatement
 from cdc.lake.delta.sql import setting_value
@@ -24,7 +24,7 @@ from cdc.lake.runtime import session
 from tests.support.apply import LOCAL_CONF
 
 COLUMNS = "`a key` INT, v DOUBLE, w STRING"
-KEYS = Keys(("a key",), is_primary=True)
+KEYS = RowKeys(("a key",), is_primary=True)
 T = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(10)]
 Row = tuple[int, float | None, str | None]
 

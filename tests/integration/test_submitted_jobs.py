@@ -23,7 +23,7 @@ from cdc.lake.jobs.replay import BESIDE
 from cdc.lake.runtime import driver, session
 from cdc.lake.runtime.jars import spark_home
 from cdc.meta import ParkedTable, open_meta
-from cdc.snapshot.progress import Progress
+from cdc.snapshot.progress import SnapshotProgress
 from cdc.testing.servers import Server
 from tests.support.apply import COMPILED_CONF, Loop
 from tests.support.capturing import capturing
@@ -81,7 +81,7 @@ def test_snapshot_replay_and_retry(loop: Loop) -> None:
             time.sleep(0.1)
 
         loop.sql("UPDATE t SET name = 'changed' WHERE id % 7 = 0", "DELETE FROM t WHERE id % 11 = 0")
-        shown: list[Progress] = []
+        shown: list[SnapshotProgress] = []
         with pipeline.session(loop.config):
             [taken] = pipeline.snapshot(loop.config, [table], progress=shown.append)
             assert taken.table == table

@@ -26,7 +26,7 @@ from cdc.lake import pipeline
 from cdc.lake.delta.sql import quote
 from cdc.lake.runtime import session
 from cdc.lake.verify import buckets
-from cdc.lake.verify.report import Report, TableReport
+from cdc.lake.verify.report import TableReport, VerificationReport
 from cdc.meta import open_meta
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.testing.servers import Server
@@ -89,11 +89,11 @@ def mirror(tmp_path: Path, server: Server, database: Database) -> Loop:
     return loop
 
 
-def verify(loop: Loop, *tables: str, limit: int = 20) -> Report:
+def verify(loop: Loop, *tables: str, limit: int = 20) -> VerificationReport:
     return pipeline.verify(loop.config, [f"{loop.db}.{table}" for table in tables] or None, limit=limit, wait_s=10)
 
 
-def one(report: Report, table: str) -> TableReport:
+def one(report: VerificationReport, table: str) -> TableReport:
     return next(found for found in report.tables if found.table.endswith(f".{table}"))
 
 
@@ -137,7 +137,7 @@ def in_lake(loop: Loop, statement: str, table: str) -> None:
     spark.sql(statement.format(f"delta.{quote(str(loop.path(table)))}"))
 
 
-def faults(report: Report, table: str) -> list[tuple[dict[str, str | None], bool, bool]]:
+def faults(report: VerificationReport, table: str) -> list[tuple[dict[str, str | None], bool, bool]]:
     """Returns key, and whether source and Delta table have the row, of each difference."""
     return [(d.key, d.source is not None, d.delta is not None) for d in one(report, table).checksums.differences]
 

@@ -14,7 +14,7 @@ from cdc.lake.delta.sql import quote
 from cdc.lake.runtime import session
 from cdc.lake.verify.columns import ComparedColumn, Term, Weights
 from cdc.lake.verify.lake import word
-from cdc.lake.verify.report import Report, TableReport
+from cdc.lake.verify.report import TableReport, VerificationReport
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
@@ -30,11 +30,11 @@ def server(request: pytest.FixtureRequest) -> Server:
     return server
 
 
-def verify(loop: Loop, *tables: str) -> Report:
+def verify(loop: Loop, *tables: str) -> VerificationReport:
     return pipeline.verify(loop.config, [f"{loop.db}.{table}" for table in tables] or None, wait_s=10)
 
 
-def one(report: Report, table: str) -> TableReport:
+def one(report: VerificationReport, table: str) -> TableReport:
     return next(found for found in report.tables if found.table.endswith(f".{table}"))
 
 
@@ -52,7 +52,7 @@ def in_lake(loop: Loop, table: str, *statements: str) -> None:
         spark.sql(statement.format(f"delta.{quote(str(loop.path(table)))}"))
 
 
-def differing(report: Report, table: str) -> list[tuple[str | None, list[str]]]:
+def differing(report: VerificationReport, table: str) -> list[tuple[str | None, list[str]]]:
     return [(difference.key.get("id"), difference.columns) for difference in one(report, table).checksums.differences]
 
 

@@ -23,7 +23,7 @@ from cdc.decode import layouts
 from cdc.lake import pipeline
 from cdc.lake.apply import merge, table_changes
 from cdc.lake.apply.commit import Commit, MergeStats
-from cdc.lake.apply.merge import Keys, TableMerge
+from cdc.lake.apply.merge import RowKeys, TableMerge
 from cdc.lake.apply.rows import latest
 from cdc.lake.delta import files
 from cdc.lake.delta.tables import target_of
@@ -129,7 +129,7 @@ def test_the_plan_and_the_window_give_the_same_rows(
         target = target_of(loop.config, name)
         columns = columns_of_layout(layout, target.policies)
         table_merge = TableMerge(warm, target, lease.manifest, layout, columns, None, lambda: None)
-        keys = Keys(columns.keys(layout.primary_key), is_primary=True)
+        keys = RowKeys(columns.keys(layout.primary_key), is_primary=True)
         columns = columns.exact(layout.primary_key)
         reader, splits = table_merge.changes.reader(columns, 0, "after"), table_merge.changes.splits(0)
         assert len(splits) > 1

@@ -38,7 +38,7 @@ from tests.support.capturing import capturing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdc.lake.verify.report import Report
+    from cdc.lake.verify.report import VerificationReport
 
 _SETTLE = 6
 """Runs in which everything must be level: each brings parked tables back, and may park others by their DDL."""
@@ -339,7 +339,7 @@ class Scenario:
     def _spark(self) -> SparkSession:
         return session.acquire(self.loop.config.spark).spark
 
-    def _verify(self, tables: list[str] | None = None) -> Report:
+    def _verify(self, tables: list[str] | None = None) -> VerificationReport:
         with capturing(self.loop.config):
             return pipeline.verify(self.loop.config, tables)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 from cdc.canal import packets as p
 from cdc.canal.fields import data, number
 from cdc.server.canal_listener import CanalListener
-from cdc.server.destinations import Counters, ServedDestination
+from cdc.server.destinations import ServedDestination, ServerCounters
 from cdc.server.live import LiveDestinations
 from tests.support.canal_proto import parsed
 
@@ -156,9 +156,9 @@ class RawClient:
 
 
 @contextmanager
-def listening(served: Sequence[ServedDestination], counters: Counters | None = None) -> Iterator[int]:
+def listening(served: Sequence[ServedDestination], counters: ServerCounters | None = None) -> Iterator[int]:
     """Serves Canal's clients in a thread while the context lasts; yields the port."""
-    listener = CanalListener(served[0].config.server, LiveDestinations(served), counters or Counters(), port=0)
+    listener = CanalListener(served[0].config.server, LiveDestinations(served), counters or ServerCounters(), port=0)
     loop = asyncio.new_event_loop()
     started, stop = threading.Event(), asyncio.Event()
 

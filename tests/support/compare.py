@@ -22,7 +22,7 @@ from cdc.base.targets import (
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.decode import DecodeOptions, read
 from cdc.lake.delta.log import reader_uri
-from cdc.lake.verify.ledger import Ledger, TableHistory, read_commits
+from cdc.lake.verify.ledger import Ledger, TableCommits, read_commits
 from cdc.meta import TableRecord
 from cdc.meta.file import FileMeta
 from cdc.testing.servers import Server
@@ -143,13 +143,13 @@ def ledger_faults(target: str | Path, database: str, table: str, meta: str | Pat
     return ledger.check()[name].faults
 
 
-def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None) -> TableHistory:
+def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None) -> TableCommits:
     """Returns a Delta table in the ledger's form."""
     configuration = delta.metadata().configuration
     destination = str(configuration[DESTINATION_PROPERTY])
     generation = int(configuration.get(GENERATION_PROPERTY, "0"))
     history = delta.history()
-    return TableHistory(
+    return TableCommits(
         commits=read_commits(history, destination, name, generation),
         applied_seq=delta.transaction_version(application_id(destination, name, generation)) or 0,
         since_seq=int(configuration.get(SINCE_PROPERTY, "0")),

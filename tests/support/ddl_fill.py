@@ -26,8 +26,8 @@ from cdc.lake import pipeline
 from cdc.lake.apply.batch import merge_tables, result_of
 from cdc.lake.apply.prepare import PreparedBatch, prepare
 from cdc.lake.apply.statements import user_metadata
-from cdc.lake.delta.tables import Origin, Target, properties_of, target_of
-from cdc.lake.delta.tracked import Record
+from cdc.lake.delta.tables import TableOrigin, Target, properties_of, target_of
+from cdc.lake.delta.tracked import SchemaRecord
 from cdc.lake.rows.changes import read_all
 from cdc.lake.rows.column_types import from_arrow_schema
 from cdc.lake.rows.columns import columns_of_schema
@@ -74,7 +74,7 @@ def _write(batch: PreparedBatch, target: Target, schema: TableSchema) -> TableRe
     mask = manifest.table_mask(target.table)
     rows = read_all(reader, input_splits(manifest.ranges, 0, SPLIT_BYTES, target.table, mask))
     since = manifest.after_seq
-    origin = Origin(manifest.server_uuid, manifest.epoch, since, record=Record(since, schema))
+    origin = TableOrigin(manifest.server_uuid, manifest.epoch, since, record=SchemaRecord(since, schema))
     assert target.state() is None
     properties = properties_of(target, columns, schema.primary_key, origin)
     _write_commit(target, rows.select([field.name for field in columns.fields]), columns.fields, properties, manifest)

@@ -31,7 +31,7 @@ from cdc.base.targets import table_path
 from cdc.batches.service import BatchService
 from cdc.binlog.sql.changes import NoEffect
 from cdc.binlog.sql.schemas import TableSchema
-from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
 from cdc.config import DestinationConfig
 from cdc.config.tables import ApplyOverrides

@@ -17,7 +17,7 @@ import yaml
 
 from cdc.binlog.sql.changes import CreateTable
 from cdc.binlog.sql.moment import Moment
-from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
 from tests.support.ddl_corpus import SERVERS, Case, corpus
 from tests.support.ddl_run import UTC_OFFSETS, Observed, Outcome, Verdict, judge, with_database_charset

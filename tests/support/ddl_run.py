@@ -36,9 +36,9 @@ from cdc.binlog.sql.changes import (
 from cdc.binlog.sql.conversions import Converted, Same, value_effect
 from cdc.binlog.sql.moment import Moment
 from cdc.binlog.sql.schemas import ColumnSchema, Offsets, TableSchema, quoted_members
-from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
-from cdc.binlog.sql.track import Plan, apply_changes, plan_columns
+from cdc.binlog.sql.track import TrackedTable, apply_changes, plan_columns
 from cdc.binlog.sql.types import with_table_charset
 from cdc.config import SourceConfig, TablesConfig
 from cdc.source.connection import connect
@@ -223,7 +223,7 @@ def judge(observed: Observed, server: SqlServer | None, database: str = "d", *, 
     not run."""
     state: dict[str, TableSchema | None] = dict(observed.before)
     verdict = Verdict("no effect", [], [])
-    plans: list[tuple[str, Plan, int]] = []
+    plans: list[tuple[str, TrackedTable, int]] = []
     unsure: set[tuple[str, str]] = set()
     for sql, sql_mode, moment in observed.statements:
         statement = classify(sql, database, sql_mode, server, moment=moment)
@@ -257,7 +257,7 @@ def _follow(
     state: dict[str, TableSchema | None],
     sql_mode: int,
     verdict: Verdict,
-    plans: list[tuple[str, Plan, int]],
+    plans: list[tuple[str, TrackedTable, int]],
 ) -> None:
     by_table: dict[str, list[Change]] = defaultdict(list)
     renames = [change for change in changes if isinstance(change, RenameTable)]
@@ -355,7 +355,7 @@ def _comparable(column: ColumnSchema, key: str) -> Any:
     return value
 
 
-def _compare_rows(observed: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
+def _compare_rows(observed: Observed, plans: list[tuple[str, TrackedTable, int]], verdict: Verdict) -> None:
     """Tables that no change concerns keep their rows."""
     planned = {name for name, _, _ in plans}
     if verdict.outcome == "snapshot" or any(
@@ -368,7 +368,7 @@ def _compare_rows(observed: Observed, plans: list[tuple[str, Plan, int]], verdic
             verdict.wrong.append(f"{observed.case.name}: {name}: rows changed in a statement without an effect")
 
 
-def _compare_claims(observed: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
+def _compare_claims(observed: Observed, plans: list[tuple[str, TrackedTable, int]], verdict: Verdict) -> None:
     """Holds what is claimed of old rows against SELECT."""
     removes = any(word in sql.upper() for sql in observed.case.sql for word in ("TRUNCATE", "DROP PARTITION"))
     if len(plans) != 1 or removes or verdict.outcome == "snapshot":
@@ -405,7 +405,7 @@ def _compare_claims(observed: Observed, plans: list[tuple[str, Plan, int]], verd
         verdict.wrong.append(f"{observed.case.name}: {name}: values changed: {mine - theirs} became {theirs - mine}")
 
 
-def _decide(plan: Plan, sql_mode: int, verdict: Verdict) -> None:
+def _decide(plan: TrackedTable, sql_mode: int, verdict: Verdict) -> None:
     """A value that only the server knows needs a snapshot."""
     for column in plan.columns:
         effect: object = column.old_rows

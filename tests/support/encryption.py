@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from cdc.disk.encryption import keys
-from cdc.disk.encryption.keys import Key, KeySources
+from cdc.disk.encryption.keys import KeySources, WrappingKey
 
 FIRST, SECOND = bytes(range(32)), bytes(range(1, 33))
 
@@ -24,9 +24,9 @@ def use(folder: Path | str, current: bytes | None, *old: bytes) -> None:
 
 
 @contextmanager
-def encrypted(folder: Path | str, current: bytes | None = FIRST, *old: bytes) -> Iterator[Key]:
+def encrypted(folder: Path | str, current: bytes | None = FIRST, *old: bytes) -> Iterator[WrappingKey]:
     """In this context only these keys are known, and new files below the folder are encrypted. Yields the current
     key."""
     with keys.isolated():
         use(folder, current, *old)
-        yield Key.of(FIRST if current is None else current)
+        yield WrappingKey.of(FIRST if current is None else current)

@@ -6,20 +6,20 @@ import time
 from pathlib import Path
 
 from cdc.binlog.positions import BinlogPosition
-from cdc.capture import Counters, Progress
+from cdc.capture import CaptureCounters, CaptureProgress
 from cdc.capture.watermark import SourceClock
 from cdc.config import DestinationConfig, parse
 
 NOW_US = 1_800_000_000_000_000
 
 
-def connected() -> Progress:
+def connected() -> CaptureProgress:
     """Returns the report of a capture that has three transactions, and has just heard the source's time."""
-    return Progress(
+    return CaptureProgress(
         connected=True,
         position=BinlogPosition("binlog.000007", 1234),
         target=None,
-        counters=Counters(transactions=3, events=9, bytes=500, received_bytes=900, reconnects=2),
+        counters=CaptureCounters(transactions=3, events=9, bytes=500, received_bytes=900, reconnects=2),
         complete_until_us=NOW_US - 2_000_000,
         last_commit_us=NOW_US - 60_000_000,
         clock=SourceClock(NOW_US, time.monotonic()),

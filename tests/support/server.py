@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
-from cdc.server.app import Server
+from cdc.server.app import ServerApp
 from cdc.server.connections import of_one_server
 from cdc.server.destinations import ServedDestination
 from cdc.server.live import LiveDestinations
@@ -76,7 +76,7 @@ def served_destination(folder: Path) -> ServedDestination:
 def in_thread(served: Sequence[ServedDestination], port: int = 0) -> Iterator[str]:
     """Serves in a thread while the context lasts; yields the address."""
     live = LiveDestinations(served)
-    answers = Server(live)
+    answers = ServerApp(live)
     settings = uvicorn.Config(
         answers.application(),
         http=of_one_server(),

@@ -14,8 +14,8 @@ from cdc.copies.standby.master import Master
 from cdc.copies.standby.protocol import (
     Channel,
     Formats,
+    FrameKind,
     Hello,
-    Kind,
     Welcome,
     expect,
     frame_header,
@@ -92,7 +92,7 @@ def fill(path: Path, transactions: list[Transaction]) -> None:
         assert open_log(stack, path).put(transactions) is PutStatus.PUT_OK
 
 
-def frame_bytes(kind: Kind, payload: bytes, *, version: int = 1) -> bytes:
+def frame_bytes(kind: FrameKind, payload: bytes, *, version: int = 1) -> bytes:
     """Returns a whole frame."""
     return frame_header(kind, payload, version=version) + payload
 
@@ -111,7 +111,7 @@ def expect_refusal(channel: Channel) -> bytes:
     """Returns the payload of the next frame, which must be a REFUSE."""
     frame = channel.receive(5)
     assert frame is not None
-    assert frame.kind is Kind.REFUSE
+    assert frame.kind is FrameKind.REFUSE
     return frame.payload
 
 
@@ -132,7 +132,7 @@ class FakeStandby:
     def __init__(self, stack: ExitStack, master: Master) -> None:
         self.channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
         stack.callback(self.channel.close)
-        expect(self.channel, Kind.CHALLENGE, 5)
+        expect(self.channel, FrameKind.CHALLENGE, 5)
         hello = Hello(
             destination="shop",
             nonce=bytes(16).hex(),
@@ -146,13 +146,13 @@ class FakeStandby:
             tail_crc=0,
             files={},
         )
-        self.channel.send(Kind.HELLO, sign_message(hello, b"hello", b"", None))
-        expect(self.channel, Kind.WELCOME, 5)
-        self.channel.send(Kind.FOLLOW, b'{"have":[]}')
+        self.channel.send(FrameKind.HELLO, sign_message(hello, b"hello", b"", None))
+        expect(self.channel, FrameKind.WELCOME, 5)
+        self.channel.send(FrameKind.FOLLOW, b'{"have":[]}')
 
     def report(self, *, seq: int) -> None:
         """Reports a seq as the newest one on its disk."""
-        self.channel.send(Kind.REPORT, struct.pack("<QQ", seq, 0))
+        self.channel.send(FrameKind.REPORT, struct.pack("<QQ", seq, 0))
 
 
 def welcome(**changes: object) -> Welcome:
@@ -173,7 +173,7 @@ def welcome(**changes: object) -> Welcome:
 def greet_as_master(connection: socket.socket, **changes: object) -> Channel:
     """Plays a master of epoch 1, without secret and segments, up to its WELCOME; ``changes`` are fields of that."""
     channel = Channel(connection, send_timeout_s=5)
-    channel.send(Kind.CHALLENGE, new_nonce())
-    hello = parse_message(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
-    channel.send(Kind.WELCOME, sign_message(welcome(**changes), b"welcome", bytes.fromhex(hello.nonce), None))
+    channel.send(FrameKind.CHALLENGE, new_nonce())
+    hello = parse_message(Hello, expect(channel, FrameKind.HELLO, 5)[32:], "peer")
+    channel.send(FrameKind.WELCOME, sign_message(welcome(**changes), b"welcome", bytes.fromhex(hello.nonce), None))
     return channel

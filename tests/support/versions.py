@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from cdc.testing.servers import Server, find_kind
-from cdc.testing.servers.kinds import Kind
+from cdc.testing.servers.kinds import ServerKind
 
 SINCE: dict[str, dict[str, tuple[int, ...]]] = {
     "tagged GTIDs": {"mysql": (8, 3)},
@@ -108,5 +108,5 @@ def _either(kind: str | Server, new: str, old: str) -> str:
     return new if server_kind.name.startswith("mysql") and server_kind.release >= SINCE[new]["mysql"] else old
 
 
-def _kind(kind: str | Server) -> Kind:
+def _kind(kind: str | Server) -> ServerKind:
     return find_kind(kind) if isinstance(kind, str) else kind.kind

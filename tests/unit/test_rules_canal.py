@@ -30,7 +30,7 @@ from cdc.store.reader.batch_builder import TableFilter, join_filters
 from cdc.store.reader.reader import StoreReader
 from cdc.store.writer.durability import PutStatus
 from cdc.store.writer.log import RelayLog
-from cdc.testing.threads import Call, took_s
+from cdc.testing.threads import ThreadCall, took_s
 from cdc.testing.transactions import make_transactions
 from tests.support.unit_batches import NumberStore, make_config, make_service
 
@@ -47,7 +47,7 @@ def test_a_memsize_get_waits_for_batch_size_units_of_bytes() -> None:
     assert 2 <= enough < 39
     store = MemoryStore()
     store.put(transactions[: enough - 1])
-    waiting = Call(lambda: store.get(units))
+    waiting = ThreadCall(lambda: store.get(units))
     assert waiting.waits(), f"{(enough - 1) * size} bytes of {units * 1024} are there"
     store.put(transactions[enough - 1 : enough + 1])
     taken = waiting.result().transactions
@@ -91,14 +91,14 @@ def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> No
     transactions = make_transactions(3, rows=100)
     with store:
         store.put(transactions[:1])
-        assert len(Call(lambda: store.get(1 << 30, timeout_s=0)).result(5).transactions) == 1
+        assert len(ThreadCall(lambda: store.get(1 << 30, timeout_s=0)).result(5).transactions) == 1
         store.rollback()
         found: list[int] = []
         assert took_s(lambda: found.append(len(store.get(1 << 30, timeout_s=0.2).transactions))) >= 0.2
         assert found == [1]
         store.rollback()
         more_than_one = {"memory": 1, "file": 6}[kind]  # KiB, and events
-        waiting = Call(lambda: store.get(more_than_one))
+        waiting = ThreadCall(lambda: store.get(more_than_one))
         assert waiting.waits(0.3), "None is without limit"
         store.put(transactions[1:])
         assert waiting.result().transactions[0].seq == transactions[0].seq

@@ -24,7 +24,7 @@ from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.writer.durability import PutStatus
 from cdc.testing.binlog import BinlogBuilder
-from cdc.testing.threads import Call, took_s
+from cdc.testing.threads import ThreadCall, took_s
 from cdc.testing.transactions import make_transactions, transactions_of
 from tests.support.standby import open_master
 from tests.support.unit_standby import FakeStandby
@@ -151,7 +151,7 @@ def test_nothing_of_a_list_is_visible_before_its_last_segment_is_flushed(tmp_pat
     relay = open_log(tmp_path)
     disk.flushes, disk.let_through = 0, 1
     disk.go.clear()
-    call = Call(lambda: relay.put(made))
+    call = ThreadCall(lambda: relay.put(made))
     assert call.waits(0.3)
     assert disk.flushes == 2, "the first segment is flushed, the second one is at it"
     assert seqs_in(tmp_path) == []
@@ -189,7 +189,7 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
             while not stop.wait(0.05):
                 fake.report(seq=0)
 
-        reporting = Call(report)
+        reporting = ThreadCall(report)
         stack.callback(reporting.result)
         stack.callback(stop.set)
         deadline = time.monotonic() + 10

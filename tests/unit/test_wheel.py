@@ -15,7 +15,7 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 from cdc import __version__
-from cdc.cli.deploy import Kind, files
+from cdc.cli.deploy import DeployKind, files
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cdc",)
@@ -64,8 +64,8 @@ def test_cdc_deploy_prints_files_of_the_wheel(wheel: Path, tmp_path: Path) -> No
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); from cdc.cli.main import main;"
         "sys.exit(max(main(['deploy', 'print', kind, '--to', kind]) for kind in sys.argv[1:]))"
     )
-    subprocess.run([sys.executable, "-I", "-c", script, *Kind], cwd=tmp_path, check=True, capture_output=True)
-    for kind in Kind:
+    subprocess.run([sys.executable, "-I", "-c", script, *DeployKind], cwd=tmp_path, check=True, capture_output=True)
+    for kind in DeployKind:
         folder = tmp_path / kind
         written = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         assert written == files(kind)
@@ -84,8 +84,8 @@ def test_the_source_distribution_builds_the_wheel_and_the_image(tmp_path: Path) 
 
 
 def test_what_is_deployed_names_the_version() -> None:
-    chart = yaml.safe_load(next(text for name, text in files(Kind.helm).items() if name.endswith("Chart.yaml")))
+    chart = yaml.safe_load(next(text for name, text in files(DeployKind.helm).items() if name.endswith("Chart.yaml")))
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
-    for kind in (Kind.container, Kind.compose, Kind.kubernetes):
+    for kind in (DeployKind.container, DeployKind.compose, DeployKind.kubernetes):
         for name, text in files(kind).items():
             assert f"towpath:{__version__}" in text.decode(), name

@@ -9,7 +9,7 @@ from cdc.binlog.sql.changes import Constant, Null, OldRows, Unknown
 from cdc.binlog.sql.literals import Literal, take_literal
 from cdc.binlog.sql.moment import Moment
 from cdc.binlog.sql.schemas import ColumnSchema
-from cdc.binlog.sql.server import LATEST, Server
+from cdc.binlog.sql.server import LATEST, ServerVersion
 from cdc.binlog.sql.tokens import UNREADABLE, Cursor, Token, shown
 from cdc.binlog.sql.types import TEXTS, DataType, take_collation, take_type, with_charset
 
@@ -21,7 +21,7 @@ _NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
 class Dialect:
     """The settings on which the meaning of a text depends."""
 
-    server: Server = LATEST
+    server: ServerVersion = LATEST
     sql_mode: int = 0
     moment: Moment | None = None
     """When the statement was executed; None: not known."""
@@ -75,7 +75,7 @@ def take_definition(c: Cursor, name: str, dialect: Dialect) -> Definition | None
 # --- attributes
 
 
-def _attribute(c: Cursor, attributes: _Attributes, server: Server) -> bool:
+def _attribute(c: Cursor, attributes: _Attributes, server: ServerVersion) -> bool:
     """Takes one attribute. Returns whether it is known."""
     if c.take_words("NOT", "NULL"):
         attributes.null = False
@@ -291,7 +291,7 @@ def _old_rows(column: ColumnSchema, attributes: _Attributes, unsure: bool, diale
 
 
 def default_text(
-    column: ColumnSchema | None, literal: Literal | None, expression: str | None, server: Server
+    column: ColumnSchema | None, literal: Literal | None, expression: str | None, server: ServerVersion
 ) -> str | None:
     """A default as information_schema would show it, nearly: expressions are as in the statement, and so are literals
     if the column's type is not known."""

@@ -45,14 +45,14 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A function or an operator: ``to_days``, ``+``, ``div``, ``extract year_month``; in lower case."""
 
     name: str
     arguments: tuple[Expression, ...]
 
 
-Expression = ColumnOf | Number | Text | Call
+Expression = ColumnOf | Number | Text | FunctionCall
 _Parser = Callable[[Cursor], "Expression | None"]
 
 
@@ -60,7 +60,7 @@ def columns_of(expression: Expression) -> tuple[str, ...]:
     """Returns the names of the columns in an expression."""
     if isinstance(expression, ColumnOf):
         return (expression.name,)
-    if isinstance(expression, Call):
+    if isinstance(expression, FunctionCall):
         return tuple(dict.fromkeys(name for part in expression.arguments for name in columns_of(part)))
     return ()
 
@@ -73,9 +73,9 @@ def _shown(expression: Expression) -> str:
             return str(value)
         case Text(value):
             return _text(value)
-        case Call("-", (inner,)):
+        case FunctionCall("-", (inner,)):
             return f"-({_shown(inner)})"
-        case Call(name, arguments):
+        case FunctionCall(name, arguments):
             parts = [_shown(part) for part in arguments]
             if name in ("+", "-", "*", "%", "div"):
                 return f"({parts[0]} {name} {parts[1]})"
@@ -116,7 +116,7 @@ def _chain(c: Cursor, operators: dict[str, str], operand: _Parser) -> Expression
             break
         c.at += 1
         right = operand(c)
-        left = None if right is None else Call(operator, (left, right))
+        left = None if right is None else FunctionCall(operator, (left, right))
     return left
 
 
@@ -125,7 +125,7 @@ def _signed(c: Cursor) -> Expression | None:
         inner = _signed(c)
         if inner is None:
             return None
-        return Number(-inner.value) if isinstance(inner, Number) else Call("-", (inner,))
+        return Number(-inner.value) if isinstance(inner, Number) else FunctionCall("-", (inner,))
     c.take_punct("+")
     return _primary(c)
 
@@ -155,14 +155,14 @@ def _call(name: str, tokens: list[Token]) -> Expression | None:
         c = Cursor(tokens, "")
         unit = c.take_name()
         inner = _parse(c.rest) if unit is not None and c.take_words("FROM") else None
-        return None if inner is None or unit is None else Call(f"extract {unit.lower()}", (inner,))
+        return None if inner is None or unit is None else FunctionCall(f"extract {unit.lower()}", (inner,))
     arguments = tuple(_parse(part) for part in split_commas(tokens))
     if any(part is None for part in arguments):
         return None
     understood = tuple(part for part in arguments if part is not None)
     if name == "mod" and len(understood) == 2:
-        return Call("%", understood)
-    return Call({"day": "dayofmonth", "ceil": "ceiling"}.get(name, name), understood)
+        return FunctionCall("%", understood)
+    return FunctionCall({"day": "dayofmonth", "ceil": "ceiling"}.get(name, name), understood)
 
 
 def whole_number(text: str) -> int | None:
@@ -176,7 +176,7 @@ def _constant(expression: Expression) -> int | None:
     match expression:
         case Number(value):
             return value
-        case Call(("to_days" | "year") as name, (Text(text),)):
+        case FunctionCall(("to_days" | "year") as name, (Text(text),)):
             try:
                 day = datetime.strptime(text[:10], "%Y-%m-%d")  # noqa: DTZ007 - a day of the calendar
             except ValueError:
@@ -184,7 +184,7 @@ def _constant(expression: Expression) -> int | None:
             if len(text) != 10:
                 return None
             return day.toordinal() + _DAYS_OF_YEAR_0 if name == "to_days" else day.year
-        case Call(("+" | "-" | "*") as name, (left, right)):
+        case FunctionCall(("+" | "-" | "*") as name, (left, right)):
             first, second = _constant(left), _constant(right)
             if first is None or second is None:
                 return None

@@ -9,14 +9,14 @@ _VERSION = re.compile(r"(?:5\.5\.5-)?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerVersion:
     """A flavor and a version."""
 
     mariadb: bool
     version: tuple[int, int, int]
 
     @classmethod
-    def parse(cls, text: str) -> Server | None:
+    def parse(cls, text: str) -> ServerVersion | None:
         """Reads the version of a binlog's format description, such as ``11.8.3-MariaDB-log``; None if it is none."""
         match = _VERSION.match(text)
         if match is None:
@@ -35,5 +35,5 @@ class Server:
         return "utf8mb3" if self.version >= ((10, 6, 0) if self.mariadb else (8, 0, 24)) else "utf8"
 
 
-LATEST = Server(mariadb=False, version=(9, 0, 0))
+LATEST = ServerVersion(mariadb=False, version=(9, 0, 0))
 """Stands in for an unknown server. Types that differ between servers are MySQL's then."""

@@ -29,7 +29,7 @@ from cdc.binlog.sql.changes import (
 from cdc.binlog.sql.columns import Dialect
 from cdc.binlog.sql.create_table import create_changes
 from cdc.binlog.sql.moment import Moment
-from cdc.binlog.sql.server import LATEST, Server
+from cdc.binlog.sql.server import LATEST, ServerVersion
 from cdc.binlog.sql.tokens import Cursor, Token, shown, tokenize, word_set
 
 StatementKind = Literal["ddl", "dml", "transaction", "other", "unknown"]
@@ -92,7 +92,7 @@ def classify(
     sql: str,
     default_db: str,
     sql_mode: int = 0,
-    server: Server | None = None,
+    server: ServerVersion | None = None,
     *,
     ignores_case: bool = False,
     moment: Moment | None = None,

@@ -40,7 +40,7 @@ WAY_OUT = "Fill the table anew with `cdc snapshot`, which reads its definition f
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedColumn:
+class TrackedColumn:
     """A column after a statement."""
 
     column: ColumnSchema
@@ -53,11 +53,11 @@ class PlannedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrackedTable:
     """A table after a statement, and what becomes of its columns."""
 
     schema: TableSchema
-    columns: tuple[PlannedColumn, ...]
+    columns: tuple[TrackedColumn, ...]
     dropped: tuple[ColumnSchema, ...]
     """The columns that are gone."""
 
@@ -101,7 +101,7 @@ def _created(before: TableSchema | None, change: CreateTable) -> TableSchema | N
     return change.schema
 
 
-def plan_columns(schema: TableSchema, changes: Iterable[Change]) -> Plan:
+def plan_columns(schema: TableSchema, changes: Iterable[Change]) -> TrackedTable:
     """Returns a table's columns after one ALTER TABLE. Raises UnsupportedDdlError for changes that contradict
     ``schema``."""
     draft = _Draft(schema)
@@ -195,7 +195,7 @@ class _Draft:
             case _:
                 return
 
-    def plan(self) -> Plan:
+    def plan(self) -> TrackedTable:
         """The columns after the statement. Raises UnsupportedDdlError if two have one name."""
         for change in self._last:
             self._take_last(change)
@@ -211,15 +211,15 @@ class _Draft:
         schema = TableSchema(
             columns=tuple(column.column for column in planned), primary_key=key, charset=charset, collation=collation
         )
-        return Plan(schema, tuple(planned), tuple(self._dropped))
+        return TrackedTable(schema, tuple(planned), tuple(self._dropped))
 
-    def _planned(self, slot: _Column, column: ColumnSchema) -> PlannedColumn:
+    def _planned(self, slot: _Column, column: ColumnSchema) -> TrackedColumn:
         old_rows = slot.old_rows
         if isinstance(old_rows, Null) and not column.nullable:
             old_rows = Unknown("it becomes a part of the primary key")
         elif isinstance(old_rows, Constant):
             old_rows = defaults.in_type(column, old_rows)
-        return PlannedColumn(column, slot.old, old_rows, slot.defined)
+        return TrackedColumn(column, slot.old, old_rows, slot.defined)
 
     def _take_last(self, change: Change) -> None:
         """Applies a change that may name any column there is afterwards."""

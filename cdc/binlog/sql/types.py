@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from cdc.binlog.sql.literals import take_literal
 from cdc.binlog.sql.schemas import ColumnSchema, charset_of_collation, quote_members
-from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.tokens import MODE_ORACLE, MODE_REAL_AS_FLOAT, UNREADABLE, Cursor, word_set
 
 BINARY = "binary"
@@ -53,7 +53,7 @@ class DataType:
     """SERIAL: NOT NULL AUTO_INCREMENT UNIQUE."""
 
 
-def take_type(c: Cursor, server: Server, sql_mode: int = 0) -> DataType | None:
+def take_type(c: Cursor, server: ServerVersion, sql_mode: int = 0) -> DataType | None:
     """Takes a type with its attributes (UNSIGNED, CHARACTER SET, COLLATE…); None if it is not understood."""
     token = c.peek()
     if token is None or token.kind != "word":
@@ -65,7 +65,7 @@ def take_type(c: Cursor, server: Server, sql_mode: int = 0) -> DataType | None:
 # --- numbers
 
 
-def _numeric(word: str, c: Cursor, server: Server, sql_mode: int) -> DataType | None:
+def _numeric(word: str, c: Cursor, server: ServerVersion, sql_mode: int) -> DataType | None:
     if word in ("BOOL", "BOOLEAN"):
         return DataType("tinyint", "tinyint(1)")
     if word == "SERIAL":
@@ -98,7 +98,7 @@ def _numeric(word: str, c: Cursor, server: Server, sql_mode: int) -> DataType | 
     return None
 
 
-def _integer(kind: str, width: int | None, server: Server, *, unsigned: bool, zerofill: bool) -> DataType:
+def _integer(kind: str, width: int | None, server: ServerVersion, *, unsigned: bool, zerofill: bool) -> DataType:
     unsigned = unsigned or zerofill
     if server.shows_widths or zerofill:
         # An unsigned number needs no sign; BIGINT has 20 digits or 19 and a sign.
@@ -142,7 +142,7 @@ def _two(c: Cursor) -> tuple[int | None, int | None]:
 # --- texts, times and others
 
 
-def _other(word: str, c: Cursor, server: Server, sql_mode: int) -> DataType | None:
+def _other(word: str, c: Cursor, server: ServerVersion, sql_mode: int) -> DataType | None:
     oracle = bool(sql_mode & MODE_ORACLE)
     if word in ("DATETIME", "TIMESTAMP", "TIME") or (word == "DATE" and oracle):
         kind = "datetime" if word == "DATE" else word.lower()
@@ -209,7 +209,7 @@ def _binary(word: str, c: Cursor, oracle: bool) -> DataType | None:
     return None
 
 
-def _characters(word: str, c: Cursor, server: Server, oracle: bool) -> DataType | None:
+def _characters(word: str, c: Cursor, server: ServerVersion, oracle: bool) -> DataType | None:
     national = word in ("NATIONAL", "NCHAR", "NVARCHAR")
     varying = word in ("VARCHAR", "VARCHARACTER", "NVARCHAR") or (word == "VARCHAR2" and oracle)
     if word == "NATIONAL":
@@ -263,7 +263,7 @@ def _compressed(c: Cursor) -> str:
     return " /*M!100301 COMPRESSED*/"
 
 
-def _text(data_type: DataType, c: Cursor, server: Server) -> DataType:
+def _text(data_type: DataType, c: Cursor, server: ServerVersion) -> DataType:
     """Takes the attributes of a text: character set, collation, BINARY, COMPRESSED."""
     charset, collation, binary, compressed = data_type.charset, None, False, ""
     while (token := c.peek()) is not None:
@@ -297,7 +297,7 @@ def with_charset(data_type: DataType, charset: str | None, collation: str | None
     return DataType(kind, shown) if charset == BINARY else DataType(kind, shown, charset, collation)
 
 
-def take_charset(c: Cursor, server: Server) -> str | None:
+def take_charset(c: Cursor, server: ServerVersion) -> str | None:
     """Takes ``CHARACTER SET x``, ``CHARSET x``, ``CHAR SET x``, ASCII or UNICODE. Returns the name of today."""
     start = c.at
     if c.take_words("ASCII"):
@@ -313,7 +313,7 @@ def take_charset(c: Cursor, server: Server) -> str | None:
     return None
 
 
-def take_collation(c: Cursor, server: Server) -> str | None:
+def take_collation(c: Cursor, server: ServerVersion) -> str | None:
     """Takes ``COLLATE x``."""
     start = c.at
     if c.take_words("COLLATE"):

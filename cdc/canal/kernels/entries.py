@@ -126,7 +126,7 @@ class Sources(NamedTuple):
     """The header's fields that all events share: version and the name of the file."""
 
 
-class Output(NamedTuple):
+class EntryOutput(NamedTuple):
     """The output and scratch space."""
 
     out: Bytes
@@ -183,7 +183,7 @@ def sealed(out: Bytes, body: int, end: int, reserved: int) -> int:
 def put_image(
     sources: Sources,
     tables: TableArrays,
-    output: Output,
+    output: EntryOutput,
     buf: Bytes,
     p: int,
     end: int,
@@ -305,7 +305,7 @@ def put_image(
 def put_rows(
     sources: Sources,
     tables: TableArrays,
-    output: Output,
+    output: EntryOutput,
     buf: Bytes,
     offset: int,
     end: int,
@@ -458,7 +458,7 @@ def change_of(kind: int) -> int:
 
 
 @njit
-def put_item(sources: Sources, tables: TableArrays, output: Output, number: int, start: int) -> tuple[int, int]:
+def put_item(sources: Sources, tables: TableArrays, output: EntryOutput, number: int, start: int) -> tuple[int, int]:
     """Writes the entry of one item that is no statement. Returns the status and the offset behind it."""
     out, buf = output.out, sources.buf
     kind, pos = sources.kind[number], sources.pos[number]
@@ -524,7 +524,7 @@ def frame_bytes(size: int) -> int:
 
 @njit
 def put_items(
-    sources: Sources, tables: TableArrays, output: Output, start: int, stop: int, max_bytes: int
+    sources: Sources, tables: TableArrays, output: EntryOutput, start: int, stop: int, max_bytes: int
 ) -> tuple[int, int]:
     """Writes entries of items from ``start`` on, behind ``numbers[N_AT]``, until those in the output have more than
     ``max_bytes`` without their tags and lengths.

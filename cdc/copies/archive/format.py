@@ -96,7 +96,7 @@ class Writer(_Part):
     how: How
 
 
-class Totals(_Part):
+class ArchiveTotals(_Part):
     """The extent of an archive."""
 
     segments: int = 0
@@ -117,7 +117,7 @@ class ArchiveState(_Part):
     writer: Writer
     segments: Ref | None = None
     """The list of segments; None: there is none yet."""
-    totals: Totals = Totals()
+    totals: ArchiveTotals = ArchiveTotals()
     files: Mapping[str, Ref] = {}
     """By path: ``store/tables.json``, ``store/schemas/SEQ.json``, ``meta/meta.json``, …"""
 
@@ -171,12 +171,14 @@ def parse_list(data: bytes, place: str) -> SegmentList:
         raise DamagedError(f"is not a list of segments: {first_fault(error)}", place=place) from None
 
 
-def totals_of(segments: tuple[SegmentRecord, ...]) -> Totals:
+def totals_of(segments: tuple[SegmentRecord, ...]) -> ArchiveTotals:
     """Returns the extent of a list of segments."""
     if not segments:
-        return Totals()
+        return ArchiveTotals()
     size = sum(segment.size_bytes for segment in segments)
-    return Totals(segments=len(segments), bytes=size, first_seq=segments[0].start_seq, last_seq=segments[-1].last_seq)
+    return ArchiveTotals(
+        segments=len(segments), bytes=size, first_seq=segments[0].start_seq, last_seq=segments[-1].last_seq
+    )
 
 
 def schema_seqs(state: ArchiveState) -> list[int]:

@@ -11,7 +11,7 @@ from cdc.copies.archive.states import Archive
 
 
 @dataclass
-class Report:
+class ArchiveReport:
     """The numbers of objects that were read, and a sentence for each object that is missing or damaged."""
 
     state: int
@@ -23,11 +23,11 @@ class Report:
         return asdict(self)
 
 
-def verify(archive: Archive) -> Report:
+def verify(archive: Archive) -> ArchiveReport:
     """Reads every object that the newest state names. Raises ConfigError if the archive is empty, DamagedError if its
     newest state or its list is damaged, RetryableError if it is away."""
     newest = archive.existing()
-    report = Report(newest.state.number)
+    report = ArchiveReport(newest.state.number)
     refs: list[Ref] = [*newest.state.files.values()]
     for segment in newest.segments:
         refs += [segment.log, segment.index]

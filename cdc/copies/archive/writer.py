@@ -53,7 +53,7 @@ SMALL_FILES = ("store.json", "tables.json", DAMAGED_FILE, "clock.log")
 
 
 @dataclass(frozen=True)
-class Backlog:
+class ArchiveBacklog:
     """The finished segments that are not in the archive."""
 
     segments: int = 0
@@ -76,7 +76,7 @@ def closed_segments(store: Path) -> list[Path]:
     ]
 
 
-def backlog_of(store: Path, archived_seq: int) -> Backlog:
+def backlog_of(store: Path, archived_seq: int) -> ArchiveBacklog:
     """Returns the finished segments with entries after a seq. Raises DamagedError, StorageError."""
     count = size = since_us = 0
     for segment in reversed(closed_segments(store)):
@@ -89,7 +89,7 @@ def backlog_of(store: Path, archived_seq: int) -> Backlog:
             size += segment.stat().st_size + index.path.stat().st_size
         count += 1
         since_us = int(index.entries["store_time_us"][-1])
-    return Backlog(count, size, since_us)
+    return ArchiveBacklog(count, size, since_us)
 
 
 class Archiver:

@@ -23,9 +23,9 @@ from cdc.copies.standby.protocol import (
     Fetch,
     Follow,
     Formats,
-    Frame,
+    FrameKind,
     Hello,
-    Kind,
+    StandbyFrame,
     Welcome,
     expect,
     new_nonce,
@@ -52,7 +52,7 @@ _UNKNOWN_SEQ = 1 << 63
 
 
 @dataclass
-class Progress:
+class StandbyProgress:
     """The progress of a standby. The connection's threads write it, any thread may read it."""
 
     peer: str
@@ -85,7 +85,7 @@ class StandbyConnection:
         self._timing = settings.timing
         self._seen = seen
         self._on_change = on_change
-        self.progress = Progress(channel.peer)
+        self.progress = StandbyProgress(channel.peer)
         self._wake = threading.Event()
         self._stopped = self._closing = False
         self._reported: tuple[str, int] = ("", 0)
@@ -138,15 +138,15 @@ class StandbyConnection:
         log.warning("standby lost" if is_gone else "standby refused", standby=self.progress.peer, error=str(error))
         if not is_gone:
             try:
-                self._channel.send(Kind.REFUSE, refusal(error))
+                self._channel.send(FrameKind.REFUSE, refusal(error))
             except PeerUnavailableError as second:
                 log.info("the refusal did not reach the standby", standby=self.progress.peer, error=str(second))
 
     def _greet(self) -> Hello:
         channel, wait_s = self._channel, self._timing.greeting_s
         nonce = new_nonce()
-        channel.send(Kind.CHALLENGE, nonce)
-        data = expect(channel, Kind.HELLO, wait_s)
+        channel.send(FrameKind.CHALLENGE, nonce)
+        data = expect(channel, FrameKind.HELLO, wait_s)
         hello = parse_message(Hello, verify_message(data, b"hello", nonce, self._secret, channel.peer), channel.peer)
         if hello.destination != self._destination:
             raise IdentityError(
@@ -173,7 +173,7 @@ class StandbyConnection:
             removed_seq=read_removed(self._store).seq,
             given_up=bool(read_damaged(self._store)),
         )
-        channel.send(Kind.WELCOME, sign_message(welcome, b"welcome", their_nonce, self._secret))
+        channel.send(FrameKind.WELCOME, sign_message(welcome, b"welcome", their_nonce, self._secret))
         log.info(
             "standby connected",
             standby=channel.peer,
@@ -192,7 +192,7 @@ class StandbyConnection:
             if frame is None:
                 raise PeerUnavailableError(f"no answer within {_COMPARING_S:g} s", place=channel.peer)
             raise_refusal(frame, channel.peer)
-            if frame.kind is Kind.FOLLOW:
+            if frame.kind is FrameKind.FOLLOW:
                 return parse_message(Follow, frame.payload, channel.peer)
             asked = self._question(frame)
             if snapshot is None or snapshot.path.name != asked.segment:
@@ -200,7 +200,7 @@ class StandbyConnection:
             if isinstance(asked, Fetch):
                 for start in range(asked.start, min(asked.stop, len(snapshot.entries)), ENTRIES_AT_ONCE):
                     entries = snapshot.entries[start : min(asked.stop, start + ENTRIES_AT_ONCE)]
-                    channel.send(Kind.ENTRIES, ENTRIES.pack(start), entries.tobytes())
+                    channel.send(FrameKind.ENTRIES, ENTRIES.pack(start), entries.tobytes())
                 self._require_kept(asked.segment)
                 continue
             answer = Compared(
@@ -210,14 +210,14 @@ class StandbyConnection:
                 entries=snapshot.entries_until(asked.of, asked.stop),
             )
             self._require_kept(asked.segment)
-            channel.send(Kind.COMPARED, answer.model_dump_json().encode())
+            channel.send(FrameKind.COMPARED, answer.model_dump_json().encode())
 
-    def _question(self, frame: Frame) -> Compare | Fetch:
+    def _question(self, frame: StandbyFrame) -> Compare | Fetch:
         peer = self._channel.peer
-        if frame.kind not in (Kind.COMPARE, Kind.FETCH):
+        if frame.kind not in (FrameKind.COMPARE, FrameKind.FETCH):
             raise CorruptStreamError(f"received a {frame.kind.name} frame during the comparison", place=peer)
         asked: Compare | Fetch
-        if frame.kind is Kind.COMPARE:
+        if frame.kind is FrameKind.COMPARE:
             asked = parse_message(Compare, frame.payload, peer)
         else:
             asked = parse_message(Fetch, frame.payload, peer)
@@ -257,7 +257,7 @@ class StandbyConnection:
                     continue
                 self._newest_seq = stream.last_seq or _UNKNOWN_SEQ
                 if now - self._sent_at >= self._timing.heartbeat_s:
-                    self._send(Kind.HEARTBEAT, HEARTBEAT.pack(stream.last_seq, self.progress.behind_bytes))
+                    self._send(FrameKind.HEARTBEAT, HEARTBEAT.pack(stream.last_seq, self.progress.behind_bytes))
                 if now - self._channel.received_at > self._timing.dead_s:
                     raise PeerUnavailableError(f"silent for {self._timing.dead_s:g} s", place=self._channel.peer)
                 self._measure()
@@ -271,7 +271,7 @@ class StandbyConnection:
         if self._broken is not None:
             raise self._broken
 
-    def _send(self, kind: Kind, *parts: bytes) -> None:
+    def _send(self, kind: FrameKind, *parts: bytes) -> None:
         self._channel.send(kind, *parts)
         self._sent_at = time.monotonic()
 
@@ -291,10 +291,10 @@ class StandbyConnection:
         self._wake.set()
         self._on_change(self)
 
-    def _take_report(self, frame: Frame) -> None:
+    def _take_report(self, frame: StandbyFrame) -> None:
         peer = self._channel.peer
         raise_refusal(frame, peer)
-        if frame.kind is not Kind.REPORT or len(frame.payload) < REPORT.size:
+        if frame.kind is not FrameKind.REPORT or len(frame.payload) < REPORT.size:
             raise CorruptStreamError(f"received a {frame.kind.name} frame instead of a report", place=peer)
         seq, offset = REPORT.unpack_from(frame.payload)
         assert self._sent is not None

@@ -27,9 +27,9 @@ from cdc.copies.standby.protocol import (
     Compared,
     Fetch,
     Follow,
-    Frame,
+    FrameKind,
     Hello,
-    Kind,
+    StandbyFrame,
     Welcome,
     expect,
     new_nonce,
@@ -146,14 +146,14 @@ class Follower:
 
     def _refuse(self, channel: Channel, error: CdcError) -> None:
         try:
-            channel.send(Kind.REFUSE, refusal(error))
+            channel.send(FrameKind.REFUSE, refusal(error))
         except PeerUnavailableError as second:
             log.info("the refusal did not reach the master", error=str(second))
 
     def _follow(self, channel: Channel, stop: threading.Event) -> None:
         welcome, epoch = self._greet(channel)
         plan = self._reconcile(channel, welcome, epoch)
-        channel.send(Kind.FOLLOW, Follow(have=plan.have).model_dump_json().encode())
+        channel.send(FrameKind.FOLLOW, Follow(have=plan.have).model_dump_json().encode())
         log.info("following the master", master=channel.peer, leadership_epoch=welcome.term, last_seq=self.last_seq)
         copy = self._copy = Copy(self._store, self._checkpoints, channel.peer, self.last_seq)
         in_order = False
@@ -171,12 +171,12 @@ class Follower:
     def _greet(self, channel: Channel) -> tuple[Welcome, LeadershipEpoch | None]:
         """Returns the master's welcome, and this store's own epoch so far."""
         wait_s = self._timing.greeting_s
-        nonce = require_nonce(expect(channel, Kind.CHALLENGE, wait_s), channel.peer)
+        nonce = require_nonce(expect(channel, FrameKind.CHALLENGE, wait_s), channel.peer)
         epoch = read_epoch(self._store)
         own_nonce = new_nonce()
-        channel.send(Kind.HELLO, sign_message(self._hello(own_nonce, epoch), b"hello", nonce, self._secret))
+        channel.send(FrameKind.HELLO, sign_message(self._hello(own_nonce, epoch), b"hello", nonce, self._secret))
         channel.frames.max_payload = MAX_PAYLOAD
-        data = expect(channel, Kind.WELCOME, wait_s)
+        data = expect(channel, FrameKind.WELCOME, wait_s)
         welcome = parse_message(
             Welcome, verify_message(data, b"welcome", own_nonce, self._secret, channel.peer), channel.peer
         )
@@ -207,8 +207,8 @@ class Follower:
 
         def ask(segment: str, start: int, stop: int, kind: EntryKind) -> Compared:
             question = Compare(segment=segment, start=start, stop=stop, of=kind)
-            channel.send(Kind.COMPARE, question.model_dump_json().encode())
-            return parse_message(Compared, expect(channel, Kind.COMPARED, self._timing.dead_s), channel.peer)
+            channel.send(FrameKind.COMPARE, question.model_dump_json().encode())
+            return parse_message(Compared, expect(channel, FrameKind.COMPARED, self._timing.dead_s), channel.peer)
 
         same = epoch is not None and epoch.id == welcome.mastership
         # If data loss was accepted at either side, the index of a segment that was equal may have changed since.
@@ -226,10 +226,10 @@ class Follower:
 
     def _fetch(self, channel: Channel, segment: str, start: int, stop: int) -> bytes:
         """Fetches a range of the master's index entries."""
-        channel.send(Kind.FETCH, Fetch(segment=segment, start=start, stop=stop).model_dump_json().encode())
+        channel.send(FrameKind.FETCH, Fetch(segment=segment, start=start, stop=stop).model_dump_json().encode())
         fetched = b""
         while len(fetched) < (stop - start) * ENTRY_SIZE:
-            payload = expect(channel, Kind.ENTRIES, self._timing.dead_s)
+            payload = expect(channel, FrameKind.ENTRIES, self._timing.dead_s)
             if payload[: ENTRIES.size] != ENTRIES.pack(start + len(fetched) // ENTRY_SIZE):
                 raise CorruptStreamError("received entries that were not asked for", place=channel.peer)
             fetched += payload[ENTRIES.size :]
@@ -272,21 +272,21 @@ class Follower:
             if now - channel.received_at > self._timing.dead_s:
                 raise PeerUnavailableError(f"silent for {self._timing.dead_s:g} s", place=channel.peer)
 
-    def _take_frame(self, frame: Frame, peer: str, copy: Copy) -> None:
+    def _take_frame(self, frame: StandbyFrame, peer: str, copy: Copy) -> None:
         payload = frame.payload
-        if frame.kind is Kind.DATA and len(payload) > DATA.size:
+        if frame.kind is FrameKind.DATA and len(payload) > DATA.size:
             copy.data(DATA.unpack_from(payload)[0], memoryview(payload)[DATA.size :])
-        elif frame.kind is Kind.ENTRIES and len(payload) > ENTRIES.size:
+        elif frame.kind is FrameKind.ENTRIES and len(payload) > ENTRIES.size:
             copy.entries(ENTRIES.unpack_from(payload)[0], payload[ENTRIES.size :])
-        elif frame.kind is Kind.SEGMENT:
+        elif frame.kind is FrameKind.SEGMENT:
             copy.segment(_name(payload, peer))
-        elif frame.kind in (Kind.FILE, Kind.FILE_PART) and len(payload) > FILE.size:
+        elif frame.kind in (FrameKind.FILE, FrameKind.FILE_PART) and len(payload) > FILE.size:
             (length,) = FILE.unpack_from(payload)
             name = _name(payload[FILE.size : FILE.size + length], peer)
-            copy.file(name, payload[FILE.size + length :], whole=frame.kind is Kind.FILE)
-        elif frame.kind is Kind.FORGET:
+            copy.file(name, payload[FILE.size + length :], whole=frame.kind is FrameKind.FILE)
+        elif frame.kind is FrameKind.FORGET:
             copy.forget(_name(payload, peer))
-        elif frame.kind is Kind.HEARTBEAT and len(payload) == HEARTBEAT.size:
+        elif frame.kind is FrameKind.HEARTBEAT and len(payload) == HEARTBEAT.size:
             seq, behind_bytes = HEARTBEAT.unpack(payload)
             self._peer = PeerStatus(str(self._master), connected=True, seq=seq, behind_bytes=behind_bytes)
         else:
@@ -297,7 +297,7 @@ class Follower:
 
     def _send_report(self, channel: Channel, copy: Copy) -> None:
         name, offset = copy.position
-        channel.send(Kind.REPORT, REPORT.pack(copy.last_seq, offset), name.encode())
+        channel.send(FrameKind.REPORT, REPORT.pack(copy.last_seq, offset), name.encode())
 
     def _write_status(self, *, connected: bool) -> None:
         """Writes the status for ``cdc status``."""

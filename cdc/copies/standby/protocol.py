@@ -37,7 +37,7 @@ CHUNK_BYTES = 1 << 20
 _CRC_OF_HEADER = struct.Struct("<4sHHI")
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """The kind of a frame. Numbers are never reused."""
 
     CHALLENGE = 1
@@ -58,14 +58,14 @@ class Kind(enum.IntEnum):
     FILE_PART = 16
 
 
-class Frame(NamedTuple):
+class StandbyFrame(NamedTuple):
     """A received frame."""
 
-    kind: Kind
+    kind: FrameKind
     payload: bytes
 
 
-def frame_header(kind: Kind, *parts: bytes | memoryview, version: int = VERSION) -> bytes:
+def frame_header(kind: FrameKind, *parts: bytes | memoryview, version: int = VERSION) -> bytes:
     """Returns the header of a frame whose payload is ``parts``."""
     length = sum(len(part) for part in parts)
     crc = zlib.crc32(_CRC_OF_HEADER.pack(MAGIC, version, kind, length))
@@ -86,7 +86,7 @@ class FrameParser:
         """Appends received bytes."""
         self._held += data
 
-    def next(self) -> Frame | None:
+    def next(self) -> StandbyFrame | None:
         """Returns the next whole frame; None if more bytes are needed. Raises CorruptStreamError, VersionError."""
         held = self._held
         if len(held) < HEADER.size:
@@ -96,7 +96,7 @@ class FrameParser:
         magic, version, kind, length, crc = HEADER.unpack_from(held)
         if magic != MAGIC:
             raise self._foreign()
-        if version > VERSION and kind != Kind.REFUSE:
+        if version > VERSION and kind != FrameKind.REFUSE:
             raise VersionError(
                 f"the other side speaks version {version} of the standby protocol; this Towpath knows {VERSION}",
                 place=self._peer,
@@ -113,11 +113,11 @@ class FrameParser:
         if zlib.crc32(payload, zlib.crc32(_CRC_OF_HEADER.pack(magic, version, kind, length))) != crc:
             raise CorruptStreamError("received a frame with a wrong checksum", place=self._peer)
         try:
-            frame_kind = Kind(kind)
+            frame_kind = FrameKind(kind)
         except ValueError:
             raise CorruptStreamError(f"received a frame of the unknown kind {kind}", place=self._peer) from None
         del held[:end]
-        return Frame(frame_kind, payload)
+        return StandbyFrame(frame_kind, payload)
 
     def _foreign(self) -> CorruptStreamError:
         return CorruptStreamError(
@@ -149,7 +149,7 @@ class Channel:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
-    def send(self, kind: Kind, *parts: bytes | memoryview) -> None:
+    def send(self, kind: FrameKind, *parts: bytes | memoryview) -> None:
         """Sends a frame. Raises PeerUnavailableError if the other side is gone, or accepts nothing in time."""
         head = frame_header(kind, *parts)
         try:
@@ -162,7 +162,7 @@ class Channel:
         except OSError as error:
             raise self._broken(error) from None
 
-    def receive(self, timeout_s: float) -> Frame | None:
+    def receive(self, timeout_s: float) -> StandbyFrame | None:
         """Returns the next frame; None if no whole frame arrives in time.
 
         Raises PeerUnavailableError, CorruptStreamError, VersionError.
@@ -212,13 +212,13 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 """A number, size or seq that cannot overflow arithmetic here."""
 
 
-class Message(BaseModel):
+class StandbyMessage(BaseModel):
     """A JSON payload. Unknown keys are ignored, because a newer side may send more."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
-class Hello(Message):
+class Hello(StandbyMessage):
     """HELLO: what the standby's store holds."""
 
     destination: str
@@ -237,14 +237,14 @@ class Hello(Message):
     """CRC32 of each small file, by its path in the store."""
 
 
-class Formats(Message):
+class Formats(StandbyMessage):
     """Versions of the file formats that the master writes, and the standby copies."""
 
     store: Count
     index: Count
 
 
-class Welcome(Message):
+class Welcome(StandbyMessage):
     """WELCOME: what the master's store holds."""
 
     term: Count
@@ -260,7 +260,7 @@ class Welcome(Message):
     """Whether the master's store has a ``damaged.json``: data loss that an operator has accepted."""
 
 
-class Refuse(Message):
+class Refuse(StandbyMessage):
     """REFUSE: why the other side ends the connection."""
 
     error: str
@@ -268,7 +268,7 @@ class Refuse(Message):
     kind: Literal["identity", "version", "config", "retry"] = "identity"
 
 
-class Compare(Message):
+class Compare(StandbyMessage):
     """COMPARE: asks for a digest of the master's entries ``start`` to ``stop`` (exclusive) of a segment."""
 
     segment: str
@@ -279,7 +279,7 @@ class Compare(Message):
     length and checksum."""
 
 
-class Compared(Message):
+class Compared(StandbyMessage):
     """COMPARED: the answer to COMPARE."""
 
     count: Count
@@ -292,7 +292,7 @@ class Compared(Message):
     """The number of entries of all kinds up to the last one compared; 0 if there are fewer than ``stop``."""
 
 
-class Fetch(Message):
+class Fetch(StandbyMessage):
     """FETCH: asks for the master's entries themselves; ENTRIES frames answer it."""
 
     segment: str
@@ -300,7 +300,7 @@ class Fetch(Message):
     stop: Count
 
 
-class Have(Message):
+class Have(StandbyMessage):
     """The part of a segment that the standby has: the master continues from there."""
 
     segment: str
@@ -308,14 +308,14 @@ class Have(Message):
     entries: Count
 
 
-class Follow(Message):
+class Follow(StandbyMessage):
     """FOLLOW: starts the stream."""
 
     have: list[Have]
     """In order. Segments behind the last one are sent whole; if the list is empty, all of them are."""
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=StandbyMessage)
 
 
 def parse_message(model: type[M], data: bytes, peer: str) -> M:
@@ -327,7 +327,7 @@ def parse_message(model: type[M], data: bytes, peer: str) -> M:
         raise CorruptStreamError(f"received an invalid {model.__name__}: {fault}", place=peer) from None
 
 
-def expect(channel: Channel, kind: Kind, timeout_s: float) -> bytes:
+def expect(channel: Channel, kind: FrameKind, timeout_s: float) -> bytes:
     """Returns the payload of the next frame, which must be of this kind.
 
     Raises PeerUnavailableError after the time-out, CorruptStreamError for another kind, and the error of a REFUSE.
@@ -341,9 +341,9 @@ def expect(channel: Channel, kind: Kind, timeout_s: float) -> bytes:
     return frame.payload
 
 
-def raise_refusal(frame: Frame, peer: str) -> None:
+def raise_refusal(frame: StandbyFrame, peer: str) -> None:
     """Raises the error that a REFUSE carries; does nothing for other frames."""
-    if frame.kind is not Kind.REFUSE:
+    if frame.kind is not FrameKind.REFUSE:
         return
     message = parse_message(Refuse, frame.payload, peer)
     error: type[CdcError] = {
@@ -389,7 +389,7 @@ def require_known_formats(formats: Formats, peer: str) -> None:
             )
 
 
-def sign_message(message: Message, purpose: bytes, nonce: bytes, secret: bytes | None) -> bytes:
+def sign_message(message: StandbyMessage, purpose: bytes, nonce: bytes, secret: bytes | None) -> bytes:
     """Returns the message behind its HMAC-SHA256 over purpose, the other side's nonce and the message.
 
     Without a secret, zeros take the place of the HMAC.

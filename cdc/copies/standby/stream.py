@@ -16,7 +16,7 @@ import numpy as np
 
 from cdc.base.errors import DamagedError, PeerUnavailableError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
-from cdc.copies.standby.protocol import CHUNK_BYTES, DATA, ENTRIES, FILE, MAX_PAYLOAD, Have, Kind
+from cdc.copies.standby.protocol import CHUNK_BYTES, DATA, ENTRIES, FILE, MAX_PAYLOAD, FrameKind, Have
 from cdc.copies.standby.snapshot import PERMANENT_FILES, read_small, require_store_present, small_files
 from cdc.disk import files
 from cdc.disk.durable import storage_errors
@@ -84,7 +84,7 @@ class Stream:
             if names and name < names[0] and (layout.segment_start(Path(name)) or 0) < mark
         }
         for name in sorted(removed):
-            self._send(Kind.FORGET, f"segments/{name}".encode())
+            self._send(FrameKind.FORGET, f"segments/{name}".encode())
             if name == self._name:  # nothing more is sent of it, even if its files still exist for a moment
                 self.close()
         self._known = self._known.difference(removed).union(names)
@@ -128,7 +128,7 @@ class Stream:
         have = self._have.pop(name, None)
         self._offset, self._entries = (have.size_bytes, have.entries) if have is not None else (0, 0)
         self._known.add(name)
-        self._send(Kind.SEGMENT, name.encode())
+        self._send(FrameKind.SEGMENT, name.encode())
         if not self._offset:
             with storage_errors(path):
                 try:
@@ -198,7 +198,7 @@ class Stream:
             stop = max(start + 1, int(np.searchsorted(ends, np.uint64(limit), side="right")))
             self._send_bytes(int(ends[stop - 1]))
             self.last_seq = max(self.last_seq, int(entries["seq"][stop - 1]))  # before the report of it can arrive
-            self._send(Kind.ENTRIES, ENTRIES.pack(self._entries), entries[start:stop].tobytes())
+            self._send(FrameKind.ENTRIES, ENTRIES.pack(self._entries), entries[start:stop].tobytes())
             self._entries += stop - start
             start = stop
 
@@ -212,7 +212,7 @@ class Stream:
                 raise DamagedError(
                     f"ends at byte {self._offset + len(data)}, but its index says {end}", place=self._name
                 )
-            self._send(Kind.DATA, DATA.pack(self._offset), data)
+            self._send(FrameKind.DATA, DATA.pack(self._offset), data)
             self._offset += size
 
     def _content(self) -> OpenContent:
@@ -241,7 +241,7 @@ class Stream:
             # Only retention removes a file that was here. A file that never was here belongs to another store.
             seq = Path(name).stem
             if name not in self._seen or (seq.isdigit() and int(seq) <= removed_seq):
-                self._send(Kind.FORGET, name.encode())
+                self._send(FrameKind.FORGET, name.encode())
                 del self._their_files[name]
         self._files = marks
 
@@ -249,6 +249,6 @@ class Stream:
         """Sends a small file in as many frames as needed: definitions of thousands of tables exceed one frame."""
         head, room = FILE.pack(len(name)) + name, MAX_PAYLOAD // 2
         while len(content) > room:
-            self._send(Kind.FILE_PART, head, content[:room])
+            self._send(FrameKind.FILE_PART, head, content[:room])
             content = content[room:]
-        self._send(Kind.FILE, head, content)
+        self._send(FrameKind.FILE, head, content)

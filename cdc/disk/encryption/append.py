@@ -25,7 +25,7 @@ from cdc.disk.encryption.container import (
     MOST_FRAMES,
     OVERHEAD,
     Cipher,
-    Frame,
+    EncryptedFrame,
     cipher_of,
     is_encrypted,
     make_header,
@@ -169,7 +169,7 @@ class EncryptedFile:
             lambda size, offset: files.layer.pread(self._fd, size, offset), self._end, str(self._path)
         )
 
-    def _frames_between(self, start: int, stop: int) -> list[Frame]:
+    def _frames_between(self, start: int, stop: int) -> list[EncryptedFrame]:
         """Returns the frames that hold the content from ``start`` to ``stop``, and some before them."""
         content, frames = self._content(), []
         for frame in content.frames(content.block_of(start)):
@@ -180,7 +180,7 @@ class EncryptedFile:
             frames.append(frame)
         return frames
 
-    def _last_before(self, size: int) -> Frame | None:
+    def _last_before(self, size: int) -> EncryptedFrame | None:
         """Returns the last frame that begins before this offset of the content."""
         last = None
         if size > 0:
@@ -273,7 +273,7 @@ class WholeFile:
     """The bytes of an encrypted file that is written at once, from its beginning to its end. The same content gives the
     same bytes each time."""
 
-    def __init__(self, key: keys.Key) -> None:
+    def __init__(self, key: keys.WrappingKey) -> None:
         self._header, self._cipher = make_header(key, "", flags=FULL_BLOCKS)
         self._opening = _new_opening()
 

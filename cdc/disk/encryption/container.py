@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from cdc.base.errors import DamagedError, VersionError
-from cdc.disk.encryption.keys import KEY_BYTES, Key, find
+from cdc.disk.encryption.keys import KEY_BYTES, WrappingKey, find
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -51,7 +51,7 @@ Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True)
-class Header:
+class EncryptionHeader:
     """The header of an encrypted file."""
 
     key_id: str
@@ -66,7 +66,7 @@ class Header:
         return bool(self.flags & FULL_BLOCKS)
 
 
-class Frame(NamedTuple):
+class EncryptedFrame(NamedTuple):
     """A frame as its header describes it."""
 
     at: int
@@ -101,7 +101,7 @@ class Cipher:
         head = FRAME.pack(len(data), counter, opening, start)
         return head, self._gcm.encrypt(head[4:16], data, _PLACE.pack(at) + head)
 
-    def open(self, frame: Frame) -> bytes | None:
+    def open(self, frame: EncryptedFrame) -> bytes | None:
         """Returns the content of a frame; None if it is not what was written there."""
         from cryptography.exceptions import InvalidTag
 
@@ -123,7 +123,7 @@ def is_encrypted(head: bytes) -> bool:
     return head[: len(MAGIC)] == MAGIC
 
 
-def make_header(key: Key, name: str, *, flags: int = 0) -> tuple[Header, Cipher]:
+def make_header(key: WrappingKey, name: str, *, flags: int = 0) -> tuple[EncryptionHeader, Cipher]:
     """Returns the header of a new file, and the cipher of its new key."""
     file_key, nonce = os.urandom(KEY_BYTES), os.urandom(12)
     label = name.encode()
@@ -134,10 +134,10 @@ def make_header(key: Key, name: str, *, flags: int = 0) -> tuple[Header, Cipher]
     fields[7] = _gcm(key.secret).encrypt(nonce, file_key, _unwrapped(empty))
     data = _HEAD.pack(*fields).ljust(HEADER_SIZE - 4, b"\0")
     data += zlib.crc32(data).to_bytes(4, "little")
-    return Header(key.id, flags, name, data), Cipher(file_key)
+    return EncryptionHeader(key.id, flags, name, data), Cipher(file_key)
 
 
-def parse_header(data: bytes, place: str) -> Header:
+def parse_header(data: bytes, place: str) -> EncryptionHeader:
     """Parses the header of an encrypted file. Raises DamagedError, VersionError."""
     remedy = "Restore the file from a copy."
     if len(data) < HEADER_SIZE:
@@ -154,10 +154,10 @@ def parse_header(data: bytes, place: str) -> Header:
     if (size, block) != (HEADER_SIZE, BLOCK_BYTES):
         raise DamagedError("the header of this encrypted file contradicts its version", place=place, remedy=remedy)
     text = name.rstrip(b"\0").decode("utf-8", "replace")
-    return Header(key_id.hex(), flags, text, data[:HEADER_SIZE])
+    return EncryptionHeader(key_id.hex(), flags, text, data[:HEADER_SIZE])
 
 
-def cipher_of(header: Header, place: str) -> Cipher:
+def cipher_of(header: EncryptionHeader, place: str) -> Cipher:
     """Returns the cipher of a file. Raises ConfigError if this process lacks its key, DamagedError if the key does not
     open the header."""
     cipher = _unwrap(header.data, find(header.key_id, place))
@@ -171,7 +171,7 @@ def cipher_of(header: Header, place: str) -> Cipher:
 
 
 @lru_cache(maxsize=256)
-def _unwrap(data: bytes, key: Key) -> Cipher | None:
+def _unwrap(data: bytes, key: WrappingKey) -> Cipher | None:
     from cryptography.exceptions import InvalidTag
 
     nonce, wrapped = data[24:36], data[_WRAPPED]
@@ -189,7 +189,7 @@ def _unwrapped(data: bytes) -> bytes:
 # --- frames
 
 
-def frames_of(block: memoryview, block_at: int) -> Iterator[Frame | None]:
+def frames_of(block: memoryview, block_at: int) -> Iterator[EncryptedFrame | None]:
     """Yields the frames of a block, which begins at ``block_at`` in the file. Yields None, and ends, at bytes that
     cannot be a frame; at the end of the file there are none."""
     pos = HEADER_SIZE if block_at == 0 else 0
@@ -206,14 +206,14 @@ def frames_of(block: memoryview, block_at: int) -> Iterator[Frame | None]:
         pos += OVERHEAD + frame.length
 
 
-def frame_at(data: memoryview, at: int, room: int) -> Frame | None:
+def frame_at(data: memoryview, at: int, room: int) -> EncryptedFrame | None:
     """Returns the frame at the front of ``data``, for which the block has ``room``; None if there is none."""
     if len(data) < FRAME.size:
         return None
     length, counter, opening, start = FRAME.unpack_from(data)
     if opening == 0 or length + OVERHEAD > room:
         return None
-    return Frame(at, length, counter, opening, start, data[FRAME.size : OVERHEAD + length])
+    return EncryptedFrame(at, length, counter, opening, start, data[FRAME.size : OVERHEAD + length])
 
 
 def full_block_of(offset: int) -> int:

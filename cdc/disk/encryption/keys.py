@@ -22,7 +22,7 @@ _ID_LABEL = b"towpath key id"
 
 
 @dataclass(frozen=True)
-class Key:
+class WrappingKey:
     """A key that wraps the keys of files; ``repr`` shows its id only."""
 
     id: str
@@ -30,7 +30,7 @@ class Key:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, secret: bytes) -> Key:
+    def of(cls, secret: bytes) -> WrappingKey:
         """Returns the key of these 32 bytes."""
         return cls(hmac.digest(secret, _ID_LABEL, hashlib.sha256)[:ID_BYTES].hex(), secret)
 
@@ -55,8 +55,8 @@ class KeySources:
 _lock = threading.RLock()
 _sources: dict[str, KeySources] = {}
 """The sources of keys by the folder, or the URI, below which files are encrypted."""
-_current: dict[str, Key] = {}
-_known: dict[str, Key] = {}
+_current: dict[str, WrappingKey] = {}
+_known: dict[str, WrappingKey] = {}
 
 
 def register(folder: Path | str, sources: KeySources | None) -> None:
@@ -90,7 +90,7 @@ def has_sources() -> bool:
         return bool(_sources)
 
 
-def writing_key(path: Path | str) -> Key | None:
+def writing_key(path: Path | str) -> WrappingKey | None:
     """Returns the key for a new file; None if it is not to be encrypted. Raises ConfigError, RetryableError."""
     with _lock:
         folder = _registered(path)
@@ -102,7 +102,7 @@ def writing_key(path: Path | str) -> Key | None:
         return _current[folder]
 
 
-def find(key_id: str, place: str) -> Key:
+def find(key_id: str, place: str) -> WrappingKey:
     """Returns the key of this id, which opens the file ``place``. Raises ConfigError if this process has none."""
     with _lock:
         if key_id in _known:
@@ -134,7 +134,7 @@ def find(key_id: str, place: str) -> Key:
         )
 
 
-def known() -> tuple[Key, ...]:
+def known() -> tuple[WrappingKey, ...]:
     """Returns all keys that this process can read, for other processes that read its files."""
     with _lock:
         for sources in _sources.values():
@@ -144,7 +144,7 @@ def known() -> tuple[Key, ...]:
         return tuple(_known.values())
 
 
-def remember(keys: Iterable[Key]) -> None:
+def remember(keys: Iterable[WrappingKey]) -> None:
     """Adds keys that open files."""
     with _lock:
         _known.update((key.id, key) for key in keys)
@@ -162,8 +162,8 @@ def isolated() -> Iterator[None]:
         _sources, _current, _known = before
 
 
-def _learn(source: Callable[[], bytes]) -> Key:
-    key = Key.of(source())
+def _learn(source: Callable[[], bytes]) -> WrappingKey:
+    key = WrappingKey.of(source())
     _known[key.id] = key
     return key
 

@@ -27,8 +27,8 @@ from cdc.disk.encryption.container import (
     LEAST_ROOM,
     MAGIC,
     Cipher,
-    Frame,
-    Header,
+    EncryptedFrame,
+    EncryptionHeader,
     Read,
     cipher_of,
     frame_at,
@@ -51,7 +51,7 @@ class EncryptedContent:
 
     def __init__(self, read: Read, size: int, place: str) -> None:
         self.place = place
-        self.header: Header = parse_header(read(HEADER_SIZE, 0), place)
+        self.header: EncryptionHeader = parse_header(read(HEADER_SIZE, 0), place)
         _require_name(self.header, place)
         self.file_size = size
         self._read = read
@@ -125,7 +125,7 @@ class EncryptedContent:
         if covered is None or covered < stop:
             self._missing(max(start, covered or 0), None, lenient=lenient)
 
-    def frames(self, block: int) -> Iterator[Frame | None]:
+    def frames(self, block: int) -> Iterator[EncryptedFrame | None]:
         """Yields the frames from a block on; None in the place of bytes that are none, up to the end of their
         block."""
         at = block * BLOCK_BYTES
@@ -166,14 +166,14 @@ class EncryptedContent:
                 return last.start + last.length, last.end
         return 0, HEADER_SIZE
 
-    def _note(self, frame: Frame, *, lenient: bool) -> None:
+    def _note(self, frame: EncryptedFrame, *, lenient: bool) -> None:
         self._fail(
             f"the encrypted bytes {frame.at} to {frame.end} of the file, which hold the bytes {frame.start} to "
             f"{frame.start + frame.length} of its content, are not what was written there",
             lenient=lenient,
         )
 
-    def _missing(self, start: int, frame: Frame | None, *, lenient: bool) -> None:
+    def _missing(self, start: int, frame: EncryptedFrame | None, *, lenient: bool) -> None:
         if frame is None:
             self._fail(f"the encrypted content ends at byte {start}, or is damaged there", lenient=lenient)
         else:
@@ -190,7 +190,7 @@ class EncryptedContent:
         self.fault = self.fault or error
 
 
-def _require_name(header: Header, place: str) -> None:
+def _require_name(header: EncryptionHeader, place: str) -> None:
     """Raises DamagedError for a file in the place of another one. A copy of its tail may have more in its name."""
     name = place.rpartition("/")[2]
     if header.name and name != header.name and not name.startswith(f"{header.name}."):
@@ -226,7 +226,7 @@ def file_is_encrypted(path: Path) -> bool:
         return is_encrypted(file.read(len(MAGIC)))
 
 
-def header_of(path: Path) -> Header | None:
+def header_of(path: Path) -> EncryptionHeader | None:
     """Returns the header of an encrypted file; None for another file. Raises OSError, DamagedError, VersionError."""
     with path.open("rb") as file:
         head = file.read(HEADER_SIZE)

@@ -25,7 +25,7 @@ from cdc.lake.delta.tables import (
     require_same_policies,
     target_of,
 )
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, schema_of_layout
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, record_in_force, schema_of_layout
 from cdc.lake.rows.columns import SourceColumns, columns_of_layout, columns_of_schema, require_supported
 
 if TYPE_CHECKING:
@@ -210,11 +210,11 @@ def _with_rows(
 
 def _first_record(
     batch: PreparedBatch, session: TableSession, target: Target, state: DeltaState, layout: TableLayout
-) -> Record:
+) -> SchemaRecord:
     """Records the source's schema in a table that an older Towpath made."""
     schema = schema_of_layout(layout, batch.schema(target.table))
     columns_there(target, state, columns_of_schema(schema, target.policies))
-    record = Record(state.applied_seq, schema)
+    record = SchemaRecord(state.applied_seq, schema)
     batch.check()
     properties = target.sql_properties({SCHEMA_PROPERTY: record.to_json()})
     session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({properties})")

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from cdc.lake.apply.commit import Commit, MergeStats
-    from cdc.lake.apply.merge import Keys
+    from cdc.lake.apply.merge import RowKeys
 
 _ALIKE = "_towpath_alike"
 _INEXACT = (t.FloatType, t.DoubleType, t.ArrayType)
 """Types whose values are compared by their texts: 0.0 and -0.0 are different values, NaN is itself."""
 
 
-def merge_full_state(commit: Commit, rows: DataFrame, keys: Keys, commit_time: datetime) -> MergeStats:
+def merge_full_state(commit: Commit, rows: DataFrame, keys: RowKeys, commit_time: datetime) -> MergeStats:
     """Brings a table of mode ``soft_delete`` or ``scd2`` to the state of the source at ``commit.seq``.
 
     ``rows``: all rows of the source at that position, one for each key, with the names and types of the Delta table;

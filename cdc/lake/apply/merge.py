@@ -110,7 +110,7 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
     else:
         names, primary = merge.definition
         sources = require_keys(merge.target.table, apply.keys, primary, names)
-        keys = Keys(merge.columns.keys(sources), is_primary=set(sources) == set(primary))
+        keys = RowKeys(merge.columns.keys(sources), is_primary=set(sources) == set(primary))
         state = _mark_if_large(merge, state, (*keys.names, *MODE_COLUMNS[apply.mode]))
         work = _versions if apply.mode == "scd2" else _last_states
         stats = work(merge, state, keys, merge.columns.exact(sources))
@@ -135,7 +135,7 @@ def _mark_if_large(merge: TableMerge, state: DeltaState, keys: Sequence[str]) ->
 
 
 @dataclass(frozen=True)
-class Keys:
+class RowKeys:
     """The columns that identify a row."""
 
     names: tuple[str, ...]
@@ -148,7 +148,7 @@ class Keys:
 def _changes_by_key(
     merge: TableMerge,
     state: DeltaState,
-    keys: Keys,
+    keys: RowKeys,
     columns: SourceColumns,
     counter: null_dates.NullDateCounter | None = None,
 ) -> DataFrame:
@@ -160,7 +160,7 @@ def _changes_by_key(
     return rows if keys.is_primary else with_moved_rows(rows, keys.names)
 
 
-def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
+def _last_states(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: SourceColumns) -> MergeStats:
     """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``: by the key plan, or as Spark finds
     them if the changes cannot be planned. Both give the same rows."""
     if not keys.is_primary or merge.is_large or merge.unlogged is not None:
@@ -187,7 +187,7 @@ def _marks(merge: TableMerge) -> bool:
 def _merge_plan(
     merge: TableMerge,
     state: DeltaState,
-    keys: Keys,
+    keys: RowKeys,
     columns: SourceColumns,
     plan: KeyPlan,
     splits: Sequence[InputSplit],
@@ -229,7 +229,7 @@ def _merge_plan(
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
 
 
-def _plan_ranges(plan: KeyPlan, keys: Keys, columns: SourceColumns, files: TableFiles | None) -> list[str]:
+def _plan_ranges(plan: KeyPlan, keys: RowKeys, columns: SourceColumns, files: TableFiles | None) -> list[str]:
     """Returns conditions that hold for every row that can match; none if they would leave out little of the table."""
     kinds = {field.name: field.dataType for field in columns.fields}
     spans = plan.spans(keys.names)
@@ -260,7 +260,7 @@ def _commit_of_changes(merge: TableMerge, state: DeltaState, rows: DataFrame) ->
     return _for_changes(merge, commit, TableFiles.of(state, merge.target.table), rows.count(), {})
 
 
-def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
+def _merge_reduced(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: SourceColumns) -> MergeStats:
     """Merges the last row of each key as a window of Spark finds it."""
     marks = _marks(merge)
     dates = null_dates.NullDateCounter(merge.session.observation()) if columns.dates and keys.is_primary else None
@@ -289,7 +289,7 @@ def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: So
         last.unpersist()
 
 
-def _versions(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
+def _versions(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: SourceColumns) -> MergeStats:
     """Merges the versions of each key, in mode ``scd2``."""
     first = columns.only(keys.names) if merge.is_large else columns
     events = last_of_transactions(_changes_by_key(merge, state, keys, first), keys.names).persist()
@@ -333,7 +333,7 @@ def _count_null_dates(merge: TableMerge, columns: SourceColumns, after_seq: int)
 
 
 def merge_versions(
-    commit: Commit, new_versions: DataFrame, keys: Keys, conditions: Sequence[str], *, corrects: bool = False
+    commit: Commit, new_versions: DataFrame, keys: RowKeys, conditions: Sequence[str], *, corrects: bool = False
 ) -> MergeStats:
     """Merges what :func:`cdc.lake.apply.versions.versions` has found with these conditions. ``corrects``: versions
     that are there already may have other values."""

@@ -21,7 +21,7 @@ from cdc.lake.apply.schema.refusals import refusal, unknown
 from cdc.lake.apply.schema.shared_tables import ensure_columns
 from cdc.lake.apply.statements import user_metadata
 from cdc.lake.delta.log import has_rows
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord
 from cdc.lake.rows.columns import columns_of_schema
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class SharedEvolution(Evolution):
         assert self._state is not None
         self._grow(schema)
         position = max(self._state.applied_seq, self._surroundings.manifest.after_seq)
-        properties = self._target.sql_properties({SCHEMA_PROPERTY: Record(position, schema).to_json()})
+        properties = self._target.sql_properties({SCHEMA_PROPERTY: SchemaRecord(position, schema).to_json()})
         self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({properties})")
         self._changed = True
         return self._read()
@@ -73,11 +73,11 @@ class SharedEvolution(Evolution):
             return
         self._grow(schema)
         if not rows_follow:
-            self._set(state, Record(statement.seq, schema), {})
+            self._set(state, SchemaRecord(statement.seq, schema), {})
             self._commit(delete_statement(self._target))
             return
         before = statement.seq - 1  # so that the rows of the same transaction find the schema in force
-        self._set(state, Record(before, schema), {})
+        self._set(state, SchemaRecord(before, schema), {})
         self._remove_former_rows(statement)
         self._reach(before)
         self._is_recorded = False  # the rows bring the position
@@ -144,10 +144,10 @@ class SharedEvolution(Evolution):
             self._require_known(planned, statement)
         if not planned.changes(lake_columns) and not planned.updates:
             if before != after:
-                self._set(state, Record(statement.seq, after), {})
+                self._set(state, SchemaRecord(statement.seq, after), {})
             return
         self._grow(after)
-        self._set(self._read(), Record(statement.seq, after), {})
+        self._set(self._read(), SchemaRecord(statement.seq, after), {})
         updates = {} if target.apply.mode == "append" else planned.updates
         self._commit(fill_statement(target, updates) if updates else None)
 

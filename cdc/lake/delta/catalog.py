@@ -46,7 +46,7 @@ _known: dict[tuple[str, str], tuple[str, float]] = {}
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """The entry of a name in a catalog."""
 
     kind: str
@@ -99,7 +99,7 @@ def require_catalog(spark: SparkSession, config: DestinationConfig) -> None:
     _run(spark, f"SHOW NAMESPACES IN {quote(name)} LIKE 'default'", f"apply.catalog {name}")
 
 
-def find_entry(spark: SparkSession, name: Name) -> Entry | None:
+def find_entry(spark: SparkSession, name: Name) -> CatalogEntry | None:
     """Returns what the catalog says about a name; None if it does not have it. Raises CatalogUnavailableError."""
     try:
         if name.catalog == SESSION_CATALOG:  # does not read the table, so it also finds one without files
@@ -115,7 +115,7 @@ def find_entry(spark: SparkSession, name: Name) -> Entry | None:
     if text is None:
         return None
     facts = dict(_FACT.findall(text))  # the last of each: a comment before it may look like one
-    return Entry(facts.get("Type", ""), facts.get("Provider", ""), facts.get("Location", ""))
+    return CatalogEntry(facts.get("Type", ""), facts.get("Provider", ""), facts.get("Location", ""))
 
 
 def unknown(spark: SparkSession, config: DestinationConfig, targets: Iterable[Target]) -> Iterator[Target]:
@@ -182,7 +182,7 @@ def is_same_place(location: str, path: str) -> bool:
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def _create(spark: SparkSession, name: Name, target: Target) -> Entry:
+def _create(spark: SparkSession, name: Name, target: Target) -> CatalogEntry:
     """Makes an external entry, and returns it as the catalog has it then: another driver may have been first."""
     if not _has_database(spark, name):
         _run(spark, f"CREATE DATABASE IF NOT EXISTS {name.sql_database}", str(name))
@@ -290,7 +290,7 @@ def _set_managed(spark: SparkSession, name: Name, target: Target, managed: bool)
 # --- names that are taken --------------------------------------------------------------------------------------------
 
 
-def _require_former(entry: Entry, name: Name, target: Target) -> None:
+def _require_former(entry: CatalogEntry, name: Name, target: Target) -> None:
     """Raises TargetError unless an entry names a folder in which this source table was before."""
     former = None
     if entry.kind == "EXTERNAL" and entry.provider.lower() == "delta" and entry.location:

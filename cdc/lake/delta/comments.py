@@ -30,7 +30,7 @@ _TABLE = ""
 
 
 @dataclass(frozen=True)
-class Changes:
+class CommentChanges:
     """The changes to be made in a table."""
 
     comments: dict[str, str]
@@ -62,7 +62,7 @@ def follow_comments(
     return target.state() or state
 
 
-def _changes(state: DeltaState, target: Target, comments: TableComments | None) -> Changes | None:
+def _changes(state: DeltaState, target: Target, comments: TableComments | None) -> CommentChanges | None:
     if comments is None or not target.apply.comments or target.apply.shared:  # the sources may differ in them
         return None
     fields = {field.name.lower(): field for field in schema_of(state).fields}
@@ -81,7 +81,7 @@ def _changes(state: DeltaState, target: Target, comments: TableComments | None) 
     record = {name: _digest(text) for name, text in texts.items()}
     if not changed and record == recorded:
         return None
-    return Changes(changed, json.dumps(record, ensure_ascii=False, sort_keys=True))
+    return CommentChanges(changed, json.dumps(record, ensure_ascii=False, sort_keys=True))
 
 
 def _digest(text: str) -> str:

@@ -35,7 +35,7 @@ it, but a mirror equals a table that does."""
 
 
 @dataclass(frozen=True)
-class Changes:
+class ConstraintChanges:
     """The changes to be made in a table."""
 
     loosened: tuple[str, ...]
@@ -85,7 +85,7 @@ def follow_constraints(
 
 def _changes(
     state: DeltaState, target: Target, schema: TableSchema | None, layout: TableLayout | None
-) -> Changes | None:
+) -> ConstraintChanges | None:
     if schema is None or not target.apply.constraints:
         return None
     columns = columns_of_schema(schema, target.policies)
@@ -107,7 +107,7 @@ def _changes(
     is_other_key = state.properties.get(PRIMARY_KEY_PROPERTY, "[]") != text
     if not loosened and not tightened and not is_other_key:
         return None
-    return Changes(loosened, tightened, text, is_other_key)
+    return ConstraintChanges(loosened, tightened, text, is_other_key)
 
 
 def _tighten(spark: SparkSession, target: Target, state: DeltaState, names: Collection[str]) -> None:

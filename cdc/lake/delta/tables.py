@@ -28,7 +28,7 @@ from cdc.binlog.positions import split_seq
 from cdc.lake.delta.layout import Layout, clustering_of, layout_of
 from cdc.lake.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from cdc.lake.delta.sql import literal, quote
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord
 from cdc.lake.rows.columns import SourceColumns, TablePolicies
 from cdc.lake.runtime.failures import explain
 
@@ -165,18 +165,20 @@ def delta_schema(columns: list[t.StructField], mode: str, *, shared: bool = Fals
 
 
 @dataclass(frozen=True)
-class Origin:
+class TableOrigin:
     """The source of a new table or generation, and the seq up to which it is complete from the beginning."""
 
     server_uuid: str
     epoch: int
     since_seq: int
     generation: int = 0
-    record: Record | None = None
+    record: SchemaRecord | None = None
     """The source's schema; None if it is not known."""
 
 
-def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ...], origin: Origin) -> dict[str, str]:
+def properties_of(
+    target: Target, columns: SourceColumns, primary: tuple[str, ...], origin: TableOrigin
+) -> dict[str, str]:
     """Returns the properties of a new table, or of a new generation of one. Raises ConfigError if a policy leaves no
     key."""
     mode, fields = target.apply.mode, columns.fields

@@ -30,7 +30,7 @@ _KEPT_RECORDS = 4
 
 
 @dataclass(frozen=True)
-class Record:
+class SchemaRecord:
     """A source schema that is in force from a statement on."""
 
     seq: int
@@ -59,7 +59,7 @@ class Record:
         return json.dumps(content, ensure_ascii=False)
 
     @classmethod
-    def of_json(cls, text: str, place: str) -> Record:
+    def of_json(cls, text: str, place: str) -> SchemaRecord:
         content = json.loads(text)
         if int(content["version"]) > RECORD_VERSION:
             raise VersionError(
@@ -81,11 +81,11 @@ class Record:
         return f"{SCHEMA_PROPERTY}.{self.seq}"
 
 
-def records(state: DeltaState) -> list[Record]:
+def records(state: DeltaState) -> list[SchemaRecord]:
     """Returns all records of a table, oldest first. Raises VersionError."""
     return sorted(
         (
-            Record.of_json(text, f"table at {state.path}")
+            SchemaRecord.of_json(text, f"table at {state.path}")
             for name, text in state.properties.items()
             if name == SCHEMA_PROPERTY or name.startswith(f"{SCHEMA_PROPERTY}.")
         ),
@@ -93,7 +93,7 @@ def records(state: DeltaState) -> list[Record]:
     )
 
 
-def record_in_force(state: DeltaState, before: int | None = None) -> Record | None:
+def record_in_force(state: DeltaState, before: int | None = None) -> SchemaRecord | None:
     """Returns the newest record that the table's applied position has reached; None for a table of an older Towpath.
     ``before``: only records of earlier statements."""
     all_records = records(state)

@@ -19,7 +19,7 @@ from cdc.lake.runtime.session import on_demand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc.batches.table_batches import TableChanges
+    from cdc.batches.table_batches import TableChangeReader
     from cdc.config import DestinationConfig
     from cdc.lake.apply.foreign_keys.changes import CascadedRows
     from cdc.lake.apply.schema.column_reading import ColumnReading
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-class Span(NamedTuple):
+class TransactionRange(NamedTuple):
     """A range of transactions."""
 
     after_seq: int
@@ -71,10 +71,10 @@ class CatchUp:
 def catch_up(
     config: DestinationConfig,
     table: str,
-    batches: TableChanges,
+    batches: TableChangeReader,
     subscription: Subscription,
     sessions: TableSessions,
-    span: Span,
+    span: TransactionRange,
     *,
     progress: Callable[[CatchUp], object] = lambda _: None,
     lake: DestinationConfig | None = None,
@@ -135,7 +135,7 @@ def _cascades(
     config: DestinationConfig,
     alone: DestinationConfig,
     table: str,
-    batches: TableChanges,
+    batches: TableChangeReader,
     sessions: TableSessions,
     after_seq: int,
     until_seq: int,

@@ -36,7 +36,7 @@ MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 
 
 @dataclass(frozen=True)
-class Position:
+class LoadPosition:
     """The position that a load brings a table to."""
 
     seq: int
@@ -67,7 +67,7 @@ class Load:
     columns: SourceColumns
     primary: tuple[str, ...]
     """The source's primary key."""
-    position: Position
+    position: LoadPosition
     rebuild: Rebuild
     schema: TableSchema
     """The source's schema at the position."""
@@ -75,7 +75,7 @@ class Load:
     """The DDL statements that the load overtakes, if they are known."""
 
 
-def user_metadata(target: Target, position: Position, generation: int, rebuild: Rebuild) -> str:
+def user_metadata(target: Target, position: LoadPosition, generation: int, rebuild: Rebuild) -> str:
     """Returns the user metadata of a commit that brings a table to a position as a whole."""
     entry: dict[str, Any] = {
         "destination": target.destination,
@@ -96,7 +96,7 @@ def user_metadata(target: Target, position: Position, generation: int, rebuild: 
 
 
 def carrying(
-    spark: SparkSession, target: Target, position: Position, generation: int, rebuild: Rebuild
+    spark: SparkSession, target: Target, position: LoadPosition, generation: int, rebuild: Rebuild
 ) -> AbstractContextManager[None]:
     """Lets the statement in the block carry the position of a generation."""
     application = application_id(target.destination, target.table, generation)
@@ -108,7 +108,7 @@ def replace_table(
     target: Target,
     rows: DataFrame,
     properties: dict[str, str],
-    position: Position,
+    position: LoadPosition,
     rebuild: Rebuild,
     state: DeltaState | None,
 ) -> None:

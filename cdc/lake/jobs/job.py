@@ -13,14 +13,14 @@ from cdc.base.log import get_logger
 from cdc.base.targets import split_table
 from cdc.batches import parking
 from cdc.batches.manifest import TableResult
-from cdc.batches.table_batches import TableChanges
+from cdc.batches.table_batches import TableChangeReader
 from cdc.client import open_table_batches
 from cdc.meta import ParkedTable, Subscription, UnknownColumns
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
-    from cdc.lake.jobs.generations import Position
+    from cdc.lake.jobs.generations import LoadPosition
     from cdc.lake.runtime.session import TableSessions
 
 SUBSCRIBER = "apply"
@@ -33,7 +33,7 @@ class Job:
 
     config: DestinationConfig
     table: str
-    batches: TableChanges
+    batches: TableChangeReader
 
     def subscription(self) -> Subscription:
         """Returns the subscription as a merge of this table alone needs it: with the record of this table only, and
@@ -150,9 +150,9 @@ def table_sessions(config: DestinationConfig) -> TableSessions:
     return session.acquire(config.spark).tables
 
 
-def position_of(mine: Job, seq: int) -> Position:
+def position_of(mine: Job, seq: int) -> LoadPosition:
     """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
-    from cdc.lake.jobs.generations import Position
+    from cdc.lake.jobs.generations import LoadPosition
 
     source = mine.batches.meta.source()
     assert source is not None  # the store has transactions
@@ -163,4 +163,4 @@ def position_of(mine: Job, seq: int) -> Position:
         end = reader.commit_position(last)
         time_us, gtid = end.commit_time_us or time_us, end.gtid
     identity = source.of_seq(seq)
-    return Position(seq, identity.server_uuid, identity.epoch, gtid, time_us)
+    return LoadPosition(seq, identity.server_uuid, identity.epoch, gtid, time_us)

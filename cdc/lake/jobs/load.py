@@ -31,7 +31,7 @@ from cdc.lake.apply.commit import Commit
 from cdc.lake.apply.foreign_keys.jobs import cascades_of_table, manifest_without_events
 from cdc.lake.apply.full_state import insert_snapshot, merge_full_state
 from cdc.lake.apply.large_values import LARGE_BYTES
-from cdc.lake.apply.merge import Keys, TableMerge, read_changes
+from cdc.lake.apply.merge import RowKeys, TableMerge, read_changes
 from cdc.lake.apply.rows import latest, with_moved_rows, with_variants
 from cdc.lake.apply.schema.reshape import Destined, reshape
 from cdc.lake.delta.adoption import ParquetFile, Replacement, begin, make_log
@@ -43,7 +43,7 @@ from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import (
     BEFORE,
     MODE_PROPERTY,
-    Origin,
+    TableOrigin,
     delta_schema,
     properties_of,
     record_policies,
@@ -51,10 +51,10 @@ from cdc.lake.delta.tables import (
     sql_properties,
     target_of,
 )
-from cdc.lake.delta.tracked import Record
+from cdc.lake.delta.tracked import SchemaRecord
 from cdc.lake.jobs.generations import (
     Load,
-    Position,
+    LoadPosition,
     Rebuild,
     finish,
     has_loaded,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cdc.batches.manifest import Manifest
-    from cdc.batches.table_batches import TableChanges
+    from cdc.batches.table_batches import TableChangeReader
     from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
     from cdc.lake.apply.foreign_keys.changes import CascadedRows
@@ -105,8 +105,8 @@ def _properties(load: Load) -> dict[str, str]:
     """Returns the properties of the table's next generation."""
     state, position = load.state, load.position
     generation = 0 if state is None else state.generation + 1
-    record = Record(position.seq, load.schema)
-    origin = Origin(position.server_uuid, position.epoch, position.seq, generation, record)
+    record = SchemaRecord(position.seq, load.schema)
+    origin = TableOrigin(position.server_uuid, position.epoch, position.seq, generation, record)
     return kept_properties(state) | properties_of(load.target, load.columns, load.primary, origin)
 
 
@@ -211,7 +211,7 @@ class ChangesMeanwhile:
 
     lake: DestinationConfig
     """Names the Delta tables of other tables."""
-    batches: TableChanges
+    batches: TableChangeReader
     """The changes of all tables, by which foreign keys may have changed rows of the snapshot's."""
     manifest: Manifest | None
     """The table's own changes after :attr:`low_seq`; None if there are none."""
@@ -240,7 +240,7 @@ def load_snapshot(
     config: DestinationConfig,
     files: SnapshotFiles,
     meanwhile: ChangesMeanwhile,
-    position: Position,
+    position: LoadPosition,
     statements: Sequence[DdlStatement] = (),
     comments: TableComments | None = None,
 ) -> None:
@@ -271,7 +271,7 @@ def load_snapshot(
         statements=statements,
     )
     sources = files.info.key
-    keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
+    keys = RowKeys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
     with sessions.one() as session:
         require_catalog(session.spark, config)
         # Executing an action again on a row that was read behind it changes nothing.
@@ -298,7 +298,7 @@ def load_snapshot(
         finish(session.spark, config, target, comments)
 
 
-def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
+def load_state(session: TableSession, load: Load, rows: DataFrame, keys: RowKeys) -> None:
     """Brings a table to the state that ``rows`` are: in the shape of the Delta columns, JSON as text.
 
     A mirror is replaced. The other modes keep the history that they have: the differences are merged, or the rows are
@@ -323,7 +323,7 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
         merge_full_state(commit, rows, keys, moment)
 
 
-def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> DataFrame:
+def _initial_rows(rows: DataFrame, schema: t.StructType, position: LoadPosition) -> DataFrame:
     """Returns rows with the metadata columns that they have in a table that begins with them."""
     time = f.timestamp_micros(f.lit(position.time_us).cast("long"))
     values: dict[str, Column] = {
@@ -352,7 +352,7 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
 def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
     """Gives the table the columns that the snapshot has, records the source's schema, and begins the next generation:
     its position may be the one that the table has already, and must not be skipped."""
-    record = Record(load.position.seq, load.schema)
+    record = SchemaRecord(load.position.seq, load.schema)
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
     to = Destined(load.schema, load.position.server_uuid, load.position.epoch, load.statements)
     state = reshape(spark, load.target, state, to)
@@ -362,7 +362,7 @@ def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> Delt
 
 
 def _changes(
-    session: TableSession, load: Load, manifest: Manifest, keys: Keys, low_seq: int, cascaded: CascadedRows | None
+    session: TableSession, load: Load, manifest: Manifest, keys: RowKeys, low_seq: int, cascaded: CascadedRows | None
 ) -> DataFrame | None:
     """Returns the changes of a manifest after ``low_seq``, and those by foreign keys; None if it has no rows of the
     table."""

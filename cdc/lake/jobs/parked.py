@@ -33,7 +33,7 @@ def waiting_tables(config: DestinationConfig) -> list[str]:
     return [table for table in waiting if config.tables.includes(*split_table(table))]
 
 
-class LeftOut(NamedTuple):
+class TableLeftOut(NamedTuple):
     """A table that apply leaves out."""
 
     table: str
@@ -43,12 +43,12 @@ class LeftOut(NamedTuple):
     """Whether a run ends as failed because of it, if ``apply.on_parked`` is ``fail``."""
 
 
-def left_out(config: DestinationConfig) -> list[LeftOut]:
+def left_out(config: DestinationConfig) -> list[TableLeftOut]:
     """Returns the included tables that are parked, by name. One that waits for its first snapshot, or was taken back by
     an operator, fails no run."""
     subscription = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
     return [
-        LeftOut(
+        TableLeftOut(
             table,
             f"{table} is left out: {parked.reason} {way_back(parked.due, config.name, table)}",
             parked.due == "retry" or (parked.due == "snapshot" and subscription.table(table) is not None),
@@ -132,7 +132,7 @@ def bring_level(
     from cdc.lake.apply.batch import result_of
     from cdc.lake.delta.proof import prove_known
     from cdc.lake.delta.tables import target_of
-    from cdc.lake.jobs.catch_up import Span, catch_up
+    from cdc.lake.jobs.catch_up import TransactionRange, catch_up
 
     config = mine.config
     while True:
@@ -150,7 +150,7 @@ def bring_level(
             mine.batches,
             subscription,
             sessions,
-            Span(after_seq, until_seq, reading),
+            TransactionRange(after_seq, until_seq, reading),
             progress=progress,
         )
         state = target.state()

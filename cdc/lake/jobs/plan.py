@@ -51,7 +51,7 @@ class TablePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """The plan of a job on tables."""
 
     tables: tuple[TablePlan, ...]
@@ -88,7 +88,7 @@ class Plan:
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
+def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> JobPlan:
     """Returns what a snapshot of these tables would do, by the statistics of the source. Raises UsageError for a table
     that is not included, or that the source does not have, and what connecting to it raises."""
     from cdc.snapshot.session import open_session
@@ -113,7 +113,7 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
             plans.append(TablePlan(table, rows, size, _reading_s(config, table, rows), _lake(config, table)))
     finally:
         close_now(connection)
-    return Plan(tuple(plans))
+    return JobPlan(tuple(plans))
 
 
 def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
@@ -128,7 +128,7 @@ def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
 # --- replays ---------------------------------------------------------------------------------------------------------
 
 
-def plan_replay(config: DestinationConfig, request: Replay) -> Plan:
+def plan_replay(config: DestinationConfig, request: Replay) -> JobPlan:
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
     require_sensible(config, request)
     batches = open_table_batches(config)
@@ -151,7 +151,7 @@ def plan_replay(config: DestinationConfig, request: Replay) -> Plan:
         events, stored = _changes(reader, table, first, upto)
         now = None if request.into is not None else _lake(config, table)
         plans.append(TablePlan(table, rows + events, size + stored, round(reading_s + events / rate, 1), now))
-    return Plan(tuple(plans))
+    return JobPlan(tuple(plans))
 
 
 def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[int, int]:

@@ -35,7 +35,7 @@ from cdc.lake.rows.columns import columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
-    from cdc.batches.table_batches import TableChanges
+    from cdc.batches.table_batches import TableChangeReader
     from cdc.config import DestinationConfig
     from cdc.lake.delta.tables import Target
     from cdc.lake.runtime.session import TableSession, TableSessions
@@ -49,7 +49,7 @@ _CHANGES = "changes"
 def make_reading(
     sessions: TableSessions,
     config: DestinationConfig,
-    batches: TableChanges,
+    batches: TableChangeReader,
     files: SnapshotFiles,
     unknown_columns: UnknownColumns,
 ) -> ColumnReading:

@@ -18,7 +18,7 @@ from cdc.config import DestinationConfig, parse
 from cdc.lake.runtime.failures import explain, from_json, to_json
 from cdc.snapshot.progress import ProgressReporter
 from cdc.snapshot.reader import SegmentTask, read_segment
-from cdc.snapshot.session import Sessions
+from cdc.snapshot.session import ReaderSessions
 from cdc.snapshot.taking import Outcome, ReadSegments
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def read_part(text: str, file: str, tasks: Sequence[SegmentTask]) -> list[Outcom
     config = parse(text, Path(file))
     outcomes: list[Outcome] = []
     failed: set[str] = set()
-    with Sessions(config.source) as sessions:
+    with ReaderSessions(config.source) as sessions:
         for task in tasks:
             error: CdcError | None = None
             if task.folder not in failed:

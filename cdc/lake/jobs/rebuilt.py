@@ -10,11 +10,11 @@ from cdc.base.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, REBUILD_PROPE
 from cdc.lake.apply.statements import empty_statement
 from cdc.lake.delta.catalog import require_catalog
 from cdc.lake.delta.tables import feature_properties, require_owner, schema_of, target_of
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record, tracked_schema
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, tracked_schema
 from cdc.lake.jobs.generations import (
     MAX_COLUMN_ID,
     Load,
-    Position,
+    LoadPosition,
     Rebuild,
     carrying,
     finish,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cdc.lake.runtime.session import TableSessions
 
 
-def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
+def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: LoadPosition) -> None:
     """Takes a table's applied position back to an earlier one and leaves its rows alone: the changes after it are then
     applied once more. Raises TargetError if there is no such table."""
     target = target_of(config, table)
@@ -67,7 +67,7 @@ def replace_by(
     config: DestinationConfig,
     built: DestinationConfig,
     table: str,
-    position: Position,
+    position: LoadPosition,
     begins: int | None,
     comments: TableComments | None = None,
 ) -> None:
@@ -92,7 +92,7 @@ def replace_by(
     }
     properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
     if schema is not None:
-        properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
+        properties[SCHEMA_PROPERTY] = SchemaRecord(position.seq, schema).to_json()
     properties |= feature_properties(f.dataType for f in schema_of(built_state).fields)
     if begins is not None:
         properties[BEGINS_PROPERTY] = str(begins)

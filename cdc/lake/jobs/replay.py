@@ -25,7 +25,7 @@ from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES, lake_uri
 from cdc.config.catalog import CatalogConfig
 from cdc.lake.delta.tables import target_of
-from cdc.lake.jobs.catch_up import Span, catch_up
+from cdc.lake.jobs.catch_up import TransactionRange, catch_up
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.lake.jobs.parked import bring_level
 from cdc.meta import ParkedTable, Subscription
@@ -296,7 +296,7 @@ def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, prog
         mine.batches,
         Subscription(),
         sessions,
-        Span(after, upto),
+        TransactionRange(after, upto),
         progress=progress,
         lake=mine.config,
     )

@@ -11,12 +11,12 @@ from pyspark.sql import types as t
 from cdc.base.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, REBUILD_PROPERTY, SINCE_PROPERTY, SOURCE_COLUMN
 from cdc.lake.apply.commit import Commit
 from cdc.lake.apply.full_state import insert_snapshot, merge_full_state
-from cdc.lake.apply.merge import Keys
+from cdc.lake.apply.merge import RowKeys
 from cdc.lake.apply.schema.shared_tables import create_or_join, ensure_columns, require_mode
 from cdc.lake.delta.proof import position_of, require_applied
 from cdc.lake.delta.sql import literal, quote
-from cdc.lake.delta.tables import BEFORE, EPOCH_PROPERTY, UUID_PROPERTY, Origin, record_policies, schema_of
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, records
+from cdc.lake.delta.tables import BEFORE, EPOCH_PROPERTY, UUID_PROPERTY, TableOrigin, record_policies, schema_of
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, record_in_force, records
 from cdc.lake.jobs.generations import Load, has_loaded, user_metadata
 from cdc.lake.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cdc.lake.runtime.session import TableSession
 
 
-def load_own_rows(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
+def load_own_rows(session: TableSession, load: Load, rows: DataFrame, keys: RowKeys) -> None:
     """Brings the destination's rows of a shared table to the state that ``rows`` are, as :func:`load_state`."""
     mode, position = load.target.apply.mode, load.position
     moment = datetime.fromtimestamp(position.time_us / 1e6, UTC)
@@ -94,12 +94,12 @@ def _shared_commit(session: TableSession, load: Load, begins: int | None) -> Com
     Until that commit the generation has the rows of the one before, so it is said to be complete up to where that was.
     """
     spark, target, position = session.spark, load.target, load.position
-    record = Record(position.seq, load.schema)
+    record = SchemaRecord(position.seq, load.schema)
     state = target.state()
     if state is not None and has_loaded(state, load.rebuild.id):
         return None
     if state is None:  # complete up to nowhere until the rows are there
-        origin = Origin(position.server_uuid, position.epoch, 0, record=record)
+        origin = TableOrigin(position.server_uuid, position.epoch, 0, record=record)
         state = create_or_join(spark, target, load.columns, load.primary, origin)
     else:
         require_mode(target, state)

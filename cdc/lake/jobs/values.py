@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cdc.lake.jobs.catch_up import CatchUp
     from cdc.lake.jobs.replay import ReplayResult
     from cdc.lake.jobs.snapshot import SnapshotResult
-    from cdc.lake.verify.report import Report
-    from cdc.snapshot.progress import Progress
+    from cdc.lake.verify.report import VerificationReport
+    from cdc.snapshot.progress import SnapshotProgress
 
 ResultT = TypeVar("ResultT")
 ProgressT = TypeVar("ProgressT")
@@ -77,7 +77,7 @@ class Merge(SparkJob[list[TableResult], None]):
 
 
 @dataclass(frozen=True)
-class Verify(SparkJob["Report", str]):
+class Verify(SparkJob["VerificationReport", str]):
     """A comparison of tables with the source. ``tables``: all if it is empty; ``limit`` and ``wait_s``: see
     :class:`cdc.lake.verify.run.Options`."""
 
@@ -86,7 +86,7 @@ class Verify(SparkJob["Report", str]):
     limit: int = 20
     wait_s: float = 60.0
 
-    def run(self, config: DestinationConfig, progress: Callable[[str], object]) -> Report:
+    def run(self, config: DestinationConfig, progress: Callable[[str], object]) -> VerificationReport:
         from cdc.lake.runtime.session import acquire
         from cdc.lake.verify.lake import SparkLake
         from cdc.lake.verify.run import Options, verify
@@ -96,30 +96,30 @@ class Verify(SparkJob["Report", str]):
 
         return verify(config, lake, self.tables, Options(self.limit, self.wait_s), progress)
 
-    def types(self) -> tuple[TypeAdapter[Report], TypeAdapter[str]]:
-        from cdc.lake.verify.report import Report
+    def types(self) -> tuple[TypeAdapter[VerificationReport], TypeAdapter[str]]:
+        from cdc.lake.verify.report import VerificationReport
 
-        return TypeAdapter(Report), TypeAdapter(str)
+        return TypeAdapter(VerificationReport), TypeAdapter(str)
 
 
 @dataclass(frozen=True)
-class Snapshot(SparkJob["list[SnapshotResult]", "Progress"]):
+class Snapshot(SparkJob["list[SnapshotResult]", "SnapshotProgress"]):
     """Snapshots of tables; see :func:`cdc.lake.jobs.snapshot.take_snapshots`. ``tables``: None for those that wait."""
 
     done = "the snapshots were taken"
     tables: list[str] | None = None
     whole: bool = False
 
-    def run(self, config: DestinationConfig, progress: Callable[[Progress], object]) -> list[SnapshotResult]:
+    def run(self, config: DestinationConfig, progress: Callable[[SnapshotProgress], object]) -> list[SnapshotResult]:
         from cdc.lake.jobs.snapshot import take_snapshots
 
         return take_snapshots(config, self.tables, progress=progress, whole=self.whole)
 
-    def types(self) -> tuple[TypeAdapter[list[SnapshotResult]], TypeAdapter[Progress]]:
+    def types(self) -> tuple[TypeAdapter[list[SnapshotResult]], TypeAdapter[SnapshotProgress]]:
         from cdc.lake.jobs.snapshot import SnapshotResult
-        from cdc.snapshot.progress import Progress
+        from cdc.snapshot.progress import SnapshotProgress
 
-        return TypeAdapter(list[SnapshotResult]), TypeAdapter(Progress)
+        return TypeAdapter(list[SnapshotResult]), TypeAdapter(SnapshotProgress)
 
 
 @dataclass(frozen=True)

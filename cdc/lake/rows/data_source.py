@@ -32,7 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.disk.encryption import keys
-from cdc.disk.encryption.keys import Key
+from cdc.disk.encryption.keys import WrappingKey
 from cdc.lake.rows.input_splits import EMPTY, SPLIT_BYTES, InputSplit, input_splits
 from cdc.lake.rows.split_reader import SplitReader
 from cdc.lake.runtime.failures import marked_errors
@@ -48,7 +48,7 @@ class TowpathChanges(DataSource):
     """The data source. Each session registers it under another name, see :func:`register`."""
 
     key: ClassVar[bytes | None] = None
-    store_keys: ClassVar[tuple[Key, ...]] = ()
+    store_keys: ClassVar[tuple[WrappingKey, ...]] = ()
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class ChangesReader(DataSourceReader):
         options: dict[str, str],
         schema: StructType,
         key: bytes | None = None,
-        store_keys: tuple[Key, ...] = (),
+        store_keys: tuple[WrappingKey, ...] = (),
     ) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
         self._schema = schema

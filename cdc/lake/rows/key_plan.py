@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from cdc.decode.last_changes import Keys, LastChanges
+    from cdc.decode.last_changes import ChangeKeys, LastChanges
     from cdc.lake.rows.input_splits import InputSplit
     from cdc.lake.rows.row_files import RowFiles
     from cdc.lake.runtime.session import TableSession
@@ -338,7 +338,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _DecodedSplit:
-    keys: Keys
+    keys: ChangeKeys
     null_dates: int
     table: pa.Table | None
     """None: it was not kept."""

@@ -14,7 +14,7 @@ from cdc.base.errors import PermanentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cdc.decode.last_changes import Keys
+    from cdc.decode.last_changes import ChangeKeys
 
 SEEN = "_towpath_seen"
 """Column of chosen rows: the row was there after some change of the batch."""
@@ -34,7 +34,7 @@ class RowChoice:
     """The :func:`checksum` of the rows that win."""
 
     @classmethod
-    def of(cls, last: npt.NDArray[np.bool_], seen: npt.NDArray[np.bool_], keys: Keys) -> RowChoice:
+    def of(cls, last: npt.NDArray[np.bool_], seen: npt.NDArray[np.bool_], keys: ChangeKeys) -> RowChoice:
         """Returns the choice of these rows, whose keys are given."""
         return cls(
             rows=len(last),

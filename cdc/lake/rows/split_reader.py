@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from cdc import __version__
 from cdc.base.errors import PermanentError, VersionError
 from cdc.disk.encryption import keys
-from cdc.disk.encryption.keys import Key
+from cdc.disk.encryption.keys import WrappingKey
 from cdc.lake.rows import null_dates
 from cdc.lake.rows.input_splits import EMPTY, InputSplit
 from cdc.lake.rows.row_choice import SEEN, ChosenRows, RowChoice
@@ -62,7 +62,7 @@ class SplitReader:
     """The splits that :meth:`__call__` is given the numbers of."""
     servers: tuple[Connection, ...] = field(default=(), repr=False)
     """The servers that have the splits, if their paths are URIs of one."""
-    store_keys: tuple[Key, ...] = field(default=(), repr=False)
+    store_keys: tuple[WrappingKey, ...] = field(default=(), repr=False)
     """The keys of encrypted segments."""
     choices: tuple[RowChoice, ...] = ()
     """For each split the rows that are wanted; empty: all of them."""

@@ -6,7 +6,7 @@ asks for a token, which is new at each start and stands in its record; only this
 
 Files below ``connect/PORT`` in :func:`~cdc.disk.cache.cache_dir`:
 
-- ``server.json``: the record, see :class:`Server`;
+- ``server.json``: the record, see :class:`ServerFile`;
 - ``server.log``: what the server writes.
 
 At its end the server writes an archive of its classes (:mod:`cdc.lake.runtime.class_archive`).
@@ -67,7 +67,7 @@ _LAST_LINES = 5
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerFile:
     """The record of a server."""
 
     port: int
@@ -107,7 +107,7 @@ def folder_of(port: int) -> Path:
     return cache_dir() / "connect" / str(port)
 
 
-def find(port: int) -> Server | None:
+def find(port: int) -> ServerFile | None:
     """Returns the record of the server that was started for this port, alive or not; None if there is none, or if it
     was stopped. Raises ConfigError for a record that cannot be read."""
     file = folder_of(port) / "server.json"
@@ -119,7 +119,7 @@ def find(port: int) -> Server | None:
                 place=str(file),
                 remedy="End that server with the Towpath that has started it, or remove the file.",
             )
-        return Server(**document)
+        return ServerFile(**document)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -160,7 +160,7 @@ def gateway_of(remote: str, spark: SparkSession) -> Gateway | None:
     return None if port is None else Gateway(int(port), server.token)
 
 
-def _started_for(address: str) -> Server | None:
+def _started_for(address: str) -> ServerFile | None:
     """Returns the record of the server that was started here for an address."""
     host, _, port = address.partition(":")
     port = port or str(DEFAULT_PORT)
@@ -170,7 +170,9 @@ def _started_for(address: str) -> Server | None:
 # --- start -----------------------------------------------------------------------------------------------------------
 
 
-def start(config: SparkConfig, port: int = DEFAULT_PORT, progress: Callable[[str], object] = lambda _: None) -> Server:
+def start(
+    config: SparkConfig, port: int = DEFAULT_PORT, progress: Callable[[str], object] = lambda _: None
+) -> ServerFile:
     """Starts a server with the settings of ``config``, and returns it when it has merged a first row.
 
     Raises UsageError if one runs already, or another program listens there; RetryableError if it does not start.
@@ -201,7 +203,7 @@ def start(config: SparkConfig, port: int = DEFAULT_PORT, progress: Callable[[str
             raise
     import pyspark
 
-    server = Server(
+    server = ServerFile(
         port=port,
         pid=process.pid,
         started=_start_of(process.pid) or "",
@@ -274,7 +276,7 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         time.sleep(0.1)
 
 
-def _warm(server: Server) -> None:
+def _warm(server: ServerFile) -> None:
     """Merges rows into a table of its own, so that classes are loaded and the first batch finds warm code."""
     from pyspark.sql import SparkSession
 
@@ -298,7 +300,7 @@ def _warm(server: Server) -> None:
 # --- end -------------------------------------------------------------------------------------------------------------
 
 
-def stop(port: int = DEFAULT_PORT) -> Server | None:
+def stop(port: int = DEFAULT_PORT) -> ServerFile | None:
     """Ends the server, and returns it; None if none runs. It has :data:`STOP_S` to end by itself."""
     server = find(port)
     if server is None:

@@ -31,13 +31,13 @@ OurRow = tuple[int, int, OurImage, OurImage]
 """The seq of a row's transaction, the number of its event in it, and the row's old and new values."""
 OurEvents = Iterator[tuple[tuple[int, int], Iterator[OurRow]]]
 """Our rows by seq and number of the event."""
-Pair = tuple[int, str, values.Compare | values.LeftOut]
+Pair = tuple[int, str, values.Compare | values.NotCompared]
 """The ordinal and the name of one of our columns, and how its values are compared."""
 FileOf = Callable[[int], str]
 """Returns the name of the source's binlog file that a seq lies in."""
 
 
-class Comparison:
+class RowComparison:
     """Compares the rows of one table in some transactions. ``schema`` is the table's stored definition; ``hidden`` has
     the columns, in lower case, whose values are not reported, with their policies."""
 
@@ -88,7 +88,7 @@ class Comparison:
         for batch in decode_transactions(self._transactions, table=self._table, options=options, history=history):
             yield from _rows_of(batch, len(self._names))
 
-    def _leave_out_rows(self, ours: OurEvents, why: tuple[str, values.LeftOut], limit: int) -> int:
+    def _leave_out_rows(self, ours: OurEvents, why: tuple[str, values.NotCompared], limit: int) -> int:
         rows = 0
         for _, event in ours:
             images = [image for *_, old, new in event for image in (old, new) if image is not None]
@@ -137,7 +137,7 @@ class Comparison:
 
     def _paired(
         self, event: LibraryEvent, layout: TableLayout
-    ) -> list[tuple[int, str, values.Compare | values.LeftOut]]:
+    ) -> list[tuple[int, str, values.Compare | values.NotCompared]]:
         names = [column.name for column in layout.row_columns]
         their_names = [column.name for column in event.columns]
         if names != their_names:
@@ -164,10 +164,10 @@ class Comparison:
             value = their_values[name]
             outcome = (
                 compare
-                if isinstance(compare, values.LeftOut)
+                if isinstance(compare, values.NotCompared)
                 else values.outcome(compare, ours[ordinal], value, nones.get(name))
             )
-            if isinstance(outcome, values.LeftOut):
+            if isinstance(outcome, values.NotCompared):
                 self._result.leave_out(self._table, name, str(outcome), 1)
                 continue
             compared += 1

@@ -27,7 +27,7 @@ from cdc.decode.reader import DEFAULT_OPTIONS, DecodeOptions, decode_transaction
 from cdc.decode.transactions import TableHistory, Transactions, history_of, open_paths, open_range
 from cdc.lake.second_opinion import ROWS
 from cdc.lake.second_opinion.report import SecondOpinion
-from cdc.lake.second_opinion.rows import BATCH_BYTES, Comparison
+from cdc.lake.second_opinion.rows import BATCH_BYTES, RowComparison
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 
@@ -108,7 +108,7 @@ def _compare_part(
     numbers = history.at(entries["seq"])
     for number in np.unique(numbers).tolist():
         run = replace(part, entries=entries[numbers == number])
-        share -= Comparison(result, run, table, history.schema(number), lambda _: path.name, {}).compare(share)
+        share -= RowComparison(result, run, table, history.schema(number), lambda _: path.name, {}).compare(share)
         if share <= 0:
             return
 
@@ -187,7 +187,7 @@ class _StoreSample:
             for path, offset, length in self._ranges(table, int(run[0]) - 1, int(run[-1])):
                 opened = open_range(path, offset, length, self._masks[table]).between(0, None)
                 file_of = self._reader.source_file
-                compared = Comparison(self._result, opened, table, schema, file_of, hidden).compare(share)
+                compared = RowComparison(self._result, opened, table, schema, file_of, hidden).compare(share)
                 self._rows[table] += compared
                 share -= compared
                 if share <= 0:

@@ -29,7 +29,7 @@ Scope = Literal["table", "row event", "column", "value"]
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class NotCompared:
     """Something that is not compared. ``table``: the library loses its place in the row, so that no column of such a
     table can be compared."""
 
@@ -42,53 +42,55 @@ class LeftOut:
         return f"{self.what}: {self.reason}"
 
 
-VECTOR = LeftOut("VECTOR", "MySQL", "table", "the library knows neither the type nor its metadata")
-COMPRESSED_COLUMNS = LeftOut("COMPRESSED columns", "MariaDB", "table", "the library knows no such type")
-HIRES_TIMES = LeftOut(
+VECTOR = NotCompared("VECTOR", "MySQL", "table", "the library knows neither the type nor its metadata")
+COMPRESSED_COLUMNS = NotCompared("COMPRESSED columns", "MariaDB", "table", "the library knows no such type")
+HIRES_TIMES = NotCompared(
     "times in the storage of MariaDB 5.3", "MariaDB", "table", "the library reads them in another size"
 )
-OLD_TIMES = LeftOut(
+OLD_TIMES = NotCompared(
     "TIMESTAMP, DATETIME and TIME in the storage before MySQL 5.6 and MariaDB 10.1",
     "all",
     "column",
     "the library does not read all values of that storage",
 )
-CHARSETS = LeftOut(
+CHARSETS = NotCompared(
     "texts in big5, cp866, cp932, euckr, gb18030, sjis and other character sets",
     "all",
     "column",
     "Python's codec of that name, if there is one, differs from the server's character set",
 )
-FAULT = LeftOut(
+FAULT = NotCompared(
     "rows that the library cannot read",
     "all",
     "row event",
     "it raises an error, as at the DATE 2024-02-30, which servers store if they are told to",
 )
-MEMBERS = LeftOut(
+MEMBERS = NotCompared(
     "ENUM and SET whose members are not in UTF-8 or ASCII", "all", "column", "the library reads all members as UTF-8"
 )
-UNKNOWN_TYPE = LeftOut("other types", "all", "column", "no comparison is known for the type")
-UNDECODABLE = LeftOut("columns that Towpath cannot decode", "all", "column", "there is no value of ours")
-GENERATED = LeftOut(
+UNKNOWN_TYPE = NotCompared("other types", "all", "column", "no comparison is known for the type")
+UNDECODABLE = NotCompared("columns that Towpath cannot decode", "all", "column", "there is no value of ours")
+GENERATED = NotCompared(
     "generated columns", "MariaDB", "column", "11.8.9 does not log them in the rows of updates and deletes"
 )
-HIDDEN = LeftOut("columns that no statement shows", "all", "column", "Towpath does not deliver them")
-JSON_VALUES = LeftOut(
+HIDDEN = NotCompared("columns that no statement shows", "all", "column", "Towpath does not deliver them")
+JSON_VALUES = NotCompared(
     "JSON documents that hold decimals, dates, times, bits or bytes",
     "MySQL",
     "value",
     "the library does not tell such a value from a text, or loses a part of it",
 )
-JSON_FAULT = LeftOut("JSON documents that the library cannot read", "MySQL", "value", "it raises an error")
-PARTIAL_JSON = LeftOut(
+JSON_FAULT = NotCompared("JSON documents that the library cannot read", "MySQL", "value", "it raises an error")
+PARTIAL_JSON = NotCompared(
     "JSON documents in partial updates", "MySQL", "value", "the event has changes, of which the library reads the first"
 )
-NEGATIVE_TIME = LeftOut(
+NEGATIVE_TIME = NotCompared(
     "negative TIME with digits of a fraction", "all", "value", "the library gives the fraction the wrong sign"
 )
-LATE_TIMESTAMP = LeftOut("TIMESTAMP after 2038-01-19", "MariaDB", "value", "the library reads the seconds with a sign")
-BAD_BYTES = LeftOut(
+LATE_TIMESTAMP = NotCompared(
+    "TIMESTAMP after 2038-01-19", "MariaDB", "value", "the library reads the seconds with a sign"
+)
+BAD_BYTES = NotCompared(
     "texts with bytes that have no meaning in their character set", "all", "value", "Python's codec refuses them"
 )
 
@@ -98,7 +100,7 @@ LEFT_OUT = (
 )  # fmt: skip
 """Everything that is left out; docs/how-to/verify.md shows it as a table."""
 
-Outcome = Literal["different"] | LeftOut | None
+Outcome = Literal["different"] | NotCompared | None
 """``different``, the reason why the value is left out, or None if both are equal."""
 Compare = Callable[[Any, Any], Outcome]
 
@@ -117,7 +119,7 @@ _CODECS = {
 _OLD = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.TIME, ColumnType.NEWDATE})
 
 
-def unreadable(columns: Sequence[Column]) -> tuple[str, LeftOut] | None:
+def unreadable(columns: Sequence[Column]) -> tuple[str, NotCompared] | None:
     """Returns the first column for which no column of its table can be compared, with the reason; None if the library
     can read the table."""
     for column in columns:
@@ -130,7 +132,7 @@ def unreadable(columns: Sequence[Column]) -> tuple[str, LeftOut] | None:
     return None
 
 
-def comparison(column: Column, theirs: LibraryColumn) -> Compare | LeftOut:
+def comparison(column: Column, theirs: LibraryColumn) -> Compare | NotCompared:
     """Returns how the values of a column are compared, or why they are left out. ``column`` is as our decoder knows
     it."""
     if column.type in _OLD:
@@ -220,7 +222,7 @@ def _are_ascii(theirs: LibraryColumn) -> bool:
 # --- texts and bytes
 
 
-def _text_comparison(column: Column, theirs: LibraryColumn) -> Compare | LeftOut:
+def _text_comparison(column: Column, theirs: LibraryColumn) -> Compare | NotCompared:
     if theirs.charset == "binary" or column.charset == BINARY:
         size, equal = _DECLARED.get(column.declared, (theirs.length if column.type == ColumnType.STRING else 0, eq))
         return lambda ours, value: _equal(ours is not None and equal(ours, _bytes(value).ljust(size, b"\0")))

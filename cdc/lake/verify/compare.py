@@ -51,7 +51,7 @@ def differing(first: Mapping[int, BucketSum], second: Mapping[int, BucketSum]) -
 
 
 @dataclass(frozen=True)
-class Finding:
+class DifferentKey:
     """A canonical key whose rows are not the same on both sides. The rows are given by their checksums."""
 
     key: str
@@ -98,7 +98,7 @@ class Narrowing:
         for row in rows:
             self._keys[row.key].changes.append(row)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DifferentKey]:
         """Returns the keys that differ, in order."""
         findings = []
         for name, key in sorted(self._keys.items()):
@@ -107,25 +107,27 @@ class Narrowing:
                 findings.append(finding)
         return findings
 
-    def _plain(self, name: str, key: _Key) -> Finding | None:
+    def _plain(self, name: str, key: _Key) -> DifferentKey | None:
         delta = Counter(key.delta)
         for change in key.changes:
             delta[change.checksum] += change.sign
         if any(delta[c] != key.source[c] for c in {*delta, *key.source}):
-            return Finding(name, _listed(key.source), _listed(delta))
+            return DifferentKey(name, _listed(key.source), _listed(delta))
         return None
 
-    def _keyed(self, name: str, key: _Key) -> Finding | None:
+    def _keyed(self, name: str, key: _Key) -> DifferentKey | None:
         states = _states(key.changes)
         before = states[0][1]
         if _listed(key.delta) != before or min(key.delta.values(), default=0) < 0:
-            return Finding(
+            return DifferentKey(
                 name, before, _listed(key.delta), "compared at the Delta table's position; the row changes after it"
             )
         # The source may lack changes after low_seq.
         certain = max(at for at, (seq, _) in enumerate(states) if seq <= self._low_seq)
         if _listed(key.source) not in [rows for _, rows in states[certain:]]:
-            return Finding(name, _listed(key.source), states[-1][1], "compared after the changes that the store has")
+            return DifferentKey(
+                name, _listed(key.source), states[-1][1], "compared after the changes that the store has"
+            )
         return None
 
 

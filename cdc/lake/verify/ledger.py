@@ -41,7 +41,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True)
-class TableHistory:
+class TableCommits:
     """The commits and records of one table."""
 
     commits: Sequence[LedgerEntry]
@@ -115,7 +115,7 @@ class Ledger:
     """The tables of a destination, and its acked batches whose manifests are kept."""
 
     def __init__(
-        self, tables: Mapping[str, TableHistory], acked: Iterable[Manifest] = (), gaps: Iterable[Gap] = ()
+        self, tables: Mapping[str, TableCommits], acked: Iterable[Manifest] = (), gaps: Iterable[Gap] = ()
     ) -> None:
         self._tables = tables
         self._acked = sorted(acked, key=lambda manifest: manifest.batch)
@@ -129,7 +129,7 @@ class Ledger:
         """Returns a report for each table."""
         return {name: self._check(name, table) for name, table in self._tables.items()}
 
-    def _check(self, name: str, table: TableHistory) -> LedgerReport:
+    def _check(self, name: str, table: TableCommits) -> LedgerReport:
         report = LedgerReport(entries=len(table.commits))
         start = reached = self._proved(name, table, report)
         previous: LedgerEntry | None = None
@@ -154,7 +154,7 @@ class Ledger:
         self._require_merged(name, table, start, report)
         return report
 
-    def _proved(self, name: str, table: TableHistory, report: LedgerReport) -> int:
+    def _proved(self, name: str, table: TableCommits, report: LedgerReport) -> int:
         """Returns the seq up to which no commit is needed as proof.
 
         That is where the table was created. If Delta has removed the oldest commits, it is the position at which the
@@ -216,7 +216,7 @@ class Ledger:
         report.gaps.append((after_seq, until_seq))
         report.faults.append(f"{name}: nothing proves what was applied between {after_seq} and {until_seq}{why}")
 
-    def _require_merged(self, name: str, table: TableHistory, start: int, report: LedgerReport) -> None:
+    def _require_merged(self, name: str, table: TableCommits, start: int, report: LedgerReport) -> None:
         """Checks that each acked batch that changed the table left a commit, or found its changes applied. A table that
         was parked gets its changes later, so the check begins when it is not parked any more. The result of a table
         that the batch left where it was has a position before the batch's end."""
@@ -236,7 +236,7 @@ class Ledger:
                 )
 
 
-def _begins_generation(table: TableHistory, commit: LedgerEntry) -> bool:
+def _begins_generation(table: TableCommits, commit: LedgerEntry) -> bool:
     """Whether a commit made the table's generation: a DDL statement that wrote the table anew, or with the rows of the
     table that was renamed, at its own position."""
     is_first = commit.generation > 0 or commit.version == 0

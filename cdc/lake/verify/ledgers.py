@@ -16,7 +16,7 @@ from cdc.base.targets import (
     table_path,
 )
 from cdc.lake.delta.log import open_delta
-from cdc.lake.verify.ledger import Ledger, LedgerReport, TableHistory, read_commits
+from cdc.lake.verify.ledger import Ledger, LedgerReport, TableCommits, read_commits
 from cdc.lake.verify.report import LedgerResult
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cdc.meta import Subscription
 
 
-def table_history(config: DestinationConfig, table: str, subscription: Subscription) -> TableHistory | None:
+def table_history(config: DestinationConfig, table: str, subscription: Subscription) -> TableCommits | None:
     """Returns the commits of a Delta table; None if there is no table, or if it is shared and the destination has not
     joined it. Raises TargetError, RetryableError."""
     with open_delta(table_path(config.apply.target, *split_table(table)), table) as delta:
@@ -37,7 +37,7 @@ def table_history(config: DestinationConfig, table: str, subscription: Subscript
         generation = int(properties.get(GENERATION_PROPERTY, "0"))
         history = delta.history()
         applied = delta.transaction_version(application_id(config.name, table, generation))
-        return TableHistory(
+        return TableCommits(
             commits=read_commits(history, config.name, table, generation),
             applied_seq=applied or 0,
             since_seq=int(properties.get(SINCE_PROPERTY, "0")),
@@ -48,7 +48,7 @@ def table_history(config: DestinationConfig, table: str, subscription: Subscript
 
 
 def check_ledgers(
-    histories: dict[str, TableHistory], acked: Iterable[Manifest], subscription: Subscription
+    histories: dict[str, TableCommits], acked: Iterable[Manifest], subscription: Subscription
 ) -> dict[str, LedgerResult]:
     """Checks the commits of the tables together, because batches are joined over all of them."""
     reports = Ledger(histories, acked, subscription.gaps).check()
@@ -59,7 +59,7 @@ def _result(report: LedgerReport) -> LedgerResult:
     return LedgerResult(report.ok, report.entries, report.gaps, report.accepted, report.faults)
 
 
-def base_of(history: TableHistory) -> int:
+def base_of(history: TableCommits) -> int:
     """Returns the seq of the last snapshot in the table's generation; 0 if it has none. A replay keeps all rows, or
     builds them again."""
     return max((commit.last_seq for commit in history.commits if commit.rebuild == "snapshot"), default=0)

@@ -128,7 +128,7 @@ class HistoryReport:
 
 
 @dataclass
-class Report:
+class VerificationReport:
     """The result of a verification."""
 
     destination: str

@@ -22,10 +22,10 @@ from cdc.client import open_batches, open_meta
 from cdc.lake.runtime.failures import first_line
 from cdc.lake.verify.buckets import Buckets
 from cdc.lake.verify.columns import TableColumns, table_columns
-from cdc.lake.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
+from cdc.lake.verify.compare import BucketSum, DifferentKey, KeyedRow, Narrowing, ShownRow, add_sums, differing
 from cdc.lake.verify.history import check_cursor, check_history
 from cdc.lake.verify.ledgers import base_of, check_ledgers, table_history
-from cdc.lake.verify.report import LONGEST_VALUE, ChecksumResult, Difference, Report, TableReport
+from cdc.lake.verify.report import LONGEST_VALUE, ChecksumResult, Difference, TableReport, VerificationReport
 from cdc.lake.verify.source import SourceSnapshot
 from cdc.lake.verify.store import Span, StoreView, UnsureError
 from cdc.meta import Meta, Subscription
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import ApplyConfig, DestinationConfig
-    from cdc.lake.verify.ledger import TableHistory
+    from cdc.lake.verify.ledger import TableCommits
     from cdc.meta import SourceIdentity
 
 SUBSCRIBER = "apply"
@@ -100,7 +100,7 @@ class LakeFacts:
     handle: Any = None
 
 
-class Lake(Protocol):
+class LakeTables(Protocol):
     """The Delta tables of a destination; :class:`cdc.lake.verify.lake.SparkLake`."""
 
     def find(self, table: str) -> LakeFacts | None: ...
@@ -112,11 +112,11 @@ class Lake(Protocol):
 
 def verify(
     config: DestinationConfig,
-    lake: Callable[[], Lake],
+    lake: Callable[[], LakeTables],
     tables: Sequence[str] = (),
     options: Options | None = None,
     progress: Progress = lambda _: None,
-) -> Report:
+) -> VerificationReport:
     """Verifies these tables, or all. ``lake`` opens the lake; it is called when rows are to be compared.
 
     Raises UsageError for a table that the destination does not have, IdentityError if nothing was captured yet, and
@@ -131,7 +131,7 @@ def verify(
 
 class _Run:
     def __init__(
-        self, config: DestinationConfig, lake: Callable[[], Lake], options: Options, progress: Progress
+        self, config: DestinationConfig, lake: Callable[[], LakeTables], options: Options, progress: Progress
     ) -> None:
         self._config, self._options, self._progress = config, options, progress
         self._open_lake = lake
@@ -146,10 +146,10 @@ class _Run:
         self._source: SourceIdentity = source
         self._subscription: Subscription = self._meta.read().subscriptions.get(SUBSCRIBER) or Subscription()
         self._store = StoreView(config, self._meta)
-        self._histories: dict[str, TableHistory] = {}
+        self._histories: dict[str, TableCommits] = {}
 
-    def verify(self, tables: Sequence[str]) -> Report:
-        report = Report(self._config.name)
+    def verify(self, tables: Sequence[str]) -> VerificationReport:
+        report = VerificationReport(self._config.name)
         names = self._names(tables)
         self._progress("comparing the store with the source")
         report.history = check_history(
@@ -179,7 +179,7 @@ class _Run:
 
     # --- ledgers
 
-    def _check_ledgers(self, report: Report) -> None:
+    def _check_ledgers(self, report: VerificationReport) -> None:
         acked = open_batches(self._config).acked_manifests(SUBSCRIBER)
         beginning = self._store.reader.beginning()
         check_cursor(self._subscription, acked, report.history, begins=None if beginning is None else beginning.seq)
@@ -440,7 +440,7 @@ class _Table:
         source: dict[int, BucketSum],
         delta: dict[int, BucketSum],
         span: Span,
-    ) -> Iterator[list[Finding]]:
+    ) -> Iterator[list[DifferentKey]]:
         """Yields the differing keys: among the uncertain ones, then in the differing buckets, some at a time."""
         db, table = split_table(self.report.table)
         has_key = bool(self.columns.keys)
@@ -462,7 +462,7 @@ class _Table:
 
     # --- what people see
 
-    def _differences(self, findings: Sequence[Finding]) -> list[Difference]:
+    def _differences(self, findings: Sequence[DifferentKey]) -> list[Difference]:
         if not findings:
             return []
         db, table = split_table(self.report.table)
@@ -472,7 +472,9 @@ class _Table:
         delta = _by_key(self.lake.shown(keys))
         return [self._difference(finding, source.get(finding.key), delta.get(finding.key)) for finding in findings]
 
-    def _difference(self, finding: Finding, source: list[ShownRow] | None, delta: list[ShownRow] | None) -> Difference:
+    def _difference(
+        self, finding: DifferentKey, source: list[ShownRow] | None, delta: list[ShownRow] | None
+    ) -> Difference:
         first = (source or delta or [ShownRow(finding.key, 0, {})])[0]
         key = {column.lake: _short(first.values.get(column.lake, ("", None))[1]) for column in self.columns.keys}
         note = finding.note

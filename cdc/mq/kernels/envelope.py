@@ -9,7 +9,7 @@ from cdc.canal.kernels.texts import put_signed, put_word
 from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
-from cdc.mq.kernels.rows import Bytes, Definitions, Output, read_row, read_varint, row_partition
+from cdc.mq.kernels.rows import Bytes, Definitions, MessageOutput, read_row, read_varint, row_partition
 from cdc.mq.kernels.texts import SLACK, put_const, put_null, put_value, room_of
 
 Longs = npt.NDArray[np.int64]
@@ -17,7 +17,9 @@ _MESSAGES_OF_ROW = 3
 
 
 @njit
-def put_object(buf: Bytes, definitions: Definitions, table: int, output: Output, base: int, keys: bool, at: int) -> int:
+def put_object(
+    buf: Bytes, definitions: Definitions, table: int, output: MessageOutput, base: int, keys: bool, at: int
+) -> int:
     """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of
     its column's type, which ``numbers[N_ERR]`` names."""
     out, cells, columns = output.out, output.cells, definitions.columns
@@ -95,7 +97,7 @@ def put_message(
     entry: Longs,
     table: int,
     definitions: Definitions,
-    output: Output,
+    output: MessageOutput,
     change: int,
     row: int,
     now_us: int,
@@ -147,7 +149,7 @@ def put_message(
 
 @njit
 def note(
-    output: Output, count: int, entry: Longs, table: int, start: int, end: int, key: int, key_end: int, part: int
+    output: MessageOutput, count: int, entry: Longs, table: int, start: int, end: int, key: int, key_end: int, part: int
 ) -> int:
     """Appends a message. Returns the number of messages."""
     messages = output.messages
@@ -184,7 +186,7 @@ def place_of(buf: Bytes, definitions: Definitions, table: int, cells: Longs, bas
 
 @njit
 def put_envelopes(
-    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, now_us: int, tombstones: bool
+    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: MessageOutput, now_us: int, tombstones: bool
 ) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
     cells, numbers = output.cells, output.numbers

@@ -9,7 +9,7 @@ from cdc.canal.kernels.texts import put_signed, put_word
 from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
-from cdc.mq.kernels.rows import Bytes, Definitions, Output, number_of, read_row, read_varint, row_partition
+from cdc.mq.kernels.rows import Bytes, Definitions, MessageOutput, number_of, read_row, read_varint, row_partition
 from cdc.mq.kernels.texts import SLACK, escaped_size, put_const, put_null, put_text
 
 Longs = npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ def put_columns(
 
 @njit
 def put_rows(
-    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, part: int, old: bool, at: int
+    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: MessageOutput, part: int, old: bool, at: int
 ) -> int:
     """Writes the rows of a partition, separated by commas; their old columns if ``old``. Returns the offset behind
     them; -1: there is no room; -2: a column is not in the definition."""
@@ -81,7 +81,7 @@ def put_rows(
 
 
 @njit
-def find_parts(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output) -> int:
+def find_parts(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: MessageOutput) -> int:
     """Notes the partition of each row. Returns OK or BAD_ENTRY."""
     count = definitions.tables[table, r.D_COUNT]
     base = 0 if entry[r.E_CHANGE] == r.DELETE else count
@@ -121,7 +121,7 @@ def rows_in(parts: Longs, rows: int, part: int) -> int:
 
 
 @njit
-def put_types(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, at: int) -> int:
+def put_types(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: MessageOutput, at: int) -> int:
     """Writes the types of the columns in the last row. Returns the offset behind them; -1: there is no room."""
     cells, out = output.cells, output.out
     count, first = definitions.tables[table, r.D_COUNT], definitions.tables[table, r.D_FIRST]
@@ -149,7 +149,7 @@ def put_types(buf: Bytes, entry: Longs, table: int, definitions: Definitions, ou
 
 @njit
 def put_flat(
-    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output, batch: int, now_ms: int
+    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: MessageOutput, batch: int, now_ms: int
 ) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
     out, numbers, messages = output.out, output.numbers, output.messages

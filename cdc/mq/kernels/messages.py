@@ -10,7 +10,7 @@ from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.envelope import put_envelopes
 from cdc.mq.kernels.flat import put_flat
 from cdc.mq.kernels.raw import put_entries
-from cdc.mq.kernels.rows import Bytes, Definitions, Output, definition_of, read_entry
+from cdc.mq.kernels.rows import Bytes, Definitions, MessageOutput, definition_of, read_entry
 
 Longs = npt.NDArray[np.int64]
 
@@ -24,7 +24,7 @@ def put_messages(
     end: int,
     entry: Longs,
     definitions: Definitions,
-    output: Output,
+    output: MessageOutput,
     form: int,
     batch: int,
     now_us: int,

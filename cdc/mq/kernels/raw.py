@@ -10,7 +10,7 @@ from cdc.canal.kernels.entries import put_varint, varint_size
 from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.flat import MORE_ROWS, find_parts, next_part, rows_in
-from cdc.mq.kernels.rows import Bytes, Definitions, Output, number_of, read_varint
+from cdc.mq.kernels.rows import Bytes, Definitions, MessageOutput, number_of, read_varint
 from cdc.mq.kernels.texts import put_const
 
 Longs = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ def rows_bytes(buf: Bytes, entry: Longs, parts: Longs, part: int) -> int:
 
 
 @njit
-def put_entries(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: Output) -> int:
+def put_entries(buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: MessageOutput) -> int:
     """Writes the field ``messages`` for each partition that rows of an entry belong to. Returns a status; unless it is
     OK, nothing is written."""
     out, numbers, messages = output.out, output.numbers, output.messages

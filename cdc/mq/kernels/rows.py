@@ -103,7 +103,7 @@ PLAIN, HAS_OLD_KEY, HAS_NEW_KEY = 0, 1, 2
 N_AT, N_COUNT, N_ERR, N_SIZE = 0, 1, 2, 3
 
 
-class Output(NamedTuple):
+class MessageOutput(NamedTuple):
     """The output and scratch space."""
 
     out: Bytes

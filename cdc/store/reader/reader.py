@@ -50,7 +50,7 @@ class Backlog:
 
 
 @dataclass(frozen=True)
-class Totals:
+class StoreTotals:
     """The transactions of a whole store; ``bytes`` are those of its segments, headers included."""
 
     transactions: int
@@ -353,7 +353,7 @@ class StoreReader:
                 return index.verified(at, at + 1)[0]  # type: ignore[no-any-return]
         return None
 
-    def totals(self) -> Totals:
+    def totals(self) -> StoreTotals:
         """Returns the number and size of all transactions."""
         transactions = size = 0
         stats = StoreStats(self.path)
@@ -366,7 +366,7 @@ class StoreReader:
                 continue  # retention removed it between the listing and now
             except OSError as error:
                 raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None
-        return Totals(transactions, size)
+        return StoreTotals(transactions, size)
 
     def capture_state(self) -> CaptureState | None:
         """Returns the state that capture wrote last; None if it never ran."""

@@ -30,7 +30,7 @@ from cdc.binlog.entry import Entries
 from cdc.disk import files
 from cdc.disk.durable import storage_errors
 from cdc.disk.encryption import container, keys
-from cdc.disk.encryption.keys import Key
+from cdc.disk.encryption.keys import WrappingKey
 from cdc.disk.encryption.read import MappedContent, empty_memory, header_of, map_content
 from cdc.store.formats.index import make_header, read_entries
 from cdc.store.formats.layout import INDEX_SUFFIX, index_path
@@ -244,10 +244,10 @@ def staged_entries(path: Path | str, offset: int, length: int) -> Entries:
             raise DamagedError(error.message, place=uri + INDEX_SUFFIX, remedy=_REMEDY) from None
 
 
-def keys_of(paths: Iterable[str]) -> tuple[Key, ...]:
+def keys_of(paths: Iterable[str]) -> tuple[WrappingKey, ...]:
     """Returns the keys that open these segments, staged or not, for other processes that read them. Raises ConfigError
     if a key of a local one is not known, StorageError, DamagedError."""
-    keys_by_id: dict[str, Key] = {}
+    keys_by_id: dict[str, WrappingKey] = {}
     for path in dict.fromkeys(paths):
         if not is_uri(path):
             with storage_errors(Path(path)):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cdc.store.formats.state import Beginning, CaptureState
     from cdc.store.reader.batch_builder import TableFilter
     from cdc.store.reader.check import FilesReport
-    from cdc.store.reader.reader import Backlog, Totals
+    from cdc.store.reader.reader import Backlog, StoreTotals
 
 
 class Store(Protocol):
@@ -56,7 +56,7 @@ class Store(Protocol):
 
     def backlog(self, after_seq: int, table_filter: TableFilter | None = None) -> Backlog: ...
 
-    def totals(self) -> Totals: ...
+    def totals(self) -> StoreTotals: ...
 
     def capture_state(self) -> CaptureState | None: ...
 

@@ -30,7 +30,7 @@ from cdc.store.formats.archive_record import record_of
 from cdc.store.formats.index import IndexFile, update_stats
 from cdc.store.formats.missing import Removed, finish_removal, kept_names, read_removed, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
-from cdc.store.retention.disk import DiskWatch, Level
+from cdc.store.retention.disk import DiskWatch, FillLevel
 
 log = get_logger(__name__)
 
@@ -290,7 +290,7 @@ class CleanerRun:
     removal: Removal
     backlogs: list[SubscriberBacklog]
     """The backlogs of all subscribers. Subscribers that seem lost, or were cut off by this run, are logged."""
-    level: Level
+    level: FillLevel
 
 
 class LogCleaner:
@@ -323,7 +323,7 @@ class LogCleaner:
     def tick(self, segment: str | None = None) -> None:
         """Runs the cleaner once a minute, when ``segment`` (the one that is written) is a new one, and every 5 s while
         the disk is too full. Call it about once a second. Errors are logged, and capture goes on."""
-        pressed = self.level() >= Level.CLEAN
+        pressed = self.level() >= FillLevel.CLEAN
         since_s = time.monotonic() - self._ran_at
         rolled = bool(segment) and segment != self._newest
         if since_s < (_EVERY_UNDER_PRESSURE_S if pressed else _EVERY_S) and not rolled:
@@ -337,11 +337,11 @@ class LogCleaner:
     def wait_for_room(self, stop: threading.Event, pause_s: float = 1.0) -> bool:
         """Returns whether there is room to write; if not, waits ``pause_s`` first. Capture then reads nothing from the
         source, which keeps the transactions that are not stored."""
-        if self.level() < Level.STOP:
+        if self.level() < FillLevel.STOP:
             return True
         self._warn("disk", "the disk is nearly full: nothing is read from the source", error=str(self.watch.error()))
         self.tick()
-        if self.level() < Level.STOP:
+        if self.level() < FillLevel.STOP:
             return True
         stop.wait(pause_s)
         return False
@@ -350,14 +350,14 @@ class LogCleaner:
         """Returns the error for a capture that must not wait for room."""
         return self.watch.error()
 
-    def level(self, size_bytes: int = 0) -> Level:
+    def level(self, size_bytes: int = 0) -> FillLevel:
         """Returns the fill level of the disk. A disk that cannot be watched counts as one with room: the write itself
         fails if there is none."""
         try:
             return self.watch.look(size_bytes)
         except StorageError as error:
             self._warn("watch", "the disk cannot be watched", error=str(error))
-            return Level.OK
+            return FillLevel.OK
 
     def run(self, *, by_hand: bool = False, dry_run: bool = False) -> CleanerRun:
         """Runs the cleaner once; with ``by_hand`` segments go by age at any hour of the day. Raises what ``holders``

@@ -39,7 +39,7 @@ class Usage(NamedTuple):
         return 1 - self.free / self.total if self.total else 0.0
 
 
-class Level(enum.IntEnum):
+class FillLevel(enum.IntEnum):
     """The fill level of a disk."""
 
     OK = 0
@@ -65,9 +65,9 @@ class Ratios:
                 remedy="Each is above 0 and at most 1, and none is above the next.",
             )
 
-    def level(self, ratio: float) -> Level:
-        steps = ((self.stop, Level.STOP), (self.clean, Level.CLEAN), (self.warn, Level.WARN))
-        return next((level for limit, level in steps if ratio >= limit), Level.OK)
+    def level(self, ratio: float) -> FillLevel:
+        steps = ((self.stop, FillLevel.STOP), (self.clean, FillLevel.CLEAN), (self.warn, FillLevel.WARN))
+        return next((level for limit, level in steps if ratio >= limit), FillLevel.OK)
 
 
 def disk_usage(path: Path) -> Usage:
@@ -96,16 +96,16 @@ class DiskWatch:
         self._lock = threading.Lock()
         self._due_at = float("-inf")
         self._bytes = 0
-        self.level = Level.OK
+        self.level = FillLevel.OK
         self.usage = Usage(0, 0)
         """The usage at the last look."""
 
-    def look(self, size_bytes: int = 0) -> Level:
+    def look(self, size_bytes: int = 0) -> FillLevel:
         """Returns the level. ``size_bytes`` are about to be written. At STOP every call looks at the disk again.
         Raises StorageError if the file system's usage cannot be read."""
         with self._lock:
             self._bytes += size_bytes
-            if self.level < Level.STOP and self._bytes < _EVERY_BYTES and self._clock() < self._due_at:
+            if self.level < FillLevel.STOP and self._bytes < _EVERY_BYTES and self._clock() < self._due_at:
                 return self.level
             try:
                 self.usage = self._usage(self.path)
@@ -114,7 +114,7 @@ class DiskWatch:
             self._bytes, self._due_at = 0, self._clock() + _EVERY_S
             before, self.level = self.level, self.ratios.level(self.usage.ratio)
         if self.level > before:
-            tell = log.error if self.level is Level.STOP else log.warning
+            tell = log.error if self.level is FillLevel.STOP else log.warning
             tell("the store's disk fills up", **self._stats())
         elif self.level < before:
             log.info("the store's disk has room again", **self._stats())
@@ -125,13 +125,15 @@ class DiskWatch:
         reach STOP. Call it before a write."""
         level = self.look(size_bytes)
         usage = self.usage
-        if level is Level.STOP or usage.free - size_bytes < (1 - self.ratios.stop) * usage.total:
+        if level is FillLevel.STOP or usage.free - size_bytes < (1 - self.ratios.stop) * usage.total:
             raise self.error()
 
     def to_free(self) -> int:
         """Returns the number of bytes to remove until the disk is below the level CLEAN."""
         usage = self.usage
-        return max(0, int((1 - self.ratios.clean) * usage.total) - usage.free + 1) if self.level >= Level.CLEAN else 0
+        return (
+            max(0, int((1 - self.ratios.clean) * usage.total) - usage.free + 1) if self.level >= FillLevel.CLEAN else 0
+        )
 
     def error(self) -> StorageError:
         """Returns the error for a write that is refused."""

@@ -56,7 +56,7 @@ def _user_option() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
-class Kind(ABC):
+class ServerKind(ABC):
     """A kind of server: its programs, its data and its command line."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Kind(ABC):
         """Whether it has the name of another kind, in whose place it is."""
         return self.name != self._folder_name
 
-    def standing_in_for(self, name: str) -> Kind:
+    def standing_in_for(self, name: str) -> ServerKind:
         """Returns this kind under the name of another one."""
         other = copy.copy(self)
         other.name = name
@@ -131,7 +131,7 @@ def _run_bootstrap(
         raise SourceUnavailableError(f"{name}: creating the data failed: {last or 'the program printed nothing'}")
 
 
-class Database(Kind):
+class Database(ServerKind):
     """MySQL or MariaDB."""
 
     scheme = "mysql"
@@ -454,7 +454,7 @@ def _java(what: str) -> str:
     return java
 
 
-class ZooKeeper(Kind):
+class ZooKeeperServer(ServerKind):
     """A ZooKeeper: a standalone one, or a member of an ensemble. ``options`` are lines of its ``zoo.cfg``. An ensemble
     has a line ``server.N=HOST:PORT:PORT;HOST:PORT`` for each member, and the member whose last port this is has the
     number N. It answers before the ensemble has elected a leader."""
@@ -515,7 +515,7 @@ def _member_number(options: Sequence[str], port: int) -> str | None:
     return next((setting[1] for setting in members if setting is not None and int(setting[2]) == port), None)
 
 
-class Kafka(Kind):
+class Kafka(ServerKind):
     """A single broker of Kafka, which is its own controller (KRaft). ``options`` are lines of its properties; topics
     are created when they are first used, unless an option says otherwise. A killed broker loses nothing, like a
     database."""
@@ -584,7 +584,7 @@ class Kafka(Kind):
             return False
 
 
-class ObjectStore(Kind):
+class ObjectStore(ServerKind):
     """VersityGW, a server with Amazon's S3 protocol, whose buckets are folders of ``data`` and whose objects are files.
     Its key is :data:`ACCESS_KEY_ID`, with :data:`SECRET_ACCESS_KEY`, and opens everything."""
 
@@ -667,7 +667,7 @@ _VERSITYGW = GoProgram(
     "github.com/versity/versitygw", "v1.8.0", "cmd/versitygw", "h1:au+wI+aybno/STsQiSm35Uu6Q6iK5MWReQxgO6SEMFc="
 )
 _TRIXIE = MariaDb("mariadb11", "trixie", "usr/share/mariadb", "mariadb", release=(11, 8))
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ServerKind] = {
     kind.name: kind
     for kind in (
         MySql9(
@@ -679,11 +679,11 @@ KINDS: dict[str, Kind] = {
         _TRIXIE,
         MariaDb("mariadb10", "bookworm", "usr/share/mysql", "mysql", release=(10, 11)),
         MySql56("mysql56", _MYSQL56, {}, release=(5, 6)),
-        ZooKeeper("zookeeper", _ZOOKEEPER, {}),
+        ZooKeeperServer("zookeeper", _ZOOKEEPER, {}),
         Kafka("kafka", MavenPackage("org.apache.kafka", "kafka_2.13", "3.9.1", "kafka_2.13-3.9.1.jar"), {}),
     )
 }
-FURTHER_KINDS: dict[str, Kind] = {
+FURTHER_KINDS: dict[str, ServerKind] = {
     kind.name: kind
     for kind in (
         MySql57("mysql57", _MYSQL57, {}, release=(5, 7, 22)),
@@ -701,7 +701,7 @@ STANDINS_VARIABLE = "TOWPATH_SERVER_STANDINS"
 ``mysql9=mysql80,mysql56=mysql57``."""
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> ServerKind:
     """Returns the kind of server with this name, or the one that :data:`STANDINS_VARIABLE` puts in its place. Raises
     UsageError if no kind has the name."""
     standins = dict(pair.split("=", 1) for pair in os.environ.get(STANDINS_VARIABLE, "").split(",") if "=" in pair)

@@ -23,7 +23,7 @@ from typing import IO, Self
 import pymysql
 
 from cdc.base.errors import SourceUnavailableError, UsageError
-from cdc.testing.servers.kinds import HOST, KINDS, Database, Kind, find_kind
+from cdc.testing.servers.kinds import HOST, KINDS, Database, ServerKind, find_kind
 
 _PREFIX = "towpath-server-"
 _POLL_S = 0.05
@@ -104,7 +104,7 @@ class Server:
     ) -> None:
         if detach and folder is None:
             raise UsageError("a detached server needs a folder")
-        self.kind: Kind = find_kind(kind_name)
+        self.kind: ServerKind = find_kind(kind_name)
         self.options = tuple(options)
         self.port = port or 0
         self._fixed_port = port is not None

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from cdc.base.errors import CdcError, SourceUnavailableError
 from cdc.binlog.positions import BinlogPosition, make_file_name, split_seq
-from cdc.capture.session import Counters, Session
+from cdc.capture.session import CaptureCounters, CaptureSession
 from cdc.capture.start import Start
 from cdc.config import DestinationConfig
 from cdc.meta import SourceIdentity
@@ -114,8 +114,13 @@ class SessionHarness:
         actions = iter((b"".join(packets), Hangup())) if fault is None else fault.apply(packets)
         identity = SourceIdentity(server_uuid=UUID, flavor="mysql", base_name=history.base, epoch=0)
         start = Start(at, identity, self.log.last_seq is None)
-        session = Session(
-            self._config, self._control, self.log, start, Counters(), stream=PacketStream(actions, piece, before_end)
+        session = CaptureSession(
+            self._config,
+            self._control,
+            self.log,
+            start,
+            CaptureCounters(),
+            stream=PacketStream(actions, piece, before_end),
         )
         with closing(session):
             try:

@@ -44,7 +44,7 @@ class Told(BaseModel):
     knows_end: bool = False
 
 
-class Record(BaseModel):
+class AlarmRecord(BaseModel):
     """An alarm."""
 
     model_config = ConfigDict(extra="ignore")
@@ -74,7 +74,7 @@ class _Document(BaseModel):
 
     version: int
     destination: str
-    alarms: list[Record]
+    alarms: list[AlarmRecord]
 
 
 class AlarmBook:
@@ -82,7 +82,7 @@ class AlarmBook:
 
     def __init__(self, config: DestinationConfig) -> None:
         self._name, self._settings, self._path = config.name, config.alarms, config.alarms_path
-        self.records: list[Record] = []
+        self.records: list[AlarmRecord] = []
         self._under_way: set[tuple[str, str]] = set()
         """Handlers that are about to get a message, and the ids of its alarms."""
         self._saved = b""
@@ -137,12 +137,12 @@ class AlarmBook:
                 self._leave(alarm, now, wait)
         self.records = [record for record in self.records if not self._is_over(record, now)]
 
-    def _refresh(self, record: Record, condition: Condition, now: datetime) -> None:
+    def _refresh(self, record: AlarmRecord, condition: Condition, now: datetime) -> None:
         """Takes over the text of a condition when a message is due, and not at each look: the file would change."""
         if any(True for _ in self.due(now, self._settings.handlers, only=record)):
             record.summary, record.detail = condition.summary, condition.detail
 
-    def _leave(self, record: Record, now: datetime, wait: timedelta) -> None:
+    def _leave(self, record: AlarmRecord, now: datetime, wait: timedelta) -> None:
         if record.raised is None:
             self.records.remove(record)
             return
@@ -151,7 +151,7 @@ class AlarmBook:
             record.resolved = now
             _log.info("alarm resolved", alarm=record.alarm, summary=record.summary, destination=self._name)
 
-    def _is_over(self, record: Record, now: datetime) -> bool:
+    def _is_over(self, record: AlarmRecord, now: datetime) -> bool:
         """Whether an alarm has ended and every handler that knows of it was told so."""
         if record.resolved is None:
             return False
@@ -165,7 +165,7 @@ class AlarmBook:
     # --- messages
 
     def due(
-        self, now: datetime, handlers: Sequence[str], *, only: Record | None = None
+        self, now: datetime, handlers: Sequence[str], *, only: AlarmRecord | None = None
     ) -> Iterator[tuple[str, Notice]]:
         """Yields the messages that handlers should get now, oldest alarm first."""
         for record in self.records if only is None else [only]:
@@ -177,7 +177,7 @@ class AlarmBook:
                 if event is not None and (handler, record.id) not in self._under_way:
                     yield handler, _notice(self._name, record, told, event, now)
 
-    def _event(self, record: Record, told: Told, now: datetime) -> Event | None:
+    def _event(self, record: AlarmRecord, told: Told, now: datetime) -> Event | None:
         if told.next_try is not None and now < told.next_try:
             return None
         if record.resolved is not None:
@@ -216,7 +216,7 @@ class AlarmBook:
         return pause_s
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[AlarmRecord]:
     """Returns the alarms in a file; none if there is no file. Raises DamagedError, VersionError, StorageError."""
     try:
         document = json.loads(path.read_bytes())
@@ -243,8 +243,8 @@ def read_records(path: Path) -> list[Record]:
 _REMEDY = "Remove it: alarms that last are then sent once more."
 
 
-def _record(condition: Condition, now: datetime) -> Record:
-    return Record(
+def _record(condition: Condition, now: datetime) -> AlarmRecord:
+    return AlarmRecord(
         id=secrets.token_hex(8),
         alarm=condition.kind,
         severity=condition.severity,
@@ -256,7 +256,7 @@ def _record(condition: Condition, now: datetime) -> Record:
     )
 
 
-def _notice(destination: str, record: Record, told: Told, event: Event, now: datetime) -> Notice:
+def _notice(destination: str, record: AlarmRecord, told: Told, event: Event, now: datetime) -> Notice:
     return Notice(
         event=event,
         id=record.id,

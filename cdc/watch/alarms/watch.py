@@ -72,7 +72,7 @@ class Attempt:
                 self._wake.set()
 
 
-class Sender:
+class AlarmSender:
     """Sends the messages of one handler, one after the other."""
 
     def __init__(
@@ -151,7 +151,7 @@ class AlarmWatch:
         self._wake = threading.Event()
         """A message has ended, or the watch is to end."""
         self._senders = [
-            Sender(handler, config.alarms.timeout_s, self._counted, self._wake) for handler in handlers(config)
+            AlarmSender(handler, config.alarms.timeout_s, self._counted, self._wake) for handler in handlers(config)
         ]
         self._status: Attempt | None = None
         self._meta = open_meta(config)

@@ -25,7 +25,7 @@ from cdc.watch.metrics.families import AlarmCounts, Sample, Values, alarm_values
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    from cdc.capture import Progress
+    from cdc.capture import CaptureProgress
     from cdc.config import DestinationConfig
     from cdc.meta import Meta
 
@@ -48,10 +48,10 @@ class CaptureMonitor:
         self._limit_s = unhealthy_after_s
         self._clock = clock
         self._connected_at = self._reported_at = clock()
-        self.progress: Progress | None = None
+        self.progress: CaptureProgress | None = None
         """The last report; None before the first connection."""
 
-    def observe(self, progress: Progress) -> None:
+    def observe(self, progress: CaptureProgress) -> None:
         """Takes note of a report."""
         self._reported_at = self._clock()
         if progress.connected:
@@ -187,7 +187,7 @@ def _one(value: float | None) -> list[Sample]:
     return [] if value is None else [((), value)]
 
 
-def capture_values(progress: Progress | None) -> Values:
+def capture_values(progress: CaptureProgress | None) -> Values:
     """Returns the metrics of the capture itself. ``progress``: its last report; None: it was never connected."""
     if progress is None:
         return {names.CONNECTED: _one(0), names.RECONNECTS: _one(0)}

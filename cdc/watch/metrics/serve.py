@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cdc.watch.metrics.capture import CaptureMonitor
 
 if TYPE_CHECKING:
-    from cdc.capture import Progress
+    from cdc.capture import CaptureProgress
     from cdc.config import DestinationConfig
     from cdc.watch.metrics.families import AlarmCounts
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @contextmanager
 def served(
     config: DestinationConfig, port: int | None = None, alarms: AlarmCounts | None = None
-) -> Iterator[Callable[[Progress], None] | None]:
+) -> Iterator[Callable[[CaptureProgress], None] | None]:
     """Serves ``/metrics`` and ``/health`` while the context lasts, at ``port`` (0: any that is free) or
     ``metrics.port``. ``alarms``: the watch that sends the destination's alarms. Yields the function that a capture
     reports to; None if neither port is given, and nothing is served.

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from cdc.base.errors import CdcError
 from cdc.base.units import human_bytes, human_seconds
-from cdc.watch.page.board import AckedBatch, Row
-from cdc.watch.page.render import Link, card, details, now_text, seq_text, template, time_text
+from cdc.watch.page.board import AckedBatch, BoardRow
+from cdc.watch.page.render import ExternalLink, card, details, now_text, seq_text, template, time_text
 from cdc.watch.status import alarms
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Line(Protocol):
 class _NoLinks:
     """A server knows no pages about its tables and batches."""
 
-    def related(self, row: Row) -> Sequence[Link]:
+    def related(self, row: BoardRow) -> Sequence[ExternalLink]:
         return ()
 
     def table(self, config: DestinationConfig, table: str, path: str) -> str:
@@ -59,7 +59,7 @@ class _NoLinks:
         return ""
 
 
-def overview_page(documents: Sequence[dict[str, Any]], rows: Sequence[Row], viewer: Viewer, nonce: str) -> str:
+def overview_page(documents: Sequence[dict[str, Any]], rows: Sequence[BoardRow], viewer: Viewer, nonce: str) -> str:
     """Returns the page of all instances. ``documents``: as ``GET /v1/instances`` answers them, each with its row."""
     cards = [_card(document, row) for document, row in zip(documents, rows, strict=True)]
     return template("admin_overview.html").render(
@@ -67,7 +67,7 @@ def overview_page(documents: Sequence[dict[str, Any]], rows: Sequence[Row], view
     )
 
 
-def instance_page(document: dict[str, Any], row: Row, lines: Sequence[Line], viewer: Viewer, nonce: str) -> str:
+def instance_page(document: dict[str, Any], row: BoardRow, lines: Sequence[Line], viewer: Viewer, nonce: str) -> str:
     """Returns the page of one instance. ``lines``: the last ones of its captures' log, oldest first."""
     return template("admin_instance.html").render(
         title=f"{row.name} – Towpath",
@@ -92,7 +92,7 @@ def message_page(title: str, text: str, nonce: str) -> str:
     return template("admin_message.html").render(title=title, text=text, nonce=nonce, now=now_text(), home="/")
 
 
-def _card(document: dict[str, Any], row: Row) -> dict[str, Any]:
+def _card(document: dict[str, Any], row: BoardRow) -> dict[str, Any]:
     """Returns the card of an instance: that of its status, with what the server knows."""
     status_card = card(row, _NoLinks())
     state, capture = document["state"], document["capture"]

@@ -43,7 +43,7 @@ class AckedBatch:
 
 
 @dataclass(frozen=True)
-class Row:
+class BoardRow:
     """A destination on a page: its status, or the reason why there is none."""
 
     name: str
@@ -62,7 +62,7 @@ class _Look:
 
     began: float
     done: threading.Event = field(default_factory=threading.Event)
-    row: Row | None = None
+    row: BoardRow | None = None
 
 
 class Board:
@@ -83,7 +83,7 @@ class Board:
         self._lock = threading.Lock()
         self._looks: dict[tuple[Path, bool], _Look] = {}
 
-    def rows(self, files: Iterable[Path], *, batches: bool = False) -> list[Row]:
+    def rows(self, files: Iterable[Path], *, batches: bool = False) -> list[BoardRow]:
         """Returns a row for each configuration file, in their order. ``batches``: also the newest acked batches."""
         looks = [(file, self._look(file, batches)) for file in files]
         deadline = time.monotonic() + self._wait_s
@@ -93,7 +93,7 @@ class Board:
             row = look.row
             if row is None:
                 waited = time.monotonic() - look.began
-                row = Row(
+                row = BoardRow(
                     file.stem,
                     error=f"no answer for {waited:.0f} s: the disk, the server of the store, or the lake hangs",
                 )
@@ -118,13 +118,13 @@ class Board:
         try:
             config = in_memory(load(file))
             status = self._status(config)
-            look.row = Row(file.stem, config, status, newest_batches(config) if batches else [])
+            look.row = BoardRow(file.stem, config, status, newest_batches(config) if batches else [])
         except CdcError as error:
-            look.row = Row(file.stem, config, error=hide_password(str(error)))
+            look.row = BoardRow(file.stem, config, error=hide_password(str(error)))
         except Exception as error:  # noqa: BLE001 - the page shows the others, and says that this one failed
             _log.exception("status could not be collected", destination=file.stem)
             what = f"{type(error).__name__}: {error}"
-            look.row = Row(file.stem, config, error=hide_password(f"the status cannot be collected: {what}"))
+            look.row = BoardRow(file.stem, config, error=hide_password(f"the status cannot be collected: {what}"))
         finally:
             look.done.set()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.base.units import human_bytes, human_seconds
 from cdc.binlog.positions import format_seq
-from cdc.watch.page.board import AckedBatch, Row
+from cdc.watch.page.board import AckedBatch, BoardRow
 from cdc.watch.status import alarms, archive_sentences, gap_sentences, parked_sentences
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _OLD_S = 600.0
 
 
 @dataclass(frozen=True)
-class Link:
+class ExternalLink:
     """A link to a page outside these pages."""
 
     text: str
@@ -43,7 +43,7 @@ class Link:
 class Links(Protocol):
     """The addresses that a page links to."""
 
-    def related(self, row: Row) -> Sequence[Link]:
+    def related(self, row: BoardRow) -> Sequence[ExternalLink]:
         """Pages about a destination: its DAGs and their runs."""
 
     def table(self, config: DestinationConfig, table: str, path: str) -> str:
@@ -98,13 +98,13 @@ class LagChart:
         )
 
 
-def overview(rows: Sequence[Row], links: Links, nonce: str, *, folder: str) -> str:
+def overview(rows: Sequence[BoardRow], links: Links, nonce: str, *, folder: str) -> str:
     """Returns the page of all destinations. ``folder``: where their configurations are, for an empty page."""
     cards = [card(row, links) for row in rows]
     return template("overview.html").render(title="Towpath", cards=cards, nonce=nonce, folder=folder, now=now_text())
 
 
-def destination(row: Row, links: Links, nonce: str) -> str:
+def destination(row: BoardRow, links: Links, nonce: str) -> str:
     """Returns the page of one destination."""
     return template("destination.html").render(
         title=f"{row.name} – Towpath", card=card(row, links), nonce=nonce, now=now_text(), **details(row, links)
@@ -116,7 +116,7 @@ def message(title: str, text: str, nonce: str) -> str:
     return template("message.html").render(title=title, text=text, nonce=nonce, now=now_text())
 
 
-def card(row: Row, links: Links) -> dict[str, Any]:
+def card(row: BoardRow, links: Links) -> dict[str, Any]:
     """Returns the content of a destination's card in the overview."""
     head: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
     status = row.status
@@ -151,7 +151,7 @@ def card(row: Row, links: Links) -> dict[str, Any]:
     }
 
 
-def details(row: Row, links: Links) -> dict[str, Any]:
+def details(row: BoardRow, links: Links) -> dict[str, Any]:
     """Returns the content of a destination's page beside its card."""
     status, config = row.status, row.config
     nothing: dict[str, Any] = {"chart": None, "batches": [], "outstanding": [], "tables": [], "parked": [], "more": []}

@@ -27,7 +27,7 @@ from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
 from cdc.decode.row_events import RowEvents
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import TableHistory, Transactions
-from cdc.lake.history import UNCHANGED, RowKey, TablePolicies, applied, decodable, matches
+from cdc.lake.history import UNCHANGED, HistoryPolicies, RowKey, applied, decodable, matches
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -101,7 +101,7 @@ class ChangeDecoder:
         self._source_values = source_values
         self._remark = remark
         self._told: set[str] = set()
-        self._policies: dict[str, TablePolicies] = {}
+        self._policies: dict[str, HistoryPolicies] = {}
 
     def statements(self, piece: Piece) -> Iterator[DdlLine]:
         """Yields the wanted DDL statements of a piece. Raises DamagedError."""
@@ -138,7 +138,7 @@ class ChangeDecoder:
 
         Raises DamagedError, UnsupportedEventError, SourceRefusedError, ConfigError for a policy that does not fit."""
         if table not in self._policies:
-            self._policies[table] = UNCHANGED if self._source_values else TablePolicies.of(self._config, table)
+            self._policies[table] = UNCHANGED if self._source_values else HistoryPolicies.of(self._config, table)
         policies, keys = self._policies[table], self._config.table_apply(table).keys
         transactions = piece.transactions.of_tables(mask)
         history = TableHistory.always(None if piece.schemas is None else piece.schemas.tables.get(table))

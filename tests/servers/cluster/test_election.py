@@ -17,7 +17,7 @@ from cdc.cluster.candidacy import Candidacy
 from cdc.cluster.client_election import ClientElection
 from cdc.cluster.discovery import Discovery
 from cdc.cluster.member import Member
-from cdc.cluster.nodes import Server, Tree
+from cdc.cluster.nodes import ServerNode, Tree
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.meta_contract import IDENTITY
 from cdc.testing.servers import Server as DatabaseServer
@@ -51,7 +51,7 @@ class Servers:
     def start(
         self, number: int, hosts: str | None = None, *, timeout_s: float = _TIMEOUT_S, **options: Any
     ) -> tuple[Member, Candidacy, threading.Event]:
-        me = Server(f"10.0.0.{number}:11111", f"https://10.0.0.{number}:8040")
+        me = ServerNode(f"10.0.0.{number}:11111", f"https://10.0.0.{number}:8040")
         member = Member(hosts or self.hosts, self.tree, me, session_timeout_s=timeout_s, **options)
         self.members.append(member)
         changed = threading.Event()
@@ -85,7 +85,7 @@ def test_one_leads_and_the_other_takes_over_when_it_leaves(
     _, second, _ = servers.start(2)
     until(lambda: second.leader is not None)
     assert first.held is not None and first.held.epoch == 1 and not second.is_leader()
-    assert second.leader == Server("10.0.0.1:11111", "https://10.0.0.1:8040")
+    assert second.leader == ServerNode("10.0.0.1:11111", "https://10.0.0.1:8040")
     with pytest.raises(NotLeaderError) as refused:
         second.require()
     assert refused.value.leader == "https://10.0.0.1:8040" and "10.0.0.1:11111 does" in str(refused.value)

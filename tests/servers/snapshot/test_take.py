@@ -308,7 +308,7 @@ def test_rows_per_second_are_limited(mariadb11: Server, database: Any, tmp_path:
     db = database(mariadb11)
     limits = {"chunk_rows": 100, "parallel": 2, "max_rows_per_s": 800}
     config = _ready(mariadb11, tmp_path, db, snapshot=limits)
-    told: list[snapshot.Progress] = []
+    told: list[snapshot.SnapshotProgress] = []
     began = time.monotonic()
     files = snapshot.take(config, f"{db}.t", identity(mariadb11), progress=told.append)
     assert time.monotonic() - began > 1.5

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.binlog.sql import statements
 from cdc.binlog.sql.changes import AddColumn, Constant
-from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.testing.servers import Server
 from tests.support import ddl_run
 from tests.support.ddl_corpus import SERVERS, Case, cases_for, corpus, with_generated_key

@@ -9,7 +9,7 @@ import pytest
 
 from cdc.binlog.sql.changes import AddColumn, Constant, Null
 from cdc.binlog.sql.moment import Moment
-from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
 from cdc.source.schemas import system_zone
 from cdc.testing.servers import Server

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.base.errors import UnsupportedDdlError
 from cdc.binlog.sql.schemas import TableSchema
-from cdc.binlog.sql.server import Server as SqlServer
+from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
 from cdc.binlog.sql.track import apply_changes
 from cdc.config import SourceConfig, TablesConfig

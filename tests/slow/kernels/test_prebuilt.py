@@ -23,7 +23,7 @@ WITHOUT_COMPILER = "import sys; sys.modules.update(numba=None, llvmlite=None)\n"
 CRC32 = """cdc.kernels.crc crc32 (('|u1', 1, 1281), 'int64', 'int64', ('|u1', 1, 1281))\n"""
 
 
-def built(package: Path, signatures: str, level: levels.Level = BEST) -> Path:
+def built(package: Path, signatures: str, level: levels.CpuLevel = BEST) -> Path:
     """Builds these kernels of a copy of the package for a level of CPU."""
     (package / "cdc" / "kernels" / "signatures.txt").write_text(signatures)
     code = (

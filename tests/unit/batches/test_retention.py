@@ -25,7 +25,7 @@ from cdc.meta import open_meta
 from cdc.store.formats.layout import schemas_folder
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
-from cdc.store.retention.disk import DiskWatch, Level, Ratios
+from cdc.store.retention.disk import DiskWatch, FillLevel, Ratios
 from cdc.testing.disk import FakeClock, FakeDisk
 from cdc.testing.transactions import make_transactions
 from cdc.watch.status import collect
@@ -290,11 +290,11 @@ def test_under_pressure_what_is_acked_goes_at_once(config: DestinationConfig) ->
     ack_until(config, "apply", ends[-1])
     total = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
     one = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
-    assert one.level() is Level.CLEAN
+    assert one.level() is FillLevel.CLEAN
     one.tick("a segment")
     assert 1 < len(names(path)) < len(ends), "as much as is needed, and no more"
     fresh = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
-    assert fresh.level() < Level.CLEAN
+    assert fresh.level() < FillLevel.CLEAN
 
 
 def test_it_runs_once_a_minute_and_at_each_new_segment(

@@ -10,7 +10,7 @@ import cdc
 from cdc.base.errors import ConfigError
 from cdc.cli import deploy
 from cdc.cli import main as cli
-from cdc.cli.deploy import Kind
+from cdc.cli.deploy import DeployKind
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +40,7 @@ def test_a_folder_gets_the_files_and_keeps_what_was_changed(tmp_path: Path, caps
 
 
 def test_everything_in_deploy_can_be_printed() -> None:
-    given = {content for kind in Kind for content in deploy.files(kind).values()}
+    given = {content for kind in DeployKind for content in deploy.files(kind).values()}
     present = {file.read_bytes() for file in (ROOT / "deploy").rglob("*") if file.is_file()}
     assert present <= given
 
@@ -48,4 +48,4 @@ def test_everything_in_deploy_can_be_printed() -> None:
 def test_an_installation_without_the_files_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cdc, "__file__", str(tmp_path / "cdc" / "__init__.py"))
     with pytest.raises(ConfigError, match=r"deploy.systemd: .* Install towpath from its wheel"):
-        deploy.files(Kind.systemd)
+        deploy.files(DeployKind.systemd)

@@ -9,7 +9,7 @@ import pytest
 from cdc.base.addresses import check_host
 from cdc.base.errors import ConfigError, DamagedError, NotLeaderError, UsageError, VersionError
 from cdc.cluster import nodes
-from cdc.cluster.nodes import LeaderRecord, Server, Tree
+from cdc.cluster.nodes import LeaderRecord, ServerNode, Tree
 from cdc.wire.protocol import error_document, error_of, status_of
 
 
@@ -32,12 +32,14 @@ def test_the_documents_are_those_of_canal() -> None:
     for damaged in (b"", b"x", b"[]", b'{"active":true}', b'{"address":7}'):
         with pytest.raises(DamagedError):
             nodes.parse_running(damaged, "p")
-    assert nodes.parse_member("h:1", b"") == Server("h:1") == nodes.parse_member("h:1", b"{{")
-    assert nodes.parse_member("h:1", nodes.render_member(Server("h:1", "http://h:2"))) == Server("h:1", "http://h:2")
+    assert nodes.parse_member("h:1", b"") == ServerNode("h:1") == nodes.parse_member("h:1", b"{{")
+    assert nodes.parse_member("h:1", nodes.render_member(ServerNode("h:1", "http://h:2"))) == ServerNode(
+        "h:1", "http://h:2"
+    )
 
 
 def test_the_record_of_a_leadership() -> None:
-    record = LeaderRecord(7, Server("10.0.0.7:11111", "https://10.0.0.7:8040"), "n", 5)
+    record = LeaderRecord(7, ServerNode("10.0.0.7:11111", "https://10.0.0.7:8040"), "n", 5)
     # The golden text: a node of this version has to be readable for ever.
     golden = b'{"version":1,"epoch":7,"address":"10.0.0.7:11111","http":"https://10.0.0.7:8040","nonce":"n","since":5}'
     assert record.render() == golden

@@ -13,7 +13,7 @@ from cdc.base.errors import ConfigError, StoreLimitError, UsageError
 from cdc.event_store.memory_store import MemoryStore
 from cdc.event_store.transaction import Events, Transaction
 from cdc.store.writer.durability import PutStatus
-from cdc.testing.threads import Call
+from cdc.testing.threads import ThreadCall
 from cdc.testing.transactions import make_transactions
 
 ALL = 1 << 40
@@ -189,7 +189,7 @@ def test_without_isolation_a_ddl_is_like_any_other() -> None:
     store = MemoryStore(ddl_isolation=False)
     store.put(transactions)
     assert seqs(store.try_get(ALL)) == [t.seq for t in transactions]
-    waiting = Call(lambda: store.get(ALL, start=transactions[0].position))
+    waiting = ThreadCall(lambda: store.get(ALL, start=transactions[0].position))
     assert waiting.waits(), "nor does it end a batch"
     store.close()
     with pytest.raises(Exception, match="closed"):

@@ -30,7 +30,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.store.writer.durability import FlushPolicy, PutStatus
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from cdc.testing.threads import Call
+from cdc.testing.threads import ThreadCall
 from cdc.testing.transactions import make_transactions, transactions_of
 
 OK = PutStatus.PUT_OK
@@ -171,7 +171,7 @@ def test_nothing_of_a_list_is_visible_before_all_of_it_is_durable(tmp_path: Path
     made = [*make_transactions(2), *transactions_of(log, file="binlog.000002")]
     relay = open_log(tmp_path)
     disk.go.clear()
-    call = Call(lambda: relay.put(made))
+    call = ThreadCall(lambda: relay.put(made))
     assert call.waits()
     assert visible(tmp_path) == []
     disk.go.set()
@@ -269,7 +269,7 @@ def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> N
                 future = log.put_async([transaction])
             statuses.append(future.result())
 
-    calls = [Call(put) for _ in range(32)]
+    calls = [ThreadCall(put) for _ in range(32)]
     for call in calls:
         call.result()
     assert statuses == [OK] * 640
@@ -291,7 +291,7 @@ def test_puts_of_many_threads_that_wait(tmp_path: Path, disk: Disk, lead: bool) 
             assert log.put(transactions[n : n + step]) is OK
             assert log.flushed.seq >= transactions[min(n + step, len(transactions)) - 1].seq
 
-    for call in [Call(lambda step=1 + n % 3: put(step)) for n in range(16)]:  # type: ignore[misc]
+    for call in [ThreadCall(lambda step=1 + n % 3: put(step)) for n in range(16)]:  # type: ignore[misc]
         call.result()
     log.close()
     assert visible(tmp_path) == seqs(transactions)
@@ -340,10 +340,10 @@ def test_a_leader_that_gives_up_is_replaced(tmp_path: Path, disk: Disk) -> None:
     transactions = make_transactions(4)
     log = open_log(tmp_path)
     disk.go.clear()
-    calls = [Call(lambda: log.put(transactions[:1], timeout_s=30))]
+    calls = [ThreadCall(lambda: log.put(transactions[:1], timeout_s=30))]
     wait_until(lambda: disk.flushes > 0)
     for n, timeout_s in ((2, 0.05), (3, 30.0), (4, 0.05)):
-        calls.append(Call(lambda n=n, timeout_s=timeout_s: log.put(transactions[:n], timeout_s=timeout_s)))  # type: ignore[misc]
+        calls.append(ThreadCall(lambda n=n, timeout_s=timeout_s: log.put(transactions[:n], timeout_s=timeout_s)))  # type: ignore[misc]
         wait_until(lambda n=n: log.last_seq == transactions[n - 1].seq)  # type: ignore[misc]
     assert [calls[1].result(), calls[3].result()] == [PutStatus.FLUSH_DISK_TIMEOUT] * 2
     disk.go.set()
@@ -372,7 +372,7 @@ def test_a_put_need_not_wait(tmp_path: Path, disk: Disk) -> None:
     transactions = make_transactions(2)
     log = open_log(tmp_path)
     disk.go.clear()
-    assert Call(lambda: log.put(transactions, wait=False)).result() is OK
+    assert ThreadCall(lambda: log.put(transactions, wait=False)).result() is OK
     assert visible(tmp_path) == []
     disk.go.set()
     wait_until(lambda: visible(tmp_path) == seqs(transactions))
@@ -433,9 +433,9 @@ def test_after_a_failed_flush_nothing_goes_on(tmp_path: Path, disk: Disk, lead: 
     flushes = disk.flushes
     disk.go.clear()
     disk.fails = True
-    first = Call(lambda: log.put(transactions[:3]))
+    first = ThreadCall(lambda: log.put(transactions[:3]))
     wait_until(lambda: log.last_seq == transactions[2].seq and disk.flushes > flushes)
-    second = Call(lambda: log.put(transactions[:4]))
+    second = ThreadCall(lambda: log.put(transactions[:4]))
     wait_until(lambda: log.last_seq == transactions[3].seq)
     future = log.put_async(transactions[:5])
     flushes = disk.flushes
@@ -497,9 +497,9 @@ def test_a_closed_log_refuses_puts(tmp_path: Path, disk: Disk) -> None:
     transactions = make_transactions(2)
     log = open_log(tmp_path)
     disk.go.clear()
-    call = Call(lambda: log.put(transactions[:1]))
+    call = ThreadCall(lambda: log.put(transactions[:1]))
     assert call.waits()
-    closing = Call(log.close)
+    closing = ThreadCall(log.close)
     disk.go.set()
     assert call.result() is OK
     closing.result()
@@ -521,7 +521,7 @@ def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
     transactions = make_transactions(2)
     log = open_log(tmp_path)
     disk.go.clear()
-    flushing = Call(lambda: log.put(transactions[:1]))
+    flushing = ThreadCall(lambda: log.put(transactions[:1]))
     wait_until(lambda: disk.flushes > 0)
 
     def write(fd: int, data: bytes | memoryview) -> int:
@@ -531,7 +531,7 @@ def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
         patch.setattr(disk, "write", write)
         with pytest.raises(StorageError, match="No space left"):
             log.put(transactions)
-    closing = Call(log.close)
+    closing = ThreadCall(log.close)
     assert closing.waits() and flushing.waits()
     disk.go.set()
     assert flushing.result() is OK
@@ -560,14 +560,14 @@ def test_a_failed_flush_is_cut_off_before_the_store_can_be_opened_again(
     monkeypatch.setattr(disk, "ftruncate", ftruncate)
     disk.go.clear()
     disk.fails = True
-    first = Call(lambda: log.put(transactions[:2]))
+    first = ThreadCall(lambda: log.put(transactions[:2]))
     wait_until(lambda: log.last_seq == transactions[1].seq)
-    second = Call(lambda: log.put(transactions))
+    second = ThreadCall(lambda: log.put(transactions))
     wait_until(lambda: log.last_seq == transactions[2].seq)
     disk.go.set()
     with pytest.raises(StorageError, match="Input/output error"):
         second.result()
-    closing = Call(log.close)
+    closing = ThreadCall(log.close)
     assert closing.waits()
     may_cut.set()
     closing.result()
@@ -595,7 +595,7 @@ def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: 
     transactions = make_transactions(5)
     log = open_log(tmp_path)
     disk.go.clear()
-    first = Call(lambda: log.put(transactions[:1]))
+    first = ThreadCall(lambda: log.put(transactions[:1]))
     wait_until(lambda: disk.flushes > 0)
 
     def interrupt(*_: object) -> None:
@@ -608,7 +608,7 @@ def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: 
             log.put(transactions[:2], timeout_s=None)
     finally:
         signal.signal(signal.SIGALRM, before)
-    later = Call(lambda: log.put(transactions[:3]))
+    later = ThreadCall(lambda: log.put(transactions[:3]))
     wait_until(lambda: log.last_seq == transactions[2].seq)
     disk.go.set()
     assert first.result() is OK and later.result() is OK
@@ -616,8 +616,8 @@ def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: 
     with pytest.raises(KeyboardInterrupt):
         log.put(transactions[:4])
     log.on_put = None
-    assert Call(lambda: log.put(transactions)).result() is OK
-    Call(log.close).result()
+    assert ThreadCall(lambda: log.put(transactions)).result() is OK
+    ThreadCall(log.close).result()
     assert visible(tmp_path) == seqs(transactions)
 
 
@@ -724,7 +724,7 @@ def test_asynchronous_puts_do_not_wait(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path, policy=FlushPolicy("async", interval_s=0.01, least_pages=0, thorough_interval_s=0.01))
     disk.go.clear()
     for transaction in transactions:
-        assert Call(lambda t=transaction: log.put([t])).result() is OK  # type: ignore[misc]
+        assert ThreadCall(lambda t=transaction: log.put([t])).result() is OK  # type: ignore[misc]
         assert log.put_async([transaction]).done()
     assert visible(tmp_path) == []
     disk.go.set()

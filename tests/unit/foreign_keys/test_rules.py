@@ -11,7 +11,7 @@ import pytest
 from cdc.binlog.sql.schemas import ColumnSchema, ForeignKey, Schemas, TableSchema
 from cdc.config import DestinationConfig
 from cdc.config.loading import parse
-from cdc.foreign_keys.rules import Comparison, IncomparableError, refusal
+from cdc.foreign_keys.rules import IncomparableError, TextComparison, refusal
 
 
 def config(overrides: str = "{}") -> DestinationConfig:
@@ -100,8 +100,8 @@ def test_texts_need_a_collation_that_is_known(collation: str | None, other: str 
 
 
 def test_comparison() -> None:
-    folded = Comparison(pads=True, ignores_case=True)
+    folded = TextComparison(pads=True, ignores_case=True)
     assert folded.apply("Ab  ") == "ab" and folded.apply(7) == 7
-    assert Comparison(pads=False, ignores_case=False).apply("Ab  ") == "Ab  "
+    assert TextComparison(pads=False, ignores_case=False).apply("Ab  ") == "Ab  "
     with pytest.raises(IncomparableError):
         folded.apply("é")

@@ -13,7 +13,7 @@ import pytest
 import cdc
 from cdc.mq.definitions import Format, MessageOptions
 from cdc.mq.rules import Rules
-from cdc.mq.writer import Message, MessageWriter
+from cdc.mq.writer import MessageWriter, QueueMessage
 from tests.support.canal_proto import parsed
 from tests.support.mq_reference import envelopes, flat_messages, partition_of
 from tests.unit.canal.test_entries import KINDS, encoder, entries_of
@@ -32,10 +32,10 @@ RULES = (
 )
 
 
-def written(kind: str, form: Format, rules: Rules, **options: Any) -> list[Message]:
+def written(kind: str, form: Format, rules: Rules, **options: Any) -> list[QueueMessage]:
     settings = {"name": "shop", **options}
     writer = MessageWriter(MessageOptions(format=form, rules=rules, **settings), max_bytes=4000)
-    messages: list[Message] = []
+    messages: list[QueueMessage] = []
     one = encoder(kind)
     while (taken := one.take(12000)) is not None:
         for some in writer.messages(taken, 77):
@@ -115,7 +115,7 @@ def test_packets_have_the_entries_in_their_partitions(kind: str, rules: Rules) -
     assert found == expected
 
 
-def without_times(found: list[Message]) -> Iterator[dict[str, Any]]:
+def without_times(found: list[QueueMessage]) -> Iterator[dict[str, Any]]:
     for message in found:
         value: Any = None if message.value is None else json.loads(message.value)
         if value is not None:
@@ -153,7 +153,7 @@ def test_entries_larger_than_the_output_are_written() -> None:
     writer = MessageWriter(MessageOptions(**settings), max_bytes=1 << 20)
     writer._out = writer._out[:64].copy()
     one = encoder("mysql9")
-    messages: list[Message] = []
+    messages: list[QueueMessage] = []
     while (taken := one.take(1 << 22)) is not None:
         for some in writer.messages(taken, 77):
             messages += some

@@ -15,7 +15,7 @@ from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, parse
 from cdc.mq import pusher as pusher_module
 from cdc.mq.pusher import Pusher
-from cdc.mq.writer import Message
+from cdc.mq.writer import QueueMessage
 from cdc.watch.metrics import catalogue
 from cdc.watch.metrics.mq import PushMonitor
 from tests.support.configurations import FILE, document
@@ -25,9 +25,9 @@ from tests.support.unit_batches import IDENTITY, make_config, make_store
 class FakeSender:
     """Keeps what was committed. ``fail``: called with the number of calls so far, may raise."""
 
-    def __init__(self, log: list[str], sent: list[Message], fail: Callable[[str, int], None]) -> None:
+    def __init__(self, log: list[str], sent: list[QueueMessage], fail: Callable[[str, int], None]) -> None:
         self._log, self._sent, self._fail = log, sent, fail
-        self._open: list[Message] = []
+        self._open: list[QueueMessage] = []
 
     def _step(self, name: str) -> None:
         self._log.append(name)
@@ -36,7 +36,7 @@ class FakeSender:
     def begin(self) -> None:
         self._step("begin")
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send(self, messages: Sequence[QueueMessage]) -> None:
         self._step("send")
         self._open += messages
 
@@ -64,7 +64,7 @@ class Site:
         self.service = BatchService(self.config)
         self.service.meta.bind_source(IDENTITY)
         self.log: list[str] = []
-        self.sent: list[Message] = []
+        self.sent: list[QueueMessage] = []
         self.fail: Callable[[str, int], None] = lambda name, count: None
         monkeypatch.setattr(pusher_module, "_FIRST_PAUSE_S", 0.001)
         self.pusher = Pusher(self.config, sender=self._sender)

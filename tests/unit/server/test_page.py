@@ -16,7 +16,7 @@ from cdc.config import DestinationConfig, load
 from cdc.meta import ParkedTable
 from cdc.server import EmbeddedServer
 from cdc.server.roles import Role
-from cdc.server.sessions import LASTS_S, LoginLimit, Sessions
+from cdc.server.sessions import LASTS_S, LoginLimit, LoginSessions
 from tests.support.server import TOKEN, with_tokens
 from tests.unit.watch.alarms.test_watch import prepared
 
@@ -186,11 +186,11 @@ def test_wrong_logins_are_counted(client: httpx.Client, server: EmbeddedServer) 
 
 def test_a_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    sessions = Sessions(lambda: now[0])
+    sessions = LoginSessions(lambda: now[0])
     cookie = sessions.cookie(Role.VIEWER)
     found = sessions.read(cookie)
     assert found is not None and found.role is Role.VIEWER
-    assert Sessions(lambda: now[0]).read(cookie) is None, "another process has another key"
+    assert LoginSessions(lambda: now[0]).read(cookie) is None, "another process has another key"
     now[0] += LASTS_S
     assert sessions.read(cookie) is None
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.base.errors import ConfigError, StorageError
-from cdc.store.retention.disk import DiskWatch, Level, Ratios, Usage, disk_usage
+from cdc.store.retention.disk import DiskWatch, FillLevel, Ratios, Usage, disk_usage
 from cdc.testing.disk import FakeClock, FakeDisk
 
 
@@ -20,17 +20,17 @@ def watch(disk: FakeDisk, clock: FakeClock | None = None, ratios: Ratios | None 
 @pytest.mark.parametrize(
     ("used", "level"),
     [
-        (0, Level.OK),
-        (749_999, Level.OK),
-        (750_000, Level.WARN),
-        (849_999, Level.WARN),
-        (850_000, Level.CLEAN),
-        (899_999, Level.CLEAN),
-        (900_000, Level.STOP),
-        (1_000_000, Level.STOP),
+        (0, FillLevel.OK),
+        (749_999, FillLevel.OK),
+        (750_000, FillLevel.WARN),
+        (849_999, FillLevel.WARN),
+        (850_000, FillLevel.CLEAN),
+        (899_999, FillLevel.CLEAN),
+        (900_000, FillLevel.STOP),
+        (1_000_000, FillLevel.STOP),
     ],
 )
-def test_levels(used: int, level: Level) -> None:
+def test_levels(used: int, level: FillLevel) -> None:
     assert watch(FakeDisk(1_000_000, used)).look() is level
 
 
@@ -96,7 +96,7 @@ def test_how_much_has_to_go() -> None:
     again.look()
     assert again.to_free() == 20_001
     disk.used -= again.to_free()
-    assert watch(disk).look() is Level.WARN
+    assert watch(disk).look() is FillLevel.WARN
 
 
 def test_each_change_is_said_once() -> None:

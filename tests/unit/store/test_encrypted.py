@@ -172,7 +172,7 @@ def test_encryption_is_switched_on_and_off_and_the_key_is_changed(tmp_path: Path
                 log = TransactionLog(store, destination="shop", segment_bytes=1 << 30)
                 log.put(part)
                 log.close()
-            ids.append(None if current is None else keys.Key.of(current).id)
+            ids.append(None if current is None else keys.WrappingKey.of(current).id)
             headers = [header_of(segment) for segment in list_segments(store)]
             assert [None if one is None else one.key_id for one in headers] == ids
             assert seqs(store) == [one.seq for one in made[: 2 * n + 2]]
@@ -331,7 +331,7 @@ def test_a_standby_encrypts_with_its_own_key(tmp_path: Path, theirs: bytes | Non
         assert values(tmp_path / "standby") == values(tmp_path / "master")
         for segment in list_segments(tmp_path / "standby"):
             header = header_of(segment)
-            assert header is not None and header.key_id == keys.Key.of(SECOND).id
+            assert header is not None and header.key_id == keys.WrappingKey.of(SECOND).id
         # The take-over: the former standby goes on, and the former master follows it.
         log.transaction("shop", "orders", [7])
         put(tmp_path / "standby", log, segment_bytes=20_000)
@@ -361,7 +361,7 @@ def test_decode_and_inspect(
         assert (
             main([*conf, "inspect", "--decrypt", "--plain", str(tmp_path / "copy.binlog"), str(segment), "--json"]) == 0
         )
-        assert keys.Key.of(FIRST).id.encode() in capsysbinary.readouterr().out
+        assert keys.WrappingKey.of(FIRST).id.encode() in capsysbinary.readouterr().out
     with keys.isolated():
         assert main(["decode", str(tmp_path / "copy.binlog")]) == 0
         assert capsysbinary.readouterr().out.count(b"\n") == 3

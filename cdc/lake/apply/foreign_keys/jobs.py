@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc.batches.manifest import Manifest
-    from cdc.batches.table_batches import TableChanges
+    from cdc.batches.table_batches import TableChangeReader
     from cdc.binlog.sql.schemas import Schemas
     from cdc.config import DestinationConfig
     from cdc.lake.apply.foreign_keys.changes import CascadedRows
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from cdc.lake.runtime.session import TableSession
 
 
-def is_reached(config: DestinationConfig, table: str, batches: TableChanges, after_seq: int, until_seq: int) -> bool:
+def is_reached(
+    config: DestinationConfig, table: str, batches: TableChangeReader, after_seq: int, until_seq: int
+) -> bool:
     """Whether foreign keys may have changed rows of the table in (``after_seq``, ``until_seq``] without row events, or
     nobody can tell. Raises DamagedError, StorageError, CutOffError."""
     stored = _keys_between(config, table, batches, after_seq, until_seq)
@@ -42,7 +44,7 @@ def is_reached(config: DestinationConfig, table: str, batches: TableChanges, aft
 def cascades_of_table(
     config: DestinationConfig,
     table: str,
-    batches: TableChanges,
+    batches: TableChangeReader,
     base: Callable[[], PresentRows | None],
     after_seq: int,
     until_seq: int,
@@ -98,7 +100,7 @@ def cascades_of_table(
     return cascaded
 
 
-def manifest_without_events(batches: TableChanges, table: str, after_seq: int, until_seq: int) -> Manifest:
+def manifest_without_events(batches: TableChangeReader, table: str, after_seq: int, until_seq: int) -> Manifest:
     """Returns a batch for changes of a table by foreign keys alone. It is made from one of a parent."""
     stored = batches.reader.schemas(until_seq)
     keys = {} if stored is None else stored[1].foreign_keys or {}
@@ -111,7 +113,7 @@ def manifest_without_events(batches: TableChanges, table: str, after_seq: int, u
 
 
 def _keys_between(
-    config: DestinationConfig, table: str, batches: TableChanges, after_seq: int, until_seq: int
+    config: DestinationConfig, table: str, batches: TableChangeReader, after_seq: int, until_seq: int
 ) -> Schemas | None:
     """Returns the definitions that hold in a range, if foreign keys may change the table there; else None."""
     if config.table_apply(table).foreign_keys == "ignore":
@@ -143,7 +145,7 @@ def _ancestors(keys: Keys, table: str) -> set[str]:
 
 
 def _reached(
-    config: DestinationConfig, table: str, batches: TableChanges, stored: Schemas, after_seq: int, until_seq: int
+    config: DestinationConfig, table: str, batches: TableChangeReader, stored: Schemas, after_seq: int, until_seq: int
 ) -> tuple[set[str], dict[str, Exception]]:
     """Looks for changes of parents, as :func:`~cdc.lake.apply.foreign_keys.reach.reached_tables`."""
     keys = stored.foreign_keys or {}
@@ -171,7 +173,7 @@ def _reached(
 
 
 def _common_versions(
-    config: DestinationConfig, batches: TableChanges, tables: list[str], after_seq: int
+    config: DestinationConfig, batches: TableChangeReader, tables: list[str], after_seq: int
 ) -> tuple[int, dict[str, LakeVersion | None]]:
     """Returns versions of tables that are all exact at one position, the newest one up to ``after_seq``, and that
     position. Raises NeedsSnapshotError if the lake has none."""

@@ -14,13 +14,13 @@ from pyspark.sql import functions as f
 
 from cdc.base.errors import CdcError
 from cdc.decode.transactions import TableHistory
-from cdc.foreign_keys.actions import Cascades, Key, Row, Table, Value
+from cdc.foreign_keys.actions import Cascades, CascadingKey, Row, Table, Value
 from cdc.foreign_keys.events import TableEvents, row_changes
 from cdc.foreign_keys.rules import (
     EXACT,
     STRANGE,
-    Comparison,
     IncomparableError,
+    TextComparison,
     column_of,
     comparison_of,
     comparisons_of,
@@ -123,7 +123,7 @@ class CascadeSearch:
                     why = f"rows of {name} have other columns than its stored definition"
                     raise _NotFollowedError(key.child, key.name, self.last_seq, why)
         rows: dict[str, dict[Row, Row]] = {name: {} for name in children}
-        looked_up: dict[Key, set[Value]] = {key: set() for key in keys}
+        looked_up: dict[CascadingKey, set[Value]] = {key: set() for key in keys}
         cascades = Cascades(tables, keys)
         acting = [change for name, own in events.items() for change in own.acting(keys, is_own=name in children)]
         if not acting:
@@ -171,7 +171,7 @@ class CascadeSearch:
         keys = (key for child in sorted(followed) for key in self._keys_of(child) if key.parent == table)
         return list(dict.fromkeys(name for key in keys for name in key.parent_columns))
 
-    def _key(self, children: Mapping[str, ChildTable], child: str, key: ForeignKey) -> Key:
+    def _key(self, children: Mapping[str, ChildTable], child: str, key: ForeignKey) -> CascadingKey:
         folds = comparisons_of(children[child].schema, key.columns)
         if key.parent in children:
             parent_columns = tuple(children[key.parent].place(name) for name in key.parent_columns)
@@ -186,7 +186,7 @@ class CascadeSearch:
                 why = "texts with other characters than those of ASCII may be equal in its collation"
                 raise _NotFollowedError(child, key.name, self.last_seq, why) from None
 
-        return Key(
+        return CascadingKey(
             key.name,
             child,
             tuple(children[child].place(name) for name in key.columns),
@@ -222,7 +222,7 @@ class CascadeSearch:
         history = TableHistory.always(self.schemas.tables.get(table))
         return transactions_of(self.batches(table), table), history
 
-    def _look_up(self, child: ChildTable, key: Key, values: set[Value]) -> dict[Row, Row]:
+    def _look_up(self, child: ChildTable, key: CascadingKey, values: set[Value]) -> dict[Row, Row]:
         """Returns the rows of the lake, by primary key, whose key has one of these values."""
         if child.base is None:
             return {}
@@ -289,7 +289,7 @@ def base_version(config: DestinationConfig, table: str, after_seq: int, state: D
     return LakeVersion.of(target, state, version - 1, int(entry["first_seq"]))
 
 
-def _folded(column: Column, how: Comparison) -> Column:
-    """Returns the SQL of :meth:`~cdc.foreign_keys.rules.Comparison.apply`, for texts that can be compared."""
+def _folded(column: Column, how: TextComparison) -> Column:
+    """Returns the SQL of :meth:`~cdc.foreign_keys.rules.TextComparison.apply`, for texts that can be compared."""
     column = f.lower(column) if how.ignores_case else column
     return f.rtrim(column) if how.pads else column

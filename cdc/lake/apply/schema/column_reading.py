@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cdc.binlog.sql.schemas import TableSchema
-    from cdc.lake.apply.schema.plan import Plan, PlannedColumn
+    from cdc.lake.apply.schema.plan import PlannedColumn, TableEvolution
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.delta.tables import Target
     from cdc.lake.rows.columns import SourceColumns
@@ -193,7 +193,12 @@ def _assigned(values: dict[str, str]) -> str:
 
 
 def columns_to_read(
-    session: TableSession, target: Target, state: DeltaState, plan: Plan, before: TableSchema, after: TableSchema
+    session: TableSession,
+    target: Target,
+    state: DeltaState,
+    plan: TableEvolution,
+    before: TableSchema,
+    after: TableSchema,
 ) -> tuple[str, ...]:
     """Returns the source's names of the columns that a snapshot must read after a statement; empty: the whole table."""
     apply, keys = target.apply, after.primary_key

@@ -47,7 +47,7 @@ from cdc.lake.apply.schema.lineage import Followed, differences, follow
 from cdc.lake.apply.schema.moved_rows import MovedRows, SomeRows, moved_rows, rows_before
 from cdc.lake.apply.schema.partition_removal import Dropped, removal
 from cdc.lake.apply.schema.partitions import Unclear
-from cdc.lake.apply.schema.plan import Plan, PlannedColumn, plan
+from cdc.lake.apply.schema.plan import PlannedColumn, TableEvolution, plan
 from cdc.lake.apply.schema.refusals import not_understood, refusal, unknown
 from cdc.lake.apply.schema.shared_tables import create
 from cdc.lake.apply.schema.statements import DdlStatement, TableEffect, effect_on
@@ -58,7 +58,7 @@ from cdc.lake.delta.sql import literal
 from cdc.lake.delta.tables import (
     COLUMNS_PROPERTY,
     LARGE_PROPERTY,
-    Origin,
+    TableOrigin,
     Target,
     feature_properties,
     labels_json,
@@ -66,7 +66,7 @@ from cdc.lake.delta.tables import (
     properties_of,
     sql_properties,
 )
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, Record, outdated_records, record_in_force, records
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, outdated_records, record_in_force, records
 from cdc.lake.rows.columns import columns_of_schema
 from cdc.lake.runtime.session import view_of
 
@@ -137,7 +137,7 @@ class Evolution:
         self._changed = False
         self._is_recorded = False
         self._moved: MovedRows | None = None
-        self._last_record: Record | None = None
+        self._last_record: SchemaRecord | None = None
         """The record of the last statement, which the table's position has not reached yet."""
 
     def run(self, statements: list[DdlStatement]) -> Evolved:
@@ -219,7 +219,7 @@ class Evolution:
             before_step(self._target.table, "CREATE TABLE")
             manifest = self._surroundings.manifest
             self._state = create(self._surroundings.session.spark, self._target, columns, schema, manifest)
-            self._last_record = Record(statement.seq, schema)
+            self._last_record = SchemaRecord(statement.seq, schema)
             self._is_recorded = self._surroundings.rows_follow is None
             return
         planned = [PlannedColumn(field.name, field.dataType, None) for field in columns.fields]
@@ -259,7 +259,7 @@ class Evolution:
             return
         if policy == "fail" and not effect.is_renamed:
             raise refusal(self._target, effect.statement, "drops the table", "on_drop: fail")
-        self._set(state, Record(effect.statement.seq, None), {})
+        self._set(state, SchemaRecord(effect.statement.seq, None), {})
         self._commit(delete_statement(self._target) if policy == "drop" else None)
 
     def _rename(self, effect: TableEffect) -> None:
@@ -384,7 +384,7 @@ class Evolution:
                 reading = self._required_reading(statement, state, planned, before, after)
             if not planned.changes(lake_columns) and not planned.updates and not anew and reading is None:
                 if before != after:
-                    self._set(state, Record(statement.seq, after), {})
+                    self._set(state, SchemaRecord(statement.seq, after), {})
                 return
             if anew or (empty and planned.changes(lake_columns)):
                 self._replace(planned.columns, after, state, is_empty=empty)
@@ -409,7 +409,12 @@ class Evolution:
     # --- values that were read -------------------------------------------------------------------------------------
 
     def _required_reading(
-        self, statement: DdlStatement, state: DeltaState, planned: Plan, before: TableSchema, after: TableSchema
+        self,
+        statement: DdlStatement,
+        state: DeltaState,
+        planned: TableEvolution,
+        before: TableSchema,
+        after: TableSchema,
     ) -> ColumnReading | None:
         """Returns the values that only the server knew; None if all values are known. Raises what a statement with
         unknown values raises if they were not read."""
@@ -421,7 +426,7 @@ class Evolution:
         return self._reading(statement, state, reason, names, after)
 
     def _pending_reading(
-        self, statement: DdlStatement, state: DeltaState, pending: Record, after: TableSchema
+        self, statement: DdlStatement, state: DeltaState, pending: SchemaRecord, after: TableSchema
     ) -> ColumnReading | None:
         """Does what :meth:`_required_reading` does, for a statement whose ALTERs have begun."""
         names = tuple(pending.columns.get(_READ, ()))
@@ -459,10 +464,10 @@ class Evolution:
         self,
         statement: DdlStatement,
         state: DeltaState,
-        planned: Plan,
+        planned: TableEvolution,
         after: TableSchema,
         reading: ColumnReading | None,
-    ) -> Record:
+    ) -> SchemaRecord:
         """Records what the table must become, and switches on what its ALTERs need."""
         lake_columns, inner = columns_of(state), columns_of(state, before=True)
         physical = {column.name: column.physical for column in inner}
@@ -480,7 +485,7 @@ class Evolution:
         if any(c.was is not None and c.was.type != c.type for c in planned.columns):
             properties |= WIDENING
         read = {} if reading is None else {_READ: list(reading.names)}
-        record = Record(statement.seq, after, goals.to_json() | read, planned.updates)
+        record = SchemaRecord(statement.seq, after, goals.to_json() | read, planned.updates)
         self._set(state, record, properties)
         return record
 
@@ -576,17 +581,19 @@ class Evolution:
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def _settled(self, planned: Plan, state: DeltaState, other: Target | None = None) -> Plan:
+    def _settled(self, planned: TableEvolution, state: DeltaState, other: Target | None = None) -> TableEvolution:
         """Returns the plan once the rows were looked at: the table's own, or those of one that it takes over."""
         spark, target = self._surroundings.session.spark, self._target if other is None else other
         return planned.settled(lambda conditions: conditions_met(spark, target, state, conditions))
 
-    def _require_known(self, planned: Plan, statement: DdlStatement) -> None:
+    def _require_known(self, planned: TableEvolution, statement: DdlStatement) -> None:
         reasons = [*planned.unknown, *planned.unknown_new]
         if reasons:
             raise unknown(self._target, statement, "; ".join(dict.fromkeys(reasons)))
 
-    def _require_keys(self, before: TableSchema, after: TableSchema, planned: Plan, statement: DdlStatement) -> None:
+    def _require_keys(
+        self, before: TableSchema, after: TableSchema, planned: TableEvolution, statement: DdlStatement
+    ) -> None:
         """Raises ConfigError if the table's rows cannot be told apart any more."""
         apply = self._target.apply
         if apply.mode == "append":
@@ -612,7 +619,7 @@ class Evolution:
                 policy = f"schema_changes: {apply.schema_changes}"
                 raise refusal(self._target, statement, f"puts the column {key} into the key", policy)
 
-    def _require_layout(self, state: DeltaState, planned: Plan, statement: DdlStatement) -> None:
+    def _require_layout(self, state: DeltaState, planned: TableEvolution, statement: DdlStatement) -> None:
         """Raises ConfigError if a column goes by which the table is laid out, NeedsSnapshotError if one of its
         partitions' columns gets another type: Delta changes neither in place."""
         target = self._target
@@ -637,14 +644,14 @@ class Evolution:
 
     # --- records and properties ------------------------------------------------------------------------------------
 
-    def _record(self, state: DeltaState, statement: DdlStatement) -> Record | None:
+    def _record(self, state: DeltaState, statement: DdlStatement) -> SchemaRecord | None:
         return self._last_record or record_in_force(state, before=statement.seq)
 
     def _schema_before(self, state: DeltaState, statement: DdlStatement) -> TableSchema | None:
         record = self._record(state, statement)
         return None if record is None else record.schema
 
-    def _set(self, state: DeltaState, record: Record, more: dict[str, str]) -> None:
+    def _set(self, state: DeltaState, record: SchemaRecord, more: dict[str, str]) -> None:
         """Adds a record to the table's properties, together with others, in one commit."""
         self._changed = self._is_recorded = True
         self._last_record = record
@@ -676,7 +683,7 @@ class Evolution:
         target, manifest, state = self._target, self._surroundings.manifest, self._state
         position = manifest.last_seq if seq is None else seq
         generation = 0 if state is None else state.generation + 1
-        origin = Origin(manifest.server_uuid, manifest.epoch, position, generation, Record(position, schema))
+        origin = TableOrigin(manifest.server_uuid, manifest.epoch, position, generation, SchemaRecord(position, schema))
         properties = properties_after(target, columns, schema, origin, (state, source))
         begins = self._begins(None if is_empty else source, position)
         properties[BEGINS_PROPERTY] = "" if begins is None else str(begins)
@@ -687,7 +694,7 @@ class Evolution:
             replace(before, properties={**properties, GENERATION_PROPERTY: str(generation)}), position, statement
         )
         self._state = self._read()
-        self._last_record = Record(position, schema)
+        self._last_record = SchemaRecord(position, schema)
         self._has_position = seq is None
 
     def _begins(self, source: DeltaState | None, position: int) -> int | None:
@@ -720,7 +727,7 @@ def properties_after(
     target: Target,
     columns: Sequence[PlannedColumn],
     schema: TableSchema,
-    origin: Origin,
+    origin: TableOrigin,
     former: tuple[DeltaState | None, DeltaState | None],
 ) -> dict[str, str]:
     """Returns the properties of a table's new generation. ``former``: the table as it was, and the one whose rows it

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.binlog.sql.partitions import DEFAULT, MAXVALUE, NULL, Call, ColumnOf, Expression, Number, Partition, Partitions
+from cdc.binlog.sql.partitions import (
+    DEFAULT,
+    MAXVALUE,
+    NULL,
+    ColumnOf,
+    Expression,
+    FunctionCall,
+    Number,
+    Partition,
+    Partitions,
+)
 from cdc.decode.policies import fraction_digits
 from cdc.lake.delta.sql import literal, quote, text_literal
 
@@ -64,7 +74,7 @@ class Unclear(Exception):
 
 
 @dataclass
-class Condition:
+class PartitionCondition:
     """The rows of partitions."""
 
     where: str
@@ -79,11 +89,11 @@ def condition_of(
     target: Target,
     schema: TableSchema,
     lake_columns: Iterable[DeltaColumn],
-) -> Condition:
+) -> PartitionCondition:
     """Returns the condition of the rows in these partitions or subpartitions. ``schema``: the source's before the
     statement; ``lake_columns``: the source's columns in the Delta table. Raises Unclear."""
     work = _Work(partitions, _Columns(target, schema, {column.name.lower(): column for column in lake_columns}))
-    return Condition(" OR ".join(f"({work.of_name(name)})" for name in names), work.columns.doubts)
+    return PartitionCondition(" OR ".join(f"({work.of_name(name)})" for name in names), work.columns.doubts)
 
 
 @dataclass
@@ -176,7 +186,7 @@ class _Work:
     def _inverse(self, expression: Expression, limit: int) -> str | None:
         """Returns the condition on the column itself, so that files are left out by their statistics; None if the
         function does not rise with it."""
-        if not isinstance(expression, Call) or len(expression.arguments) != 1:
+        if not isinstance(expression, FunctionCall) or len(expression.arguments) != 1:
             return None
         (argument,) = expression.arguments
         if not isinstance(argument, ColumnOf) or expression.name not in ("to_days", "year", "unix_timestamp"):
@@ -253,35 +263,35 @@ class _Work:
                 if column.data_type not in _SOURCE_INTEGERS or type(kind) not in _INTEGERS:
                     raise Unclear(f"the expression computes with {name}, which is {column.column_type}")
                 return f"CAST({sql} AS BIGINT)"
-            case Call("-", (inner,)):
+            case FunctionCall("-", (inner,)):
                 return f"(-{self._integer(inner)})"
-            case Call(name, (left, right)) if name in _OPERATORS:
+            case FunctionCall(name, (left, right)) if name in _OPERATORS:
                 return _OPERATORS[name].format(self._integer(left), self._integer(right))
-            case Call("abs", (inner,)):
+            case FunctionCall("abs", (inner,)):
                 return f"abs({self._integer(inner)})"
-            case Call(("floor" | "ceiling") as name, (inner,)):
+            case FunctionCall(("floor" | "ceiling") as name, (inner,)):
                 return self._rounded(name, inner)
-            case Call("unix_timestamp", (ColumnOf(name),)):
+            case FunctionCall("unix_timestamp", (ColumnOf(name),)):
                 column, sql, kind = self.columns.find(name)
                 if column.data_type != "timestamp" or fraction_digits(column.column_type):
                     raise Unclear(f"UNIX_TIMESTAMP of a column that is {column.column_type}")
                 return self._of_time(column, sql, kind, t.TimestampType, "unix_seconds({})")
-            case Call("datediff", (ColumnOf(left), ColumnOf(right))):
+            case FunctionCall("datediff", (ColumnOf(left), ColumnOf(right))):
                 return f"CAST(datediff({self._date(left)}, {self._date(right)}) AS BIGINT)"
-            case Call(name, (ColumnOf(column_name),)) if name in _OF_DATE or name in _OF_DATETIME:
+            case FunctionCall(name, (ColumnOf(column_name),)) if name in _OF_DATE or name in _OF_DATETIME:
                 column, sql, kind = self.columns.find(column_name)
                 template = _OF_DATE.get(name) or _OF_DATETIME[name]
                 if name in _OF_DATETIME and column.data_type != "datetime":
                     raise Unclear(f"the function {name.upper()} of a column that is {column.column_type}")
                 return f"CAST({template.format(self._date(column_name))} AS BIGINT)"
-            case Call(name):
+            case FunctionCall(name):
                 raise Unclear(f"the function {name.upper()} is not computed here")
             case _:
                 raise Unclear("its partitions are by an expression that is not computed here")
 
     def _rounded(self, name: str, inner: Expression) -> str:
         match inner:
-            case Call("unix_timestamp", (ColumnOf(column_name),)) if name == "floor":
+            case FunctionCall("unix_timestamp", (ColumnOf(column_name),)) if name == "floor":
                 column, sql, kind = self.columns.find(column_name)
                 if column.data_type != "timestamp":
                     raise Unclear(f"UNIX_TIMESTAMP of a column that is {column.column_type}")

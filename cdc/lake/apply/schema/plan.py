@@ -47,7 +47,7 @@ class PlannedColumn:
 
 
 @dataclass
-class Plan:
+class TableEvolution:
     """The Delta table after a statement."""
 
     columns: list[PlannedColumn] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Plan:
         """What old rows get as SQL, by the names of columns, once these have their names and types."""
         return {c.name: c.value(quote(c.name)) for c in self.columns if c.value is not None}
 
-    def settled(self, met: Callable[[Collection[str]], list[str]]) -> Plan:
+    def settled(self, met: Callable[[Collection[str]], list[str]]) -> TableEvolution:
         """Returns the plan with what the rows tell: columns that only the server knows, and no values that are the same
         as before in all rows. ``met`` returns those of some conditions that hold for a row."""
         doubts = [self.doubts[condition] for condition in met(self.doubts)]
@@ -104,12 +104,12 @@ def plan(
     followed: Iterable[Followed],
     before: TableSchema,
     after: TableSchema,
-) -> Plan:
+) -> TableEvolution:
     """Returns the table after the columns were ``followed`` from one source schema to the other. ``lake_columns``: the
     columns of the Delta table. Raises UnsupportedTypeError, UnsupportedError, ConfigError for columns that Delta cannot
     have."""
     work = _Work(target, {c.name.lower(): c for c in lake_columns}, _columns(before, target), _columns(after, target))
-    plan = Plan()
+    plan = TableEvolution()
     for followed_column in followed:
         reasons = len(plan.unknown) + len(plan.unknown_new)
         column = work.column(followed_column, plan)
@@ -139,7 +139,7 @@ class _Work:
     before: SourceColumns
     after: SourceColumns
 
-    def column(self, followed: Followed, planned: Plan) -> PlannedColumn | None:
+    def column(self, followed: Followed, planned: TableEvolution) -> PlannedColumn | None:
         """Returns what the column becomes; None if it has no place in Delta. Reasons go into the plan."""
         kind = self.after.field_of(followed.column.name)
         if kind is None:
@@ -188,7 +188,7 @@ class _Work:
             value = _where(self.target.present_rows, value)
         return PlannedColumn(kind.name, converted.type, old, value, is_computed)
 
-    def _doubt(self, followed: Followed, old: DeltaColumn, label: str, planned: Plan) -> None:
+    def _doubt(self, followed: Followed, old: DeltaColumn, label: str, planned: TableEvolution) -> None:
         """Adds the conditions of the rows for which the effect on a column is not certain."""
         assert not isinstance(followed.effect, Unknown) and followed.old is not None
         doubts = () if followed.effect is None else followed.effect.unless
@@ -232,7 +232,7 @@ class _Work:
         label = columns.labels.get(column.name.lower(), "")
         return "" if label.startswith("rename:") else label
 
-    def _constant(self, followed: Followed, planned: Plan) -> Expression | None:
+    def _constant(self, followed: Followed, planned: TableEvolution) -> Expression | None:
         if isinstance(followed.old_rows, Null):
             return None
         if isinstance(followed.old_rows, Constant):
@@ -257,7 +257,7 @@ def _prints_alike(old: ColumnSchema, new: ColumnSchema) -> bool:
 # --- policies --------------------------------------------------------------------------------------------------------
 
 
-def _additive(planned: Plan, lake_columns: Sequence[DeltaColumn], *, is_shared: bool) -> Plan:
+def _additive(planned: TableEvolution, lake_columns: Sequence[DeltaColumn], *, is_shared: bool) -> TableEvolution:
     """Keeps all columns where they are, and adds the new ones and new names behind the column that precedes them.
     ``is_shared``: another destination may have given the table a column of that name already."""
     columns = [PlannedColumn(c.name, c.type, c) for c in lake_columns]
@@ -304,7 +304,7 @@ def _copied(name: str, value: Expression | None) -> Expression:
     return lambda _: copied
 
 
-def _ignoring(planned: Plan, lake_columns: Sequence[DeltaColumn]) -> Plan:
+def _ignoring(planned: TableEvolution, lake_columns: Sequence[DeltaColumn]) -> TableEvolution:
     """Keeps the Delta table's columns. Columns that changed their type in place must still fit."""
     by_name = {c.name.lower(): c for c in planned.columns}
     columns = []
@@ -324,7 +324,7 @@ def _ignoring(planned: Plan, lake_columns: Sequence[DeltaColumn]) -> Plan:
     return replace(planned, columns=columns, rewrites=False, unknown_new=[])
 
 
-def _differences(planned: Plan, lake_columns: Sequence[DeltaColumn]) -> list[str]:
+def _differences(planned: TableEvolution, lake_columns: Sequence[DeltaColumn]) -> list[str]:
     stay = {c.was.physical: c for c in planned.columns if c.was is not None}
     differences = [f"drops the column {c.name}" for c in lake_columns if c.physical not in stay]
     for column in planned.columns:

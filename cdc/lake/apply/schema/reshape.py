@@ -29,8 +29,8 @@ from cdc.lake.apply.schema.plan import PlannedColumn, plan
 from cdc.lake.apply.schema.statements import DdlStatement, effect_on
 from cdc.lake.delta.proof import position_of
 from cdc.lake.delta.sql import quote
-from cdc.lake.delta.tables import Origin, Target, add_columns, ddl_type
-from cdc.lake.delta.tracked import Record, tracked_schema
+from cdc.lake.delta.tables import TableOrigin, Target, add_columns, ddl_type
+from cdc.lake.delta.tracked import SchemaRecord, tracked_schema
 from cdc.lake.runtime.session import transaction
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _rewrite(
     gone = [column.name for column in columns_of(state) if column.name not in stay]
     _log.warning("the table's history is written anew with other columns", table=target.table, dropped=gone)
     position, generation = position_of(state), state.generation + 1
-    origin = Origin(to.server_uuid, to.epoch, position, generation, Record(position, to.schema))
+    origin = TableOrigin(to.server_uuid, to.epoch, position, generation, SchemaRecord(position, to.schema))
     properties = properties_after(target, columns, to.schema, origin, (state, state))
     application = application_id(target.destination, target.table, generation)
     with transaction(spark, application, position, json.dumps({})):

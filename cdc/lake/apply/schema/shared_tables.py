@@ -21,7 +21,7 @@ from cdc.lake.delta.sql import literal, quote
 from cdc.lake.delta.tables import (
     BEFORE,
     MODE_PROPERTY,
-    Origin,
+    TableOrigin,
     Target,
     add_columns,
     create_table,
@@ -30,7 +30,7 @@ from cdc.lake.delta.tables import (
     properties_of,
     sql_properties,
 )
-from cdc.lake.delta.tracked import Record
+from cdc.lake.delta.tracked import SchemaRecord
 from cdc.lake.runtime.failures import is_driver_gone
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ def create(
     Raises TargetError if the table cannot be created or joined, ConfigError if a policy leaves no key.
     """
     since_seq = max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)
-    origin = Origin(manifest.server_uuid, manifest.epoch, since_seq, record=Record(since_seq, schema))
+    origin = TableOrigin(manifest.server_uuid, manifest.epoch, since_seq, record=SchemaRecord(since_seq, schema))
     return create_or_join(spark, target, columns, schema.primary_key, origin)
 
 
 def create_or_join(
-    spark: SparkSession, target: Target, columns: SourceColumns, primary: tuple[str, ...], origin: Origin
+    spark: SparkSession, target: Target, columns: SourceColumns, primary: tuple[str, ...], origin: TableOrigin
 ) -> DeltaState:
     """As :func:`create`, for a table that is complete up to ``origin.since_seq``. ``primary``: the source's primary
     key."""

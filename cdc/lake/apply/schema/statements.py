@@ -29,7 +29,7 @@ from cdc.binlog.sql.changes import (
 )
 from cdc.binlog.sql.moment import Moment
 from cdc.binlog.sql.schemas import Offsets
-from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.statements import Statement, classify
 from cdc.decode.transactions import Transactions, open_range
 
@@ -96,11 +96,11 @@ def read_statements(
                 at += header.length
 
 
-def _server(segment: Transactions) -> Server | None:
+def _server(segment: Transactions) -> ServerVersion | None:
     """Returns the server that wrote a segment, from its format description."""
     size = int.from_bytes(segment.buf[len(MAGIC) + 9 : len(MAGIC) + 13].tobytes(), "little")
     event = segment.buf[len(MAGIC) : len(MAGIC) + size].tobytes()
-    return Server.parse(parse_format_description(event).server_version)
+    return ServerVersion.parse(parse_format_description(event).server_version)
 
 
 def _statement(entry: np.void, sql: str, sql_mode: int, statement: Statement) -> DdlStatement:

@@ -6,14 +6,14 @@ import pytest
 
 from cdc.binlog.sql.changes import AddColumn, Constant, OldRows, Unknown
 from cdc.binlog.sql.moment import Moment
-from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.statements import classify
 
 SUMMER_S = 1_784_073_600  # 2026-07-15 00:00:00 UTC
-MYSQL, MARIADB = Server.parse("9.7.4"), Server.parse("11.8.9-MariaDB")
+MYSQL, MARIADB = ServerVersion.parse("9.7.4"), ServerVersion.parse("11.8.9-MariaDB")
 
 
-def old_rows(definition: str, moment: Moment, server: Server | None = MYSQL) -> OldRows:
+def old_rows(definition: str, moment: Moment, server: ServerVersion | None = MYSQL) -> OldRows:
     (change,) = classify(f"ALTER TABLE t ADD c {definition}", "d", 0, server, moment=moment).changes
     assert isinstance(change, AddColumn)
     return change.old_rows

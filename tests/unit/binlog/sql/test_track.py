@@ -7,23 +7,23 @@ import pytest
 from cdc.base.errors import UnsupportedDdlError
 from cdc.binlog.sql.changes import AddColumn, Constant, CreateTable, Null, Unknown
 from cdc.binlog.sql.schemas import TableSchema
-from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.statements import classify
 from cdc.binlog.sql.track import apply_changes, plan_columns
 from tests.support.ddl_run import with_database_charset
 
-MYSQL9 = Server(mariadb=False, version=(9, 7, 0))
-MYSQL56 = Server(mariadb=False, version=(5, 6, 24))
-MARIADB = Server(mariadb=True, version=(11, 8, 0))
+MYSQL9 = ServerVersion(mariadb=False, version=(9, 7, 0))
+MYSQL56 = ServerVersion(mariadb=False, version=(5, 6, 24))
+MARIADB = ServerVersion(mariadb=True, version=(11, 8, 0))
 
 
-def made(definition: str, server: Server = MYSQL9) -> TableSchema:
+def made(definition: str, server: ServerVersion = MYSQL9) -> TableSchema:
     (change,) = classify(f"CREATE TABLE t ({definition}) CHARSET utf8mb4 COLLATE utf8mb4_bin", "d", 0, server).changes
     assert isinstance(change, CreateTable) and change.schema is not None
     return change.schema
 
 
-def altered(definition: str, clauses: str, server: Server = MYSQL9) -> TableSchema:
+def altered(definition: str, clauses: str, server: ServerVersion = MYSQL9) -> TableSchema:
     found = apply_changes(made(definition, server), classify(f"ALTER TABLE t {clauses}", "d", 0, server).changes)
     assert found is not None
     return found

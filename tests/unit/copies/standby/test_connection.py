@@ -18,7 +18,7 @@ from cdc.copies.standby import master as master_module
 from cdc.copies.standby import protocol
 from cdc.copies.standby.protocol import (
     Channel,
-    Kind,
+    FrameKind,
     Refuse,
     expect,
     parse_message,
@@ -77,8 +77,8 @@ def test_a_newer_standby_is_refused_with_a_message(stack: ExitStack, tmp_path: P
     master = serve(stack, open_log(stack, tmp_path / "m"))
     with socket.create_connection((master.address.host, master.address.port)) as connection:
         channel = Channel(connection, send_timeout_s=5)
-        expect(channel, Kind.CHALLENGE, 5)
-        connection.sendall(frame_bytes(Kind.HELLO, b"what only version 2 knows", version=2))
+        expect(channel, FrameKind.CHALLENGE, 5)
+        connection.sendall(frame_bytes(FrameKind.HELLO, b"what only version 2 knows", version=2))
         said = parse_message(Refuse, expect_refusal(channel), "peer")
     assert said.kind == "version"
     assert "version 2" in said.error and "knows 1" in said.error
@@ -98,7 +98,7 @@ def test_a_report_of_transactions_never_sent_is_refused(stack: ExitStack, tmp_pa
     fake = FakeStandby(stack, master)
     fake.report(seq=1 << 60)
     frame = fake.channel.receive(5)
-    while frame is not None and frame.kind is not Kind.REFUSE:
+    while frame is not None and frame.kind is not FrameKind.REFUSE:
         frame = fake.channel.receive(5)
     assert frame is not None
     assert b"only 0 was sent" in frame.payload
@@ -130,16 +130,16 @@ def test_damage_at_the_master_is_logged_on_both_sides(
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
-        (Kind.FOLLOW, b'{"have":[{"segment":"x","size_bytes":-1,"entries":0}]}'),
-        (Kind.FOLLOW, b'{"have":[{"segment":"x","size_bytes":0,"entries":%d}]}' % 10**30),
-        (Kind.FETCH, b'{"segment":"000-0000001-00000000004.binlog","start":-5,"stop":9}'),
-        (Kind.COMPARE, b'{"segment":"../../etc/passwd","start":0,"stop":0,"of":"index"}'),
-        (Kind.COMPARE, b'{"segment":"000-0000001-00000000004.binlog","start":0,"stop":%d,"of":"log"}' % 10**40),
-        (Kind.REPORT, bytes(16)),
+        (FrameKind.FOLLOW, b'{"have":[{"segment":"x","size_bytes":-1,"entries":0}]}'),
+        (FrameKind.FOLLOW, b'{"have":[{"segment":"x","size_bytes":0,"entries":%d}]}' % 10**30),
+        (FrameKind.FETCH, b'{"segment":"000-0000001-00000000004.binlog","start":-5,"stop":9}'),
+        (FrameKind.COMPARE, b'{"segment":"../../etc/passwd","start":0,"stop":0,"of":"index"}'),
+        (FrameKind.COMPARE, b'{"segment":"000-0000001-00000000004.binlog","start":0,"stop":%d,"of":"log"}' % 10**40),
+        (FrameKind.REPORT, bytes(16)),
     ],
 )
 def test_invalid_frames_from_a_standby_are_refused(
-    stack: ExitStack, tmp_path: Path, kind: Kind, payload: bytes, capfd: pytest.CaptureFixture[str]
+    stack: ExitStack, tmp_path: Path, kind: FrameKind, payload: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
@@ -158,18 +158,18 @@ def test_an_invalid_greeting_is_refused(stack: ExitStack, tmp_path: Path, key: s
     master = serve(stack, open_log(stack, tmp_path / "m"))
     channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
     stack.callback(channel.close)
-    expect(channel, Kind.CHALLENGE, 5)
+    expect(channel, FrameKind.CHALLENGE, 5)
     hello = {**HELLO, key: value}
-    channel.send(Kind.HELLO, bytes(32) + json.dumps(hello).encode())
+    channel.send(FrameKind.HELLO, bytes(32) + json.dumps(hello).encode())
     expect_refusal(channel)
 
 
 def greet(stack: ExitStack, master: master_module.Master) -> Channel:
     channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
     stack.callback(channel.close)
-    expect(channel, Kind.CHALLENGE, 5)
-    channel.send(Kind.HELLO, bytes(32) + json.dumps(HELLO).encode())
-    expect(channel, Kind.WELCOME, 5)
+    expect(channel, FrameKind.CHALLENGE, 5)
+    channel.send(FrameKind.HELLO, bytes(32) + json.dumps(HELLO).encode())
+    expect(channel, FrameKind.WELCOME, 5)
     return channel
 
 
@@ -177,6 +177,6 @@ def test_a_greeting_larger_than_the_limit_is_refused(stack: ExitStack, tmp_path:
     master = serve(stack, open_log(stack, tmp_path / "m"))
     channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
     stack.callback(channel.close)
-    expect(channel, Kind.CHALLENGE, 5)
-    channel.socket.sendall(struct.pack("<4sHHII", b"TPSB", 1, Kind.HELLO, protocol.MAX_GREETING + 1, 0))
+    expect(channel, FrameKind.CHALLENGE, 5)
+    channel.socket.sendall(struct.pack("<4sHHII", b"TPSB", 1, FrameKind.HELLO, protocol.MAX_GREETING + 1, 0))
     assert b"the limit here is" in expect_refusal(channel)

@@ -25,7 +25,7 @@ from cdc.copies.standby import protocol
 from cdc.copies.standby.protocol import (
     Channel,
     Formats,
-    Kind,
+    FrameKind,
     Refuse,
     expect,
     new_nonce,
@@ -49,7 +49,7 @@ from cdc.store.retention.cleaner import remove_until
 from cdc.store.writer.durability import PutStatus
 from cdc.store.writer.log import RelayLog
 from cdc.testing.faults import FaultyFiles
-from cdc.testing.threads import Call
+from cdc.testing.threads import ThreadCall
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import ANY_PORT, QUICK, Standby
 from tests.support.unit_standby import (
@@ -81,14 +81,16 @@ def test_a_master_that_does_not_know_the_secret_gets_nothing(stack: ExitStack, t
     def pretend() -> bytes:
         connection, _ = server.accept()
         channel = Channel(connection, send_timeout_s=5)
-        channel.send(Kind.CHALLENGE, new_nonce())
-        data = expect(channel, Kind.HELLO, 5)
-        channel.send(Kind.WELCOME, sign_message(welcome(term=9), b"welcome", bytes(16), b"another secret than that"))
+        channel.send(FrameKind.CHALLENGE, new_nonce())
+        data = expect(channel, FrameKind.HELLO, 5)
+        channel.send(
+            FrameKind.WELCOME, sign_message(welcome(term=9), b"welcome", bytes(16), b"another secret than that")
+        )
         said = expect_refusal(channel)
         channel.close()
         return data + said
 
-    call = Call(pretend)
+    call = ThreadCall(pretend)
     standby = follow(stack, tmp_path / "s", Address(*server.getsockname()[:2]), secret=SECRET)
     assert isinstance(standby.wait(), ConfigError)
     assert SECRET not in call.result()
@@ -101,13 +103,13 @@ def test_a_newer_master_is_refused_with_a_message(stack: ExitStack, tmp_path: Pa
 
     def newer() -> Refuse:
         connection, _ = server.accept()
-        connection.sendall(frame_bytes(Kind.CHALLENGE, bytes(16), version=2))
+        connection.sendall(frame_bytes(FrameKind.CHALLENGE, bytes(16), version=2))
         channel = Channel(connection, send_timeout_s=5)
         said = parse_message(Refuse, expect_refusal(channel), "peer")
         channel.close()
         return said
 
-    call = Call(newer)
+    call = ThreadCall(newer)
     error = follow(stack, tmp_path / "s", Address(*server.getsockname()[:2])).wait()
     assert isinstance(error, VersionError)
     assert "version 2" in str(error)
@@ -215,7 +217,7 @@ def test_a_silent_master_is_left_and_tried_again(stack: ExitStack, tmp_path: Pat
         connection, _ = server.accept()
         channel = greet_as_master(connection)
         stack.callback(channel.close)
-        expect(channel, Kind.FOLLOW, 5)
+        expect(channel, FrameKind.FOLLOW, 5)
     assert standby.error is None
 
 
@@ -227,18 +229,22 @@ def test_invalid_frames_from_the_master_change_nothing(stack: ExitStack, tmp_pat
     entry = made.entry.copy()
     entry["offset"] = 4
     name = b"000-0000001-00000000004.binlog"
-    bad: list[list[tuple[Kind, bytes]]] = [
-        [(Kind.SEGMENT, b"../../etc/passwd")],
-        [(Kind.FILE, struct.pack("<H", 11) + b"../evil.json" + b"{}")],
-        [(Kind.FILE, struct.pack("<H", 9) + b"term.json" + b"{}")],
-        [(Kind.FORGET, b"term.json")],
-        [(Kind.FORGET, b"segments/../term.json")],
-        [(Kind.DATA, bytes(8) + b"abc")],
-        [(Kind.SEGMENT, name), (Kind.DATA, struct.pack("<Q", 5) + b"abc")],
-        [(Kind.SEGMENT, name), (Kind.ENTRIES, bytes(8) + bytes(128))],
-        [(Kind.SEGMENT, name), (Kind.ENTRIES, bytes(8) + seal(entry))],
-        [(Kind.SEGMENT, name), (Kind.DATA, bytes(12)), (Kind.ENTRIES, struct.pack("<Q", 1) + seal(entry))],
-        [(Kind.COMPARED, b"{}")],
+    bad: list[list[tuple[FrameKind, bytes]]] = [
+        [(FrameKind.SEGMENT, b"../../etc/passwd")],
+        [(FrameKind.FILE, struct.pack("<H", 11) + b"../evil.json" + b"{}")],
+        [(FrameKind.FILE, struct.pack("<H", 9) + b"term.json" + b"{}")],
+        [(FrameKind.FORGET, b"term.json")],
+        [(FrameKind.FORGET, b"segments/../term.json")],
+        [(FrameKind.DATA, bytes(8) + b"abc")],
+        [(FrameKind.SEGMENT, name), (FrameKind.DATA, struct.pack("<Q", 5) + b"abc")],
+        [(FrameKind.SEGMENT, name), (FrameKind.ENTRIES, bytes(8) + bytes(128))],
+        [(FrameKind.SEGMENT, name), (FrameKind.ENTRIES, bytes(8) + seal(entry))],
+        [
+            (FrameKind.SEGMENT, name),
+            (FrameKind.DATA, bytes(12)),
+            (FrameKind.ENTRIES, struct.pack("<Q", 1) + seal(entry)),
+        ],
+        [(FrameKind.COMPARED, b"{}")],
     ]
     standby = follow(stack, tmp_path / "s", Address(*server.getsockname()[:2]))
     server.settimeout(10)
@@ -246,13 +252,13 @@ def test_invalid_frames_from_the_master_change_nothing(stack: ExitStack, tmp_pat
         connection, _ = server.accept()
         channel = greet_as_master(connection)
         with suppress(IdentityError):
-            expect(channel, Kind.FOLLOW, 5)
+            expect(channel, FrameKind.FOLLOW, 5)
         for kind, payload in sent:
             channel.send(kind, payload)
         answer = channel.receive(5)
-        while answer is not None and answer.kind is Kind.REPORT:
+        while answer is not None and answer.kind is FrameKind.REPORT:
             answer = channel.receive(5)
-        assert answer is not None and answer.kind is Kind.REFUSE, sent
+        assert answer is not None and answer.kind is FrameKind.REFUSE, sent
         channel.close()
     assert standby.error is None
     assert seqs(tmp_path / "s") == []
@@ -417,7 +423,7 @@ def test_a_master_with_a_newer_format_is_refused_before_anything_is_written(
         channel.close()
         return said
 
-    call = Call(newer)
+    call = ThreadCall(newer)
     error = follow(stack, tmp_path / "s", Address(*server.getsockname()[:2])).wait()
     assert isinstance(error, VersionError)
     assert f"writes version 2 of the {what} format; this Towpath knows 1" in str(error)

@@ -19,7 +19,7 @@ from cdc.copies.standby.protocol import (
     Channel,
 )
 from cdc.store.writer.durability import PutStatus
-from cdc.testing.threads import Call
+from cdc.testing.threads import ThreadCall
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import QUICK, digests
 from tests.support.unit_standby import (
@@ -55,7 +55,7 @@ def test_a_put_times_out_if_the_standby_hangs(stack: ExitStack, tmp_path: Path) 
     assert log.put(transactions[:1], timeout_s=30) is PutStatus.FLUSH_SLAVE_TIMEOUT
     fake.report(seq=transactions[0].seq)
     assert master.wait_until(transactions[0].seq, 5)
-    waiting = Call(lambda: log.put(transactions[1:], timeout_s=2))
+    waiting = ThreadCall(lambda: log.put(transactions[1:], timeout_s=2))
     assert waiting.result() is PutStatus.FLUSH_SLAVE_TIMEOUT
     assert seqs(tmp_path / "m") == [t.seq for t in transactions]
 
@@ -67,7 +67,7 @@ def test_a_put_ends_when_the_standby_disconnects(stack: ExitStack, tmp_path: Pat
     fake = FakeStandby(stack, master)
     fake.report(seq=0)
     until(lambda: bool(master.standbys()) and master.standbys()[0].connected, "a standby")
-    waiting = Call(lambda: log.put(make_transactions(1), timeout_s=30))
+    waiting = ThreadCall(lambda: log.put(make_transactions(1), timeout_s=30))
     assert waiting.waits()
     fake.channel.close()
     assert waiting.result() is PutStatus.SLAVE_NOT_AVAILABLE

@@ -18,9 +18,9 @@ from cdc.base.errors import (
 )
 from cdc.copies.standby import protocol
 from cdc.copies.standby.protocol import (
+    FrameKind,
     FrameParser,
     Hello,
-    Kind,
     Refuse,
     Welcome,
     new_nonce,
@@ -39,7 +39,7 @@ SECRET = b"a secret of more than 16 bytes"
 
 
 def test_a_frame_split_at_any_byte_is_parsed() -> None:
-    data = frame_bytes(Kind.DATA, bytes(8) + b"events") + frame_bytes(Kind.HEARTBEAT, bytes(16))
+    data = frame_bytes(FrameKind.DATA, bytes(8) + b"events") + frame_bytes(FrameKind.HEARTBEAT, bytes(16))
     for cut in range(len(data)):
         parser = FrameParser("peer")
         parser.feed(data[:cut])
@@ -49,11 +49,11 @@ def test_a_frame_split_at_any_byte_is_parsed() -> None:
         parser.feed(data[cut:])
         while frame := parser.next():
             got.append(frame)
-        assert got == [(Kind.DATA, bytes(8) + b"events"), (Kind.HEARTBEAT, bytes(16))]
+        assert got == [(FrameKind.DATA, bytes(8) + b"events"), (FrameKind.HEARTBEAT, bytes(16))]
 
 
 def test_every_flipped_byte_of_a_frame_is_detected() -> None:
-    data = frame_bytes(Kind.REPORT, struct.pack("<QQ", 7, 8) + b"name")
+    data = frame_bytes(FrameKind.REPORT, struct.pack("<QQ", 7, 8) + b"name")
     for at in range(len(data)):
         parser = FrameParser("peer")
         parser.feed(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
@@ -66,19 +66,19 @@ def test_every_flipped_byte_of_a_frame_is_detected() -> None:
 
 def test_a_newer_frame_is_refused_and_a_newer_refusal_is_read() -> None:
     parser = FrameParser("10.0.0.7:4100")
-    parser.feed(frame_bytes(Kind.HELLO, b"{}", version=2))
+    parser.feed(frame_bytes(FrameKind.HELLO, b"{}", version=2))
     with pytest.raises(VersionError, match=r"10\.0\.0\.7:4100.*version 2.*knows 1.*same Towpath"):
         parser.next()
     again = FrameParser("peer")
-    again.feed(frame_bytes(Kind.REFUSE, b'{"error":"no"}', version=2))
-    assert again.next() == (Kind.REFUSE, b'{"error":"no"}')
+    again.feed(frame_bytes(FrameKind.REFUSE, b'{"error":"no"}', version=2))
+    assert again.next() == (FrameKind.REFUSE, b'{"error":"no"}')
 
 
 def test_bytes_that_are_not_a_frame_are_refused() -> None:
     for data, what in (
         (b"GET / HTTP/1.1\r\n", "does not speak"),
         (
-            frame_bytes(Kind.DATA, b"")[:8] + struct.pack("<II", protocol.MAX_PAYLOAD + 1, 0),
+            frame_bytes(FrameKind.DATA, b"")[:8] + struct.pack("<II", protocol.MAX_PAYLOAD + 1, 0),
             "a frame of 16777217 bytes",
         ),
     ):
@@ -100,16 +100,18 @@ def test_frames_of_version_1_are_read() -> None:
     got = []
     while frame := parser.next():
         got.append(frame)
-    assert [frame.kind for frame in got] == list(Kind)
+    assert [frame.kind for frame in got] == list(FrameKind)
     by_kind = dict(got)
     hello = parse_message(
-        Hello, verify_message(by_kind[Kind.HELLO], b"hello", by_kind[Kind.CHALLENGE], SECRET, "peer"), "peer"
+        Hello, verify_message(by_kind[FrameKind.HELLO], b"hello", by_kind[FrameKind.CHALLENGE], SECRET, "peer"), "peer"
     )
     assert (hello.destination, hello.term, hello.last_seq) == ("shop", 3, 17179869311)
     nonce = bytes.fromhex(hello.nonce)
-    welcome = parse_message(Welcome, verify_message(by_kind[Kind.WELCOME], b"welcome", nonce, SECRET, "peer"), "peer")
+    welcome = parse_message(
+        Welcome, verify_message(by_kind[FrameKind.WELCOME], b"welcome", nonce, SECRET, "peer"), "peer"
+    )
     assert welcome.segments == ["000-0000001-00000000004.binlog"]
-    assert parse_message(Refuse, by_kind[Kind.REFUSE], "peer").kind == "identity"
+    assert parse_message(Refuse, by_kind[FrameKind.REFUSE], "peer").kind == "identity"
 
 
 def test_a_recorded_greeting_is_refused(stack: ExitStack, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from cdc.base.errors import (
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.copies.standby import stream as stream_module
 from cdc.copies.standby.protocol import (
+    FrameKind,
     Have,
-    Kind,
 )
 from cdc.copies.standby.stream import Stream
 from cdc.disk.durable import replace_file
@@ -61,27 +61,27 @@ def test_segments_before_a_gap_are_forgotten_first(stack: ExitStack, tmp_path: P
     transactions = make_transactions(1200)
     log = open_log(stack, tmp_path / "m")
     log.put(transactions[:500])
-    sent: list[tuple[Kind, bytes]] = []
+    sent: list[tuple[FrameKind, bytes]] = []
 
-    def send(kind: Kind, *parts: bytes) -> None:
+    def send(kind: FrameKind, *parts: bytes) -> None:
         sent.append((kind, b"".join(parts)))
 
     stream = Stream(tmp_path / "m", send, [], [], {})
     stack.callback(stream.close)
     while stream.advance():
         pass
-    before = {payload for kind, payload in sent if kind is Kind.SEGMENT}
+    before = {payload for kind, payload in sent if kind is FrameKind.SEGMENT}
     log.put(transactions[500:])
     remove_until(tmp_path / "m", transactions[1100].seq)
     sent.clear()
     while stream.advance():
         pass
     kinds = [kind for kind, _ in sent]
-    behind = kinds.index(Kind.SEGMENT)
-    forgotten = {payload.rpartition(b"/")[2] for kind, payload in sent[:behind] if kind is Kind.FORGET}
+    behind = kinds.index(FrameKind.SEGMENT)
+    forgotten = {payload.rpartition(b"/")[2] for kind, payload in sent[:behind] if kind is FrameKind.FORGET}
     assert before <= forgotten
-    mark = next(n for n, (kind, payload) in enumerate(sent) if kind is Kind.FILE and b"removed.json" in payload)
-    assert mark < kinds.index(Kind.FORGET)
+    mark = next(n for n, (kind, payload) in enumerate(sent) if kind is FrameKind.FILE and b"removed.json" in payload)
+    assert mark < kinds.index(FrameKind.FORGET)
 
 
 def test_files_that_vanish_one_by_one_are_not_forgotten(stack: ExitStack, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_files_that_vanish_one_by_one_are_not_forgotten(stack: ExitStack, tmp_pa
     log = open_log(stack, tmp_path / "m")
     log.put(make_transactions(10))
     replace_file(tmp_path / "m" / "schemas" / "7.json", b'{"version": 1}')
-    sent: list[tuple[Kind, bytes]] = []
+    sent: list[tuple[FrameKind, bytes]] = []
     seen: set[str] = set()
 
     def stream(theirs: dict[str, int]) -> Stream:
@@ -106,14 +106,14 @@ def test_files_that_vanish_one_by_one_are_not_forgotten(stack: ExitStack, tmp_pa
 
     first = stream({"schemas/8.json": 1})
     first.tidy()
-    assert (Kind.FORGET, b"schemas/8.json") in sent  # of another store
+    assert (FrameKind.FORGET, b"schemas/8.json") in sent  # of another store
     sent.clear()
     (tmp_path / "m" / "schemas").rename(tmp_path / "schemas")
     first.tidy()
     (tmp_path / "m" / "tables.json").rename(tmp_path / "tables.json")
     first.tidy()
     stream({"schemas/7.json": 1}).tidy()
-    assert Kind.FORGET not in {kind for kind, _ in sent}
+    assert FrameKind.FORGET not in {kind for kind, _ in sent}
     (tmp_path / "tables.json").rename(tmp_path / "m" / "tables.json")
 
 
@@ -151,18 +151,18 @@ def test_a_forgotten_segment_is_not_continued(
     log = open_log(stack, tmp_path / "m")
     log.put(make_transactions(600))
     first, second = (one.name.encode() for one in layout.list_segments(tmp_path / "m")[:2])
-    sent: list[tuple[Kind, bytes]] = []
+    sent: list[tuple[FrameKind, bytes]] = []
     stream = Stream(tmp_path / "m", lambda kind, *parts: sent.append((kind, b"".join(parts))), [], [], {})
     stack.callback(stream.close)
     assert stream.advance()
-    assert (Kind.SEGMENT, first) in sent
+    assert (FrameKind.SEGMENT, first) in sent
     last_seq = int(IndexFile(layout.list_segments(tmp_path / "m")[0]).entries["seq"][-1])
     write_removed(tmp_path / "m", Removed(last_seq, 1, (first.decode(),)))
     stream.tidy()
-    assert sent.pop() == (Kind.FORGET, b"segments/" + first)
+    assert sent.pop() == (FrameKind.FORGET, b"segments/" + first)
     sent.clear()
     assert stream.advance()
-    assert sent[0] == (Kind.SEGMENT, second)
+    assert sent[0] == (FrameKind.SEGMENT, second)
 
 
 def test_a_damaged_last_entry_is_an_error(stack: ExitStack, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from cdc.base.errors import ConfigError, DamagedError, VersionError
 from cdc.disk.encryption import append, container
 from cdc.disk.encryption.append import AppendFile, WholeFile
-from cdc.disk.encryption.container import BLOCK_BYTES, HEADER_SIZE, Frame, frames_of
-from cdc.disk.encryption.keys import Key
+from cdc.disk.encryption.container import BLOCK_BYTES, HEADER_SIZE, EncryptedFrame, frames_of
+from cdc.disk.encryption.keys import WrappingKey
 from cdc.disk.encryption.read import content_size, file_range, map_content, open_content, read_content
 from tests.support.encryption import FIRST, SECOND, encrypted
 
@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "encrypted-v1"
 
 
 @pytest.fixture(autouse=True)
-def key(tmp_path: Path) -> Iterator[Key]:
+def key(tmp_path: Path) -> Iterator[WrappingKey]:
     with encrypted(tmp_path) as found:
         yield found
 
@@ -44,7 +44,7 @@ def write(path: Path, *parts: bytes) -> bytes:
     return path.read_bytes()
 
 
-def frames(data: bytes | bytearray) -> list[Frame]:
+def frames(data: bytes | bytearray) -> list[EncryptedFrame]:
     found = [
         f for at in range(0, len(data), BLOCK_BYTES) for f in frames_of(memoryview(data)[at : at + BLOCK_BYTES], at)
     ]
@@ -236,7 +236,7 @@ def test_a_torn_end_is_not_part_of_the_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "size", [0, 1, container.FIRST_FULL, container.FIRST_FULL + 1, container.FIRST_FULL + container.FULL, 3_000_000]
 )
-def test_whole_files(tmp_path: Path, key: Key, size: int) -> None:
+def test_whole_files(tmp_path: Path, key: WrappingKey, size: int) -> None:
     data, path = os.urandom(size), tmp_path / "whole"
     whole = WholeFile(key)
     made = b"".join(whole.bytes_of([data[at : at + 99_999] for at in range(0, size, 99_999)]))
@@ -269,8 +269,8 @@ def test_the_wrong_key_is_told(tmp_path: Path) -> None:
     with encrypted(tmp_path, SECOND), pytest.raises(ConfigError) as told:
         content(tmp_path / "file")
     assert str(told.value) == (
-        f"{tmp_path}/file: is encrypted with the key {Key.of(FIRST).id}, which is not among those that are configured "
-        f"({Key.of(SECOND).id}). Add that key to store.encryption.old_keys."
+        f"{tmp_path}/file: is encrypted with the key {WrappingKey.of(FIRST).id}, which is not among those that are configured "
+        f"({WrappingKey.of(SECOND).id}). Add that key to store.encryption.old_keys."
     )
     assert not told.value.retryable
     with encrypted(tmp_path, None), pytest.raises(ConfigError, match="is not among those that are configured"):

@@ -11,7 +11,7 @@ import pytest
 from cdc.base.errors import ChannelFullError, ConfigError, StoreClosedError, StoreLimitError, TransactionStateError
 from cdc.event_store.channel.channel import MemoryChannel
 from cdc.event_store.channel.transaction import ChannelTransaction
-from cdc.testing.threads import Call, took_s
+from cdc.testing.threads import ThreadCall, took_s
 from cdc.testing.transactions import make_transactions
 
 QUICK_S = 0.15
@@ -156,7 +156,7 @@ def test_a_block_may_commit_or_roll_back_itself() -> None:
 @pytest.mark.rule("flume-channel-10")
 def test_a_take_waits_for_an_item() -> None:
     of = channel(keep_alive_s=20)
-    taking = Call(lambda: take(of))
+    taking = ThreadCall(lambda: take(of))
     assert taking.waits()
     put(of, "a")
     assert taking.result() == ["a"]
@@ -175,7 +175,7 @@ def test_a_rollback_wakes_a_take() -> None:
     put(of, "a")
     transaction = opened(of)
     transaction.take()
-    taking = Call(lambda: take(of))
+    taking = ThreadCall(lambda: take(of))
     assert taking.waits()
     transaction.rollback()
     assert taking.result() == ["a"]
@@ -304,12 +304,12 @@ def test_the_error_of_a_block_is_not_hidden_by_an_open_transaction() -> None:
 def test_closing_ends_who_waits() -> None:
     of = channel(capacity=1, transaction_capacity=1, keep_alive_s=20)
     put(of, "a")
-    putting = Call(lambda: put(of, "b"))
-    resizing = Call(lambda: of.resize(byte_capacity=100))
+    putting = ThreadCall(lambda: put(of, "b"))
+    resizing = ThreadCall(lambda: of.resize(byte_capacity=100))
     resizing.result()
     assert putting.waits()
     empty = channel(keep_alive_s=20)
-    taking = Call(lambda: take(empty))
+    taking = ThreadCall(lambda: take(empty))
     assert taking.waits()
     for each in (of, empty):
         with pytest.raises(TransactionStateError):
@@ -350,7 +350,7 @@ def test_a_full_take_list_says_to_commit_more_often() -> None:
 def test_a_commit_waits_for_room() -> None:
     of = channel(capacity=2, transaction_capacity=2, keep_alive_s=20)
     put(of, "a", "b")
-    putting = Call(lambda: put(of, "c", "d"))
+    putting = ThreadCall(lambda: put(of, "c", "d"))
     assert putting.waits()
     assert take(of) == ["a"]
     assert putting.waits(), "there is room for one of two"
@@ -458,7 +458,7 @@ def test_settings_that_contradict_are_refused(settings: dict[str, int], named: s
 def test_growing_is_immediate_and_wakes_a_commit() -> None:
     of = channel(capacity=1, transaction_capacity=1, byte_capacity=100, keep_alive_s=20)
     put(of, "a")
-    putting = Call(lambda: put(of, "b"))
+    putting = ThreadCall(lambda: put(of, "b"))
     assert putting.waits()
     of.resize(capacity=2)
     assert putting.waits(), "the bytes are still short"
@@ -471,7 +471,7 @@ def test_growing_is_immediate_and_wakes_a_commit() -> None:
 def test_shrinking_what_is_free_is_immediate() -> None:
     of = channel(capacity=10, transaction_capacity=2, keep_alive_s=20)
     put(of, "a", "b")
-    Call(lambda: of.resize(capacity=2, byte_capacity=200)).result(10)
+    ThreadCall(lambda: of.resize(capacity=2, byte_capacity=200)).result(10)
     assert (of.capacity, of.byte_capacity) == (2, 200)
 
 
@@ -480,10 +480,10 @@ def test_shrinking_below_what_is_queued_waits_for_takes() -> None:
     of = channel(capacity=4, transaction_capacity=2, keep_alive_s=20)
     put(of, "a", "b")
     put(of, "c", "d")
-    resizing = Call(lambda: of.resize(capacity=2))
+    resizing = ThreadCall(lambda: of.resize(capacity=2))
     assert resizing.waits()
     assert of.capacity == 4
-    putting = Call(lambda: put(of, "e"))
+    putting = ThreadCall(lambda: put(of, "e"))
     take(of)
     assert putting.waits(), "commits keep to the new size already, or a shrinking might never come to an end"
     assert resizing.waits(0.01)
@@ -705,8 +705,8 @@ def test_many_threads(seed: int) -> None:
                 taken.extend(found)
             transaction.close()
 
-    calls = [Call(lambda which=which: source(which)) for which in range(sources)]  # type: ignore[misc]
-    calls.append(Call(sink))
+    calls = [ThreadCall(lambda which=which: source(which)) for which in range(sources)]  # type: ignore[misc]
+    calls.append(ThreadCall(sink))
     for call in calls:
         call.result(60)
     for which in range(sources):

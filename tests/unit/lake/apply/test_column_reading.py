@@ -11,13 +11,13 @@ import pytest
 from cdc.base.errors import NeedsSnapshotError
 from cdc.binlog.sql.changes import CreateTable
 from cdc.binlog.sql.schemas import TableSchema
-from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.statements import classify
 from cdc.config import ApplyConfig
 from cdc.lake.apply.schema.column_reading import ColumnReading, columns_to_read
 from cdc.lake.apply.schema.columns import columns_of
 from cdc.lake.apply.schema.lineage import follow
-from cdc.lake.apply.schema.plan import Plan, plan
+from cdc.lake.apply.schema.plan import TableEvolution, plan
 from cdc.lake.apply.schema.refusals import unknown
 from cdc.lake.apply.schema.statements import DdlStatement
 from cdc.lake.delta.log import DeltaState
@@ -26,7 +26,7 @@ from cdc.lake.jobs.read_columns import require_untouched
 from cdc.lake.rows.columns import TablePolicies, columns_of_schema
 
 STRICT = 1 << 21
-MARIADB = Server.parse("11.4.2-MariaDB")
+MARIADB = ServerVersion.parse("11.4.2-MariaDB")
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET utf8mb4, d DOUBLE, n INT)"
 
 
@@ -53,7 +53,7 @@ def state_of(on: Target, schema: TableSchema) -> DeltaState:
     return DeltaState("lake", 3, {"towpath.mode": on.apply.mode}, json.dumps({"type": "struct", "fields": fields}), 10)
 
 
-def planned(alter: str, on: Target, create: str = TABLE) -> tuple[DeltaState, Plan, TableSchema, TableSchema]:
+def planned(alter: str, on: Target, create: str = TABLE) -> tuple[DeltaState, TableEvolution, TableSchema, TableSchema]:
     before = schema_of(create)
     state = state_of(on, before)
     after, followed = follow(before, statement(f"ALTER TABLE t {alter}").statement.changes, STRICT)

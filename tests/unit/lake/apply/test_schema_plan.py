@@ -12,12 +12,12 @@ from pyspark.sql import types as t
 from cdc.base.errors import CdcError, UnsupportedDdlError
 from cdc.binlog.sql.changes import CreateTable
 from cdc.binlog.sql.schemas import TableSchema
-from cdc.binlog.sql.server import Server
+from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.statements import classify
 from cdc.config import ApplyConfig
 from cdc.lake.apply.schema.columns import Goal, Goals, columns_of, holds, next_step, passing_name, widens
 from cdc.lake.apply.schema.lineage import differences, follow
-from cdc.lake.apply.schema.plan import Plan, plan
+from cdc.lake.apply.schema.plan import TableEvolution, plan
 from cdc.lake.apply.schema.statements import DdlStatement, effect_on
 from cdc.lake.delta.log import DeltaState
 from cdc.lake.delta.tables import Target
@@ -26,7 +26,7 @@ from tests.support.ddl_corpus import corpus
 
 Field = tuple[str, str, t.DataType]
 STRICT = 1 << 21
-MYSQL = Server.parse("9.1.0")
+MYSQL = ServerVersion.parse("9.1.0")
 TABLE = (
     "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(20) CHARACTER SET utf8mb4, c DECIMAL(10,2), d DATE, h TIME)"
 )
@@ -56,7 +56,7 @@ def state_of(fields: list[Field], mode: str = "upsert") -> DeltaState:
     return DeltaState("lake", 3, {"towpath.mode": mode}, json.dumps({"type": "struct", "fields": whole}), 10)
 
 
-def planned(alter: str, on: Target, create: str = TABLE) -> Plan:
+def planned(alter: str, on: Target, create: str = TABLE) -> TableEvolution:
     before = schema_of(create)
     fields = columns_of_schema(before, on.policies).fields
     there = columns_of(state_of([(f.name, f.name, f.dataType) for f in fields]))
@@ -65,7 +65,7 @@ def planned(alter: str, on: Target, create: str = TABLE) -> Plan:
     return plan(on, there, followed, before, after)
 
 
-def shown(found: Plan) -> list[str]:
+def shown(found: TableEvolution) -> list[str]:
     """The columns as ``name type <- former name = value``."""
     out = []
     for c in found.columns:
@@ -365,7 +365,7 @@ def test_every_statement_of_the_corpus_is_decided() -> None:
     """Each leads to a plan, or to a refusal that is an error of Towpath."""
     decided: Counter[str] = Counter()
     for case in corpus():
-        server = Server.parse("9.1.0" if case.servers[0].startswith("mysql") else "11.8.3-MariaDB")
+        server = ServerVersion.parse("9.1.0" if case.servers[0].startswith("mysql") else "11.8.3-MariaDB")
         for table in case.tables:
             [create] = classify(table.create, "shop", case.sql_mode, server).changes
             assert isinstance(create, CreateTable)

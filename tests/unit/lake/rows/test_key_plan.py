@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import types as t
 
 from cdc.base.errors import PermanentError
-from cdc.decode.last_changes import Keys, keys_of
+from cdc.decode.last_changes import ChangeKeys, keys_of
 from cdc.lake.apply.statements import range_conditions
 from cdc.lake.rows.key_plan import clusters
 from cdc.lake.rows.row_choice import ChosenRows, RowChoice
@@ -50,7 +50,7 @@ def test_conditions_name_each_range() -> None:
     assert range_conditions(["a", "s"], [t.LongType(), t.StringType()], too_long) == ["t.`a` >= 1L AND t.`a` <= 2L"]
 
 
-def split(rows: int) -> tuple[pa.RecordBatch, Keys]:
+def split(rows: int) -> tuple[pa.RecordBatch, ChangeKeys]:
     arrays = [pa.array([1] * rows, pa.int8()), *(pa.array(range(rows), pa.int64()) for _ in range(3))]
     batch = pa.RecordBatch.from_arrays(arrays, names=["_op", "_seq", "_row", "k"])
     return batch, keys_of(batch, ["k"])

@@ -22,7 +22,7 @@ from cdc.decode.reader import Decoder
 from cdc.lake.second_opinion import values
 from cdc.lake.second_opinion.library import INTERNAL_NAMES
 from cdc.lake.second_opinion.report import MOST_DIFFERENCES, SecondOpinion, report_lines
-from cdc.lake.second_opinion.rows import Comparison
+from cdc.lake.second_opinion.rows import RowComparison
 from cdc.lake.second_opinion.sample import of_files
 from tests.support.unit_decode import GOLDEN, TABLE, golden, schemas_of
 
@@ -71,7 +71,7 @@ def test_a_server_without_metadata() -> None:
         ("mariadb11", "old", values.HIRES_TIMES),
     ],
 )
-def test_tables_that_the_library_cannot_read(kind: str, table: str, reason: values.LeftOut) -> None:
+def test_tables_that_the_library_cannot_read(kind: str, table: str, reason: values.NotCompared) -> None:
     path, schemas = typed_file(kind)
     found = of_files([path], f"shop.{table}", schemas=schemas)
     assert (found.verdict, found.rows, found.values) == ("nothing compared", 0, 0)
@@ -177,7 +177,7 @@ def test_a_row_that_our_decoder_loses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_values_of_hidden_columns_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong_sign(monkeypatch)
     result = SecondOpinion(0, 100)
-    Comparison(result, golden("mysql9"), TABLE, None, lambda _: "binlog.000001", {"u8": "hash"}).compare(100)
+    RowComparison(result, golden("mysql9"), TABLE, None, lambda _: "binlog.000001", {"u8": "hash"}).compare(100)
     hidden = [difference for difference in result.differences if difference.column == "u8"]
     assert {(one.ours, one.library) for one in hidden} == {("(hidden by the policy hash)",) * 2}
 

@@ -10,7 +10,7 @@ from cdc.lake.jobs.values import Verify
 from cdc.lake.verify.buckets import Buckets
 from cdc.lake.verify.columns import Weights, joined_in_pairs
 from cdc.lake.verify.compare import BucketSum, KeyedRow, Narrowing, add_sums, differing
-from cdc.lake.verify.report import Difference, Report, TableReport
+from cdc.lake.verify.report import Difference, TableReport, VerificationReport
 
 
 def narrow(
@@ -99,7 +99,7 @@ def test_each_column_has_weights_of_its_own() -> None:
 
 
 def test_exit_codes_and_the_document() -> None:
-    report = Report("shop", tables=[TableReport("shop.a", "upsert")])
+    report = VerificationReport("shop", tables=[TableReport("shop.a", "upsert")])
     table = report.tables[0]
     assert (report.state, report.exit_code) == ("unknown", 1)
     table.ledger.ok = table.checksums.ok = True

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from cdc.batches.manifest import Acked, Manifest, Parking, TableResult
 from cdc.lake.delta.tables import target_of
-from cdc.lake.verify.ledger import Ledger, LedgerEntry, LedgerReport, TableHistory, read_commits
+from cdc.lake.verify.ledger import Ledger, LedgerEntry, LedgerReport, TableCommits, read_commits
 from cdc.meta import Gap, TableRecord
 from cdc.testing.pipeline import sample_manifest
 from tests.support.compare import ledger_table
@@ -32,10 +32,10 @@ def entry(
 
 def table(
     *commits: LedgerEntry, whole: bool = True, record: int | None = None, applied: int | None = None
-) -> TableHistory:
+) -> TableCommits:
     reached = max((c.last_seq for c in commits), default=0) if applied is None else applied
     known = None if record is None else TableRecord(0, 1, record, "id")
-    return TableHistory(commits, reached, 0, whole, known)
+    return TableCommits(commits, reached, 0, whole, known)
 
 
 def acked(batch: int, after_seq: int, last_seq: int, *changed: str, by_hand: bool = False) -> Manifest:

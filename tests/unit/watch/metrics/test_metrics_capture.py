@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdc.base.errors import ConfigError
-from cdc.capture import Progress
+from cdc.capture import CaptureProgress
 from cdc.capture.watermark import SourceClock
 from cdc.watch.metrics import catalogue as names
 from cdc.watch.metrics.capture import CaptureMonitor, capture_values
@@ -17,7 +17,7 @@ from cdc.watch.metrics.serve import served
 from tests.support.metrics import NOW_US, configuration, connected
 
 
-def value(progress: Progress | None, metric: names.Metric) -> float | None:
+def value(progress: CaptureProgress | None, metric: names.Metric) -> float | None:
     samples = capture_values(progress).get(metric, [])
     return samples[0][1] if samples else None
 

@@ -18,8 +18,8 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.meta import ParkedTable
-from cdc.watch.page.board import AckedBatch, Board, Row, newest_batches
-from cdc.watch.page.render import LagChart, Link, destination, message, overview
+from cdc.watch.page.board import AckedBatch, Board, BoardRow, newest_batches
+from cdc.watch.page.render import ExternalLink, LagChart, destination, message, overview
 from cdc.watch.status import collect
 from tests.support.commit_times import T0, fill
 from tests.support.unit_batches import IDENTITY, make_config
@@ -28,7 +28,7 @@ EVIL = "<script>alert(1)</script>\"'&"
 
 
 class NoLinks:
-    def related(self, row: Row) -> Sequence[Link]:
+    def related(self, row: BoardRow) -> Sequence[ExternalLink]:
         return ()
 
     def table(self, config: DestinationConfig, table: str, path: str) -> str:
@@ -66,7 +66,7 @@ def config(tmp_path: Path) -> DestinationConfig:
     return config
 
 
-def row_of(config: DestinationConfig) -> Row:
+def row_of(config: DestinationConfig) -> BoardRow:
     (row,) = Board().rows([config.file], batches=True)
     assert row.error == ""
     return row
@@ -86,8 +86,8 @@ def test_a_page_of_a_store(config: DestinationConfig) -> None:
 
 
 class Links(NoLinks):
-    def related(self, row: Row) -> Sequence[Link]:
-        return [Link("apply", "/dags/apply_shop", "paused")]
+    def related(self, row: BoardRow) -> Sequence[ExternalLink]:
+        return [ExternalLink("apply", "/dags/apply_shop", "paused")]
 
     def table(self, config: DestinationConfig, table: str, path: str) -> str:
         return "https://x.example/t"
@@ -119,7 +119,7 @@ def test_everything_is_escaped(config: DestinationConfig) -> None:
          "note": EVIL, "reader": None}
     )  # fmt: skip
     row.status["source"]["gtid"] = EVIL
-    failed = Row(EVIL, error=f"it is broken: {EVIL}")
+    failed = BoardRow(EVIL, error=f"it is broken: {EVIL}")
     for page in (
         overview([row, failed], NoLinks(), "n", folder=EVIL),
         overview([], NoLinks(), "n", folder=EVIL),
