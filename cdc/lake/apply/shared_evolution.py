@@ -18,6 +18,7 @@ from cdc.lake.apply.schema.content import delete_statement, fill_statement
 from cdc.lake.apply.schema.evolve import Evolution, Surroundings, is_shadow
 from cdc.lake.apply.schema.plan import plan
 from cdc.lake.apply.schema.refusals import refusal, unknown
+from cdc.lake.apply.schema.requirements import require_keys, require_known, require_layout
 from cdc.lake.apply.schema.shared_tables import ensure_columns
 from cdc.lake.apply.statements import user_metadata
 from cdc.lake.delta.log import has_rows
@@ -137,11 +138,11 @@ class SharedEvolution(Evolution):
         planned = plan(target, lake_columns, followed, before, after)
         if planned.refused:
             raise refusal(target, statement, " and ".join(dict.fromkeys(planned.refused)), "apply.shared: true")
-        self._require_keys(before, after, planned, statement)
-        self._require_layout(state, planned, statement)
+        require_keys(self._target, before, after, planned, statement)
+        require_layout(self._target, state, planned, statement)
         if may_have_rows(target, state):
             planned = self._settled(planned, state)
-            self._require_known(planned, statement)
+            require_known(self._target, planned, statement)
         if not planned.changes(lake_columns) and not planned.updates:
             if before != after:
                 self._set(state, SchemaRecord(statement.seq, after), {})

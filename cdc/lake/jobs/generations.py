@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import UnsupportedError
 from cdc.base.targets import GENERATION_PROPERTY, REBUILD_PROPERTY, application_id
-from cdc.lake.apply.schema.evolve import kept_statements
+from cdc.lake.apply.schema.properties import kept_statements
 from cdc.lake.delta.catalog import register
 from cdc.lake.delta.comments import follow_comments
 from cdc.lake.delta.constraints import follow_constraints

@@ -27,7 +27,7 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.lake.apply.foreign_keys.jobs import is_reached
 from cdc.lake.apply.merge import TableMerge, read_changes
-from cdc.lake.apply.schema.evolve import kept_statements
+from cdc.lake.apply.schema.properties import kept_statements
 from cdc.lake.delta.log import open_delta
 from cdc.lake.delta.present_rows import since_base
 from cdc.lake.delta.proof import position_of

@@ -9,18 +9,16 @@ rows, is replaced by one statement instead, which begins a new generation.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cdc.base.errors import ConfigError, TargetError, UnsupportedDdlError
+from cdc.base.errors import TargetError, UnsupportedDdlError
 from cdc.base.targets import (
     BEGINS_PROPERTY,
     GENERATION_PROPERTY,
     KEPT_PROPERTY,
-    MODE_COLUMNS,
     NEEDS_MAPPING,
-    SOURCE_COLUMN,
     begins_of,
 )
 from cdc.binlog.sql.changes import CreateTable, DropPartitions, MovePartition, UnknownEffect, Unsupported
@@ -38,7 +36,6 @@ from cdc.lake.apply.schema.columns import (
 from cdc.lake.apply.schema.content import (
     delete_statement,
     fill_statement,
-    planned_layout,
     rewrite_statement,
     truncate_statement,
 )
@@ -48,22 +45,19 @@ from cdc.lake.apply.schema.moved_rows import MovedRows, SomeRows, moved_rows, ro
 from cdc.lake.apply.schema.partition_removal import Dropped, removal
 from cdc.lake.apply.schema.partitions import Unclear
 from cdc.lake.apply.schema.plan import PlannedColumn, TableEvolution, plan
+from cdc.lake.apply.schema.properties import kept_statements, properties_after
 from cdc.lake.apply.schema.refusals import not_understood, refusal, unknown
+from cdc.lake.apply.schema.requirements import require_keys, require_known, require_layout
 from cdc.lake.apply.schema.shared_tables import create
 from cdc.lake.apply.schema.statements import DdlStatement, TableEffect, effect_on
-from cdc.lake.delta.comments import COMMENTS_PROPERTY
-from cdc.lake.delta.layout import clustering_of
 from cdc.lake.delta.log import DeltaState, has_rows, state_before
 from cdc.lake.delta.sql import literal
 from cdc.lake.delta.tables import (
     COLUMNS_PROPERTY,
-    LARGE_PROPERTY,
     TableOrigin,
     Target,
-    feature_properties,
     labels_json,
     missing_features,
-    properties_of,
     sql_properties,
 )
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, outdated_records, record_in_force, records
@@ -78,8 +72,6 @@ _MOST_STEPS = 20_000
 _KEPT_STATEMENTS = 20
 _READ = "read"
 """Key of the columns in a record: the names of those whose values were read from the server."""
-_OWN_PROPERTIES = ("towpath.", "delta.columnMapping.", "delta.minReader", "delta.minWriter", "delta.enableTypeWidening")
-"""Beginnings of the properties that a new generation does not take over."""
 
 
 def _nothing(table: str, step: str) -> None:
@@ -280,7 +272,7 @@ class Evolution:
             raise unknown(target, statement, f"the table {effect.origin} has another mode or other policies")
         after, followed = self._follow(effect, record.schema, source)
         planned = plan(target, columns_of(source), followed, record.schema, after)
-        self._require_known(self._settled(planned, source, other), statement)
+        require_known(self._target, self._settled(planned, source, other), statement)
         self._replace(self._within_policy(planned.columns, statement), after, source)
 
     def _within_policy(self, columns: list[PlannedColumn], statement: DdlStatement) -> list[PlannedColumn]:
@@ -374,8 +366,8 @@ class Evolution:
         if planned.refused:
             policy = f"schema_changes: {target.apply.schema_changes}"
             raise refusal(target, statement, " and ".join(dict.fromkeys(planned.refused)), policy)
-        self._require_keys(before, after, planned, statement)
-        self._require_layout(state, planned, statement)
+        require_keys(self._target, before, after, planned, statement)
+        require_layout(self._target, state, planned, statement)
         if pending is None:
             empty = not has_rows(state.path, target.table)
             reading = None
@@ -586,62 +578,6 @@ class Evolution:
         spark, target = self._surroundings.session.spark, self._target if other is None else other
         return planned.settled(lambda conditions: conditions_met(spark, target, state, conditions))
 
-    def _require_known(self, planned: TableEvolution, statement: DdlStatement) -> None:
-        reasons = [*planned.unknown, *planned.unknown_new]
-        if reasons:
-            raise unknown(self._target, statement, "; ".join(dict.fromkeys(reasons)))
-
-    def _require_keys(
-        self, before: TableSchema, after: TableSchema, planned: TableEvolution, statement: DdlStatement
-    ) -> None:
-        """Raises ConfigError if the table's rows cannot be told apart any more."""
-        apply = self._target.apply
-        if apply.mode == "append":
-            return
-        keys = apply.keys or after.primary_key
-        names = {column.name.lower() for column in after.columns}
-        lost = [key for key in keys if key.lower() not in names]
-        if not keys or lost:
-            what = f"takes the column {', '.join(lost)}" if lost else "takes the primary key"
-            message = f"the statement {what}, so mode {apply.mode} cannot tell the table's rows apart any more"
-            if not keys and not before.primary_key:
-                message = f"the table has no primary key, so mode {apply.mode} cannot tell its rows apart"
-            raise ConfigError(
-                f"{message}: {statement.shown}",
-                place=f"table {self._target.table}",
-                remedy="Give it keys: [...] (columns that identify a row) under tables.overrides, or exclude it; or, "
-                f"if it got a primary key later, run `cdc snapshot {self._target.destination} {self._target.table}`.",
-            )
-        lake = {column.name.lower() for column in planned.columns}
-        for key in keys:
-            name = self._target.policies.lake_name(key)
-            if name is not None and name.lower() not in lake:
-                policy = f"schema_changes: {apply.schema_changes}"
-                raise refusal(self._target, statement, f"puts the column {key} into the key", policy)
-
-    def _require_layout(self, state: DeltaState, planned: TableEvolution, statement: DdlStatement) -> None:
-        """Raises ConfigError if a column goes by which the table is laid out, NeedsSnapshotError if one of its
-        partitions' columns gets another type: Delta changes neither in place."""
-        target = self._target
-        kept = {c.was.name: c for c in planned.columns if c.was is not None}
-        ours = (*MODE_COLUMNS[target.apply.mode], SOURCE_COLUMN)
-        types = {column.name: column.type for column in columns_of(state)}
-        for key, names in (("partition_by", state.partition_by), ("cluster_by", clustering_of(state))):
-            lost = [name for name in names if name not in kept and name not in ours]
-            if lost:
-                raise ConfigError(
-                    f"the statement takes the column {', '.join(lost)}, which the Delta table has in {key}: "
-                    f"{statement.shown}",
-                    place=f"table {target.table}",
-                    remedy=f"Write tables.overrides.{target.table}.{key} without it, and have the table written anew: "
-                    f"`cdc snapshot {target.destination} {target.table}`.",
-                )
-            changed = [name for name in names if name in kept and kept[name].type != types[name]]
-            if changed and key == "partition_by":
-                raise unknown(
-                    target, statement, f"it changes the type of {', '.join(changed)}, which partitions the table"
-                )
-
     # --- records and properties ------------------------------------------------------------------------------------
 
     def _record(self, state: DeltaState, statement: DdlStatement) -> SchemaRecord | None:
@@ -721,39 +657,6 @@ class Evolution:
         if state is None:
             raise TargetError("the Delta table is gone", place=f"table {self._target.table} at {self._target.path}")
         return state
-
-
-def properties_after(
-    target: Target,
-    columns: Sequence[PlannedColumn],
-    schema: TableSchema,
-    origin: TableOrigin,
-    former: tuple[DeltaState | None, DeltaState | None],
-) -> dict[str, str]:
-    """Returns the properties of a table's new generation. ``former``: the table as it was, and the one whose rows it
-    gets."""
-    state, source = former
-    properties = properties_of(target, columns_of_schema(schema, target.policies), schema.primary_key, origin)
-    properties |= feature_properties(column.type for column in columns)
-    properties |= planned_layout(target, columns, source).properties
-    if any(NEEDS_MAPPING & set(column.name) for column in columns):
-        properties["delta.columnMapping.mode"] = "name"
-    for name, value in ({} if state is None else state.properties).items():
-        if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
-            properties.setdefault(name, value)
-    if source is not None and KEPT_PROPERTY in source.properties:
-        properties[KEPT_PROPERTY] = source.properties[KEPT_PROPERTY]
-    for former_state in (state, source):
-        for name in (LARGE_PROPERTY, COMMENTS_PROPERTY):
-            if former_state is not None and name in former_state.properties:
-                properties[name] = former_state.properties[name]
-    return properties
-
-
-def kept_statements(state: DeltaState) -> list[dict[str, Any]]:
-    """Returns the last statements whose partitions' rows the table has kept, each with ``seq`` and ``statement``."""
-    statements: list[dict[str, Any]] = json.loads(state.properties.get(KEPT_PROPERTY, "[]"))
-    return statements
 
 
 def is_shadow(origin: str, table: str) -> bool:

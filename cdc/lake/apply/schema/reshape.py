@@ -23,9 +23,9 @@ from cdc.binlog.sql.changes import Unknown
 from cdc.binlog.sql.conversions import Converted
 from cdc.lake.apply.schema.columns import DeltaColumn, columns_of
 from cdc.lake.apply.schema.content import rewrite_statement
-from cdc.lake.apply.schema.evolve import properties_after
 from cdc.lake.apply.schema.lineage import Followed, effect_of, follow
 from cdc.lake.apply.schema.plan import PlannedColumn, plan
+from cdc.lake.apply.schema.properties import properties_after
 from cdc.lake.apply.schema.statements import DdlStatement, effect_on
 from cdc.lake.delta.proof import position_of
 from cdc.lake.delta.sql import quote
