@@ -22,11 +22,11 @@ class CpuLevel:
 
     name: str
     machine: str
-    """What ``uname -m`` says of such machines."""
+    """The architecture, as ``uname -m`` prints it."""
     flags: frozenset[str]
-    """What Linux calls its instructions, in ``/proc/cpuinfo``."""
+    """The sets of instructions, as ``/proc/cpuinfo`` names them."""
     cpu: str
-    """What LLVM calls it."""
+    """LLVM's name of the CPU."""
     features: str
     """LLVM's names of instructions beyond those of ``cpu``."""
 
@@ -58,7 +58,7 @@ def _host_flags() -> frozenset[str]:
 
 
 def cpu_flags() -> frozenset[str]:
-    """What Linux calls the instructions that kernels may use; empty where ``/proc/cpuinfo`` does not tell."""
+    """Returns the sets of instructions that kernels may use, by their names in ``/proc/cpuinfo``; empty without it."""
     return _host_flags() if _building is None else _building.flags
 
 

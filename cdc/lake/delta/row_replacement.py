@@ -176,30 +176,36 @@ def _begin(jvm: DriverJvm, logged_table: LoggedTable, new: NewRows) -> _Replacem
     # Delta also knows the least and the greatest value of other keys than integers.
     has_all_keys = not new.ranges or {*new.keys} == {*logged_table.keys}
     is_listed = transaction.is_at and has_all_keys and not metadata["partitionColumns"]
-    listed = _listed(jvm, logged_table, txn.snapshot(), "deletionVectors" in features) if is_listed else None
+    listed, listed_bytes = None, 0
+    if is_listed:
+        listed, listed_bytes = _listed(jvm, logged_table, txn.snapshot(), "deletionVectors" in features)
     has_vectors = properties.get(VECTORS_PROPERTY, "false").lower() == "true"
     is_small = logged_table.files is not None and logged_table.files.is_small and new.count <= _FEW_ROWS
-    return _Replacement(jvm, transaction, schema, new, rows, has_vectors, listed, is_small)
+    is_tiny = is_small and bool(listed) and listed_bytes <= _TINY_BYTES
+    return _Replacement(jvm, transaction, schema, new, rows, has_vectors, listed, is_small, is_tiny)
 
 
-def _listed(jvm: DriverJvm, logged_table: LoggedTable, snapshot: Any, has_vectors: bool) -> Sequence[Any] | None:
-    """Returns the files that may have rows with one of the keys, as ``AddFile``. Returns None if Delta has to find
-    them, which takes more jobs of Spark: the files are many, have unusual names or no number of rows, or Delta's
-    checksum of the version has another number of files or bytes. ``has_vectors``: files may have deletion vectors,
-    which only Delta knows; its list of all files takes one job."""
+def _listed(
+    jvm: DriverJvm, logged_table: LoggedTable, snapshot: Any, has_vectors: bool
+) -> tuple[Sequence[Any] | None, int]:
+    """Returns the files that may have rows with one of the keys, as ``AddFile``, and their bytes together. Returns None
+    and 0 if Delta has to find them, which takes more jobs of Spark: the files are many, have unusual names or no number
+    of rows, or Delta's checksum of the version has another number of files or bytes. ``has_vectors``: files may have
+    deletion vectors, which only Delta knows; its list of all files takes one job."""
     files = logged_table.files
     if files is None or not has_files(snapshot, files.count, files.size_bytes):
-        return None
+        return None, 0
     adds = files.adds(logged_table.keys)
     if len(adds) > _MOST_LISTED or not all(PLAIN_NAME.fullmatch(add["path"]) for add in adds):
-        return None
+        return None, 0
+    size_bytes = sum(int(add["size"]) for add in adds)
     if not has_vectors:
-        return [delta_action(jvm.view, {"add": add}) for add in adds]
+        return [delta_action(jvm.view, {"add": add}) for add in adds], size_bytes
     if files.count > _MOST_LISTED:
-        return None
+        return None, 0
     paths = {add["path"] for add in adds}
     listed = [file for file in snapshot.allFiles().collectAsList() if file.path() in paths]
-    return listed if len(listed) == len(paths) else None
+    return (listed, size_bytes) if len(listed) == len(paths) else (None, 0)
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,7 @@ class _Match:
 
 @dataclass(frozen=True)
 class _Change:
-    """What a transaction changes: files, as ``AddFile``, and rows."""
+    """The changes of a transaction: files, as ``AddFile``, and rows."""
 
     replaced: Replaced
     removed: Sequence[Any]
@@ -249,12 +255,14 @@ class _Replacement:
     """The files that may have rows with one of the keys, as ``AddFile``; None if Delta finds them."""
     is_small: bool
     """The table is small, and so are the new rows."""
+    is_tiny: bool
+    """The listed files are so small that to write them anew takes less time than to find those with rows that go."""
 
     def run(self, *, marks: bool) -> Replaced:
         began = time.monotonic()
         marks = marks and self.has_vectors
         files = self._candidates()
-        change = self._joined() if self._is_tiny and not marks else None
+        change = self._joined() if self.is_tiny and not marks else None
         if change is None:
             change = self._by_files(files, marks=marks)
         replaced = change.replaced
@@ -285,16 +293,9 @@ class _Replacement:
 
     # --- one join of all rows ----------------------------------------------------------------------------------------
 
-    @property
-    def _is_tiny(self) -> bool:
-        """Whether rewriting the files takes less time than a query that tells which of them have rows that go."""
-        files = self.listed or ()
-        return bool(files) and self.is_small and sum(int(file.getFileSize()) for file in files) <= _TINY_BYTES
-
     def _joined(self) -> _Change | None:
-        """Writes the listed files anew, with the new rows, in one task that joins both and counts what it does. Returns
-        None if the counts do not fit, which the other way looks into. The files that were written are in no version
-        then."""
+        """Writes the listed files anew, with the new rows, in one task, which joins both and counts rows of each kind.
+        Returns None if the counts do not fit; no version of the table then has the files that were written."""
         files, names = self.listed or (), [field.name for field in self.schema.fields]
         numbers = {name.lower(): number for number, name in enumerate(names)}
         keys = [numbers[key.lower()] for key in self.new.keys]

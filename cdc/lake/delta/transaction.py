@@ -43,7 +43,7 @@ _METRICS = (
     "rewriteTimeMs",
     "executionTimeMs",
 )
-"""Those that a MERGE has."""
+"""The metrics of a MERGE."""
 _log = get_logger(__name__)
 
 
@@ -169,6 +169,7 @@ class PositionedTransaction:
         self.txn.commit(scala_seq(view, actions), merge(none, none, none, none, *clauses))
 
     def clause(self, condition: str | None, action: str) -> Any:
+        """Returns a clause of a MERGE: its action (``delete``, ``insert`` or ``update``) and its SQL condition."""
         return java_class(self.jvm.view, f"{_OPERATIONS}$MergePredicate")(some(self.jvm.view, condition), action)
 
     def counter(self, name: str) -> Any:

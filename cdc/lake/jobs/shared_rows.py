@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 def load_own_rows(session: TableSession, load: Load, rows: DataFrame, keys: RowKeys) -> None:
-    """Brings the destination's rows of a shared table to the state that ``rows`` are, as :func:`load_state`."""
+    """Brings the destination's rows of a shared table to the state that ``rows`` are, as
+    :func:`cdc.lake.jobs.load.load_state` does for a table of its own."""
     mode, position = load.target.apply.mode, load.position
     moment = datetime.fromtimestamp(position.time_us / 1e6, UTC)
     if mode == "upsert":
@@ -49,7 +50,8 @@ def load_own_rows(session: TableSession, load: Load, rows: DataFrame, keys: RowK
 
 def replace_own_rows(session: TableSession, load: Load, rows: DataFrame, begins: int | None) -> None:
     """Replaces the destination's rows of a shared table by others, in one commit. ``rows``: in the shape of the Delta
-    columns; metadata columns may be missing. ``begins``: as for :func:`replace_by`."""
+    columns; metadata columns may be missing. ``begins``: as for
+    :func:`cdc.lake.jobs.rebuilt.replace_by`."""
 
     def replace() -> None:
         commit = _shared_commit(session, load, begins)

@@ -38,7 +38,7 @@ class DriverJvm:
     """The JVM, and a session in it. One that is shared belongs to one thread."""
 
     view: Any
-    """What Py4J sees of the JVM: see :func:`~cdc.lake.runtime.private_pyspark.java_class`."""
+    """Py4J's view of the JVM, for :func:`~cdc.lake.runtime.private_pyspark.java_class`."""
     session: Any
     """``org.apache.spark.sql.classic.SparkSession``."""
     is_shared: bool = False

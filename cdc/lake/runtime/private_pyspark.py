@@ -134,7 +134,7 @@ def builder_options(builder: SparkSession.Builder) -> dict[str, str]:
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """Returns what Py4J sees of the JVM of a session of this process."""
+    """Returns Py4J's view of the JVM of a session of this process."""
     return spark._jvm
 
 
