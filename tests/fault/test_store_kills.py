@@ -106,6 +106,8 @@ def test_nothing_acknowledged_is_missing(policy: FlushPolicy, tmp_path: Path, se
                 file.seek(offset)
                 assert file.read(length) == pool[number[seq]].data
         checked = len(there)
+        written = journal.read_bytes()
+        os.truncate(journal, written.rindex(b"\n") + 1)  # the kill may have cut the last write in two
         lines = [line.split() for line in journal.read_text().splitlines()]
         acknowledged = [int(seq) for seq, status in lines if status == PutStatus.PUT_OK.name]
         assert max(number[seq] for seq in acknowledged) < len(there)
