@@ -28,6 +28,7 @@ from cdc.store.formats.index import IndexFile
 from cdc.store.writer.durability import PutStatus
 from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
+from tests.support.processes import read_whole_lines
 from tests.support.standby import QUICK, digests, open_master
 
 KILLS = int(os.environ.get("TOWPATH_STANDBY_KILLS", "3"))
@@ -111,8 +112,8 @@ class Pair:
 
     def lines(self) -> list[tuple[int, PutStatus]]:
         """Returns seq and status of each acknowledged transaction."""
-        found = [line.split() for line in self.journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        return [(int(seq), PutStatus[status]) for seq, status in found]
+        whole, _, _ = self.journal.read_text().rpartition("\n")
+        return [(int(seq), PutStatus[status]) for seq, status in map(str.split, whole.splitlines())]
 
     def wait_for(self, status: PutStatus | None) -> None:
         """Waits for the next put with this status (None: any status)."""
@@ -136,6 +137,7 @@ class Pair:
         that it has not followed yet.
         """
         kill(self.master)
+        read_whole_lines(self.journal)
         if also_standby:
             kill(self.standby)
         else:

@@ -23,6 +23,7 @@ from cdc.store.formats.index import IndexFile
 from cdc.store.reader.reader import StoreReader
 from cdc.store.writer.durability import FlushPolicy, PutStatus
 from cdc.testing.transactions import make_transactions
+from tests.support.processes import read_whole_lines
 
 KILLS = int(os.environ.get("TOWPATH_STORE_KILLS", "20"))
 PUTTERS = 8
@@ -106,9 +107,7 @@ def test_nothing_acknowledged_is_missing(policy: FlushPolicy, tmp_path: Path, se
                 file.seek(offset)
                 assert file.read(length) == pool[number[seq]].data
         checked = len(there)
-        written = journal.read_bytes()
-        os.truncate(journal, written.rindex(b"\n") + 1)  # the kill may have cut the last write in two
-        lines = [line.split() for line in journal.read_text().splitlines()]
+        lines = [line.split() for line in read_whole_lines(journal)]
         acknowledged = [int(seq) for seq, status in lines if status == PutStatus.PUT_OK.name]
         assert max(number[seq] for seq in acknowledged) < len(there)
     assert len(acknowledged) > KILLS

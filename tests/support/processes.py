@@ -1,9 +1,11 @@
-"""Observes processes that tests have started."""
+"""Observes processes that tests have started, and what they left behind."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 
@@ -19,3 +21,13 @@ def peak_rss(process: subprocess.Popen[bytes]) -> int:
         time.sleep(0.02)
     process.wait()
     return peak
+
+
+def read_whole_lines(journal: Path) -> list[str]:
+    """Returns the lines of a journal whose writer was killed, after cutting off a line that the kill tore.
+
+    A write over the border of two pages can be torn, and the next process would continue the torn line.
+    """
+    written = journal.read_bytes()
+    os.truncate(journal, written.rfind(b"\n") + 1)
+    return journal.read_text().splitlines()

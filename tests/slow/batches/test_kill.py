@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cdc.batches.manifest_files import load_manifest
 from cdc.config import DestinationConfig
+from tests.support.processes import read_whole_lines
 from tests.support.unit_batches import NumberStore, make_config, make_service
 
 KILLS = 20
@@ -61,6 +62,7 @@ def test_sigkill_at_random_moments(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL
+        lines = read_whole_lines(journal)
 
         service = make_service(config, NumberStore(last=1 << 30))
         subscription = service.meta.read().subscription("apply")
@@ -74,9 +76,9 @@ def test_sigkill_at_random_moments(tmp_path: Path) -> None:
             end = entry.last_seq
         assert subscription.next_batch > max((e.batch for e in subscription.outstanding), default=0)
 
-    lines = [tuple(map(int, line.split())) for line in journal.read_text().splitlines()]
-    assert len(lines) >= KILLS
-    assert acked_before >= lines[-1][1]
-    assert [batch for _, _, batch in lines] == sorted({batch for _, _, batch in lines})
-    for (_, last, _), (after, _, _) in pairwise(lines):
+    acks = [tuple(map(int, line.split())) for line in lines]
+    assert len(acks) >= KILLS
+    assert acked_before >= acks[-1][1]
+    assert [batch for _, _, batch in acks] == sorted({batch for _, _, batch in acks})
+    for (_, last, _), (after, _, _) in pairwise(acks):
         assert last <= after  # no batch comes again; a gap is an ack that was killed before it was recorded
