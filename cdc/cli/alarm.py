@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from cdc.base.errors import ConfigError, RetryableError
+from cdc.base.units import iso_time
 from cdc.cli.common import Destination, Json, load, out, print_json, tables, working
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
+from cdc.config import DestinationConfig
+from cdc.config.memory import in_memory
+from cdc.watch.alarms.book import read_records
+from cdc.watch.alarms.watch import tell_all
 
 alarm = typer.Typer(no_args_is_help=True, help="Send a test alarm, and list the alarms that are raised.")
 
@@ -21,8 +23,6 @@ def register(app: typer.Typer) -> None:
 
 def _load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     """Loads a destination with alarms. Raises ConfigError."""
-    from cdc.config.memory import in_memory
-
     config = in_memory(load(ctx, dest))
     if not config.alarms.handlers:
         raise ConfigError(
@@ -39,8 +39,6 @@ def send_test(ctx: typer.Context, dest: Destination = None, as_json: Json = Fals
 
     Exit code 1 means that a handler has not taken it.
     """
-    from cdc.watch.alarms.watch import tell_all
-
     config = _load(ctx, dest)
     with working("Sending …"):
         reasons = tell_all(config)
@@ -60,9 +58,6 @@ def send_test(ctx: typer.Context, dest: Destination = None, as_json: Json = Fals
 def list_(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """List the alarms that are raised, and how many messages each handler has taken."""
     from rich.table import Column, Table
-
-    from cdc.base.units import iso_time
-    from cdc.watch.alarms.book import read_records
 
     config = _load(ctx, dest)
     alarms: list[dict[str, Any]] = [

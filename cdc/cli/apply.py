@@ -6,20 +6,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cdc.base.errors import CdcError, LeaseHeldError, UsageError
 from cdc.base.log import get_logger
+from cdc.batches.lease import Lease, cli_owner, exclusive
+from cdc.batches.manifest import TableResult
+from cdc.batches.results import RunStats, run_stats
+from cdc.binlog.positions import format_seq
 from cdc.cli.common import Destination, Json, err, load, out, print_json, say
-
-if TYPE_CHECKING:
-    from cdc.batches.lease import Lease
-    from cdc.batches.manifest import TableResult
-    from cdc.batches.results import RunStats
-    from cdc.config import DestinationConfig
-    from cdc.lake.runs import Merged
+from cdc.config import DestinationConfig
+from cdc.lake import pipeline
+from cdc.lake.runs import Merged, Run, RunLimits
+from cdc.watch.metrics.push import push_run
 
 _log = get_logger(__name__)
 _SHOWN = {"table", "inserted", "updated", "deleted", "skipped", "delta_version", "seconds"}
@@ -61,11 +62,6 @@ def apply(
     no further batch once airflow.run_for is spent. SIGTERM and Ctrl-C end it: the batch under way is rolled back, and
     its transactions come again.
     """
-    from cdc.batches.lease import cli_owner, exclusive
-    from cdc.batches.results import run_stats
-    from cdc.lake import pipeline
-    from cdc.lake.runs import Run, RunLimits
-
     config = load(ctx, dest)
     limit = _time(until) if until is not None else None
     if limit is not None:
@@ -158,9 +154,6 @@ class _Stopped(Exception):
 def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
     """Turns SIGTERM and SIGINT into :class:`_Stopped`, after a rollback of the owner's outstanding batches: the current
     one, or one that was fetched at that very moment."""
-    from cdc.batches.lease import cli_owner
-    from cdc.lake import pipeline
-
     try:
         yield
     except KeyboardInterrupt:
@@ -175,8 +168,6 @@ def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
 @contextmanager
 def _told(config: DestinationConfig, report: _Report) -> Iterator[None]:
     """Pushes the metrics of the run at its end. A run that finds another one at work, or is stopped, pushes none."""
-    from cdc.watch.metrics.push import push_run
-
     try:
         yield
     except LeaseHeldError:
@@ -188,8 +179,6 @@ def _told(config: DestinationConfig, report: _Report) -> Iterator[None]:
 
 
 def _roll_back(config: DestinationConfig, lease: Lease) -> None:
-    from cdc.lake import pipeline
-
     try:
         pipeline.finalize(config, lease, False)
     except CdcError as error:  # log it only: the caller raises the error of the merge
@@ -230,8 +219,6 @@ def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
 
 
 def _show(lease: Lease, results: list[TableResult]) -> None:
-    from cdc.binlog.positions import format_seq
-
     manifest = lease.manifest
     kind = f"{manifest.transactions} transactions, {manifest.row_events} row events"
     if manifest.ddl:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cdc.base.errors import UsageError
 from cdc.base.units import human_bytes, iso_time
+from cdc.capture.replication import require_no_standby
 from cdc.cli.common import Destination, Json, err, load, out, print_json, working
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
+from cdc.config import DestinationConfig
+from cdc.copies.archive.fetch import fetch as fetch_archive
+from cdc.copies.archive.restore import restore as restore_archive
+from cdc.copies.archive.states import Archive
+from cdc.copies.archive.verify import verify as verify_archive
+from cdc.copies.archive.writer import Archiver
+from cdc.store.formats import layout
 
 archive = typer.Typer(
     no_args_is_help=True, help="Copy the store to its archive by hand, verify it, and restore a store from it."
@@ -38,9 +43,6 @@ def _load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
 @archive.command()
 def upload(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Copy finished segments and the meta to the archive now; capture does it by itself."""
-    from cdc.capture.replication import require_no_standby
-    from cdc.copies.archive.writer import Archiver
-
     config = _load(ctx, dest)
     require_no_standby(config)
     with working("Copying …"):
@@ -58,8 +60,6 @@ def upload(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
 @archive.command()
 def show(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Show what the archive has, and who writes it."""
-    from cdc.copies.archive.states import Archive
-
     config = _load(ctx, dest)
     archive = Archive(config)
     newest = archive.newest()
@@ -98,12 +98,9 @@ def _show(state: dict[str, Any]) -> None:
 def verify(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Read every object of the archive, and compare it with its checksum. Exit code 2: something is missing or
     damaged."""
-    from cdc.copies.archive.states import Archive
-    from cdc.copies.archive.verify import verify as run
-
     config = _load(ctx, dest)
     with working("Reading the archive …"):
-        report = run(Archive(config))
+        report = verify_archive(Archive(config))
     if as_json:
         print_json({"destination": config.name, "ok": not report.faults, **report.as_dict()})
     else:
@@ -118,10 +115,6 @@ def verify(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
 def claim(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Let this machine's store write to the archive, and no other one: after a copy or a move, or if the archive is not
     the one that the store knows."""
-    from cdc.capture.replication import require_no_standby
-    from cdc.copies.archive.writer import Archiver
-    from cdc.store.formats import layout
-
     config = _load(ctx, dest)
     require_no_standby(config)
     if not layout.exists(config.store.path):
@@ -158,8 +151,6 @@ def restore(
     Capture then goes on with what the source has after the archive's end. A restore that was killed is repeated by the
     same command.
     """
-    from cdc.capture.replication import require_no_standby
-    from cdc.copies.archive.restore import restore as run
 
     config = _load(ctx, dest)
     require_no_standby(config)
@@ -169,7 +160,7 @@ def restore(
         def show(done: int, total: int) -> None:
             status.update(f"Restoring … {human_bytes(done)} of {human_bytes(total)}")
 
-        restored = run(config, everything=everything, claim=not drill, progress=show)
+        restored = restore_archive(config, everything=everything, claim=not drill, progress=show)
     if as_json:
         print_json(restored)
         return
@@ -198,11 +189,10 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Copy a range of the archive to a folder, whole segments at a time, for `cdc decode` and `cdc inspect`."""
-    from cdc.copies.archive.fetch import fetch as run
 
     config = _load(ctx, dest)
     with working("Copying …"):
-        fetched = run(config, folder, from_seq, to_seq)
+        fetched = fetch_archive(config, folder, from_seq, to_seq)
     if as_json:
         print_json(fetched)
     else:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cdc.base.errors import UsageError
-from cdc.base.units import human_bytes
+from cdc.base.targets import split_table, table_path
+from cdc.base.units import human_bytes, iso_time
+from cdc.batches import Lease
+from cdc.batches.lease import cli_owner, exclusive
+from cdc.binlog.positions import format_seq
 from cdc.cli.common import Destination, Json, load, out, print_json, tables
+from cdc.client import open_batches
+from cdc.config import DestinationConfig
+from cdc.lake.delta.log import read_state
+from cdc.meta import TableRecord
+from cdc.store.reader.batch_builder import join_filters
 from cdc.watch.status import batch_document, gap_document
-
-if TYPE_CHECKING:
-    from cdc.batches import Lease
-    from cdc.config import DestinationConfig
-    from cdc.meta import TableRecord
 
 Subscriber = Annotated[str, typer.Option("--subscriber", metavar="S", help="The subscriber; `apply` fills the tables.")]
 Batch = Annotated[int, typer.Option("--batch", metavar="ID", min=1, help="The batch's id.", show_default=False)]
@@ -50,9 +54,6 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Get a batch: the owner's first outstanding one again, under a new token, else the next one."""
-    from cdc.batches.lease import cli_owner, exclusive
-    from cdc.client import open_batches
-
     config = load(ctx, dest)
     with ExitStack() as stack:
         if owner is None and subscriber == "apply":
@@ -79,8 +80,6 @@ def ack(
     as_json: Json = False,
 ) -> None:
     """Ack a batch: its changes are done. Only the first outstanding batch can be acked."""
-    from cdc.client import open_batches
-
     open_batches(load(ctx, dest)).ack(batch, token, subscriber=subscriber)
     if as_json:
         print_json({"batch": batch, "acked": True})
@@ -98,8 +97,6 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Roll back a batch and all later ones; their transactions are handed out again."""
-    from cdc.client import open_batches
-
     rolled_back = open_batches(load(ctx, dest)).rollback(batch, token, subscriber=subscriber)
     if as_json:
         print_json({"batch": batch, "rolled_back": rolled_back})
@@ -113,8 +110,6 @@ def list_batches(
     ctx: typer.Context, dest: Destination = None, subscriber: Subscriber = "apply", as_json: Json = False
 ) -> None:
     """List the outstanding batches of a subscriber, in order."""
-    from cdc.client import open_batches
-
     config = load(ctx, dest)
     outstanding = open_batches(config).outstanding(subscriber)
     if as_json:
@@ -152,9 +147,6 @@ def subscribe(
     as_json: Json = False,
 ) -> None:
     """Add a subscriber that begins at the store's first transaction, or replace the filter of an existing one."""
-    from cdc.client import open_batches
-    from cdc.store.reader.batch_builder import join_filters
-
     config = load(ctx, dest)
     service = open_batches(config)
     before = service.meta.read().subscriptions.get(subscriber)
@@ -190,8 +182,6 @@ def unsubscribe(
     as_json: Json = False,
 ) -> None:
     """Remove a subscriber with its cursor and batches, so that it no longer holds back retention."""
-    from cdc.client import open_batches
-
     config = load(ctx, dest)
     open_batches(config).unsubscribe(subscriber)
     waited_for = subscriber in config.store.retain.wait_for
@@ -224,8 +214,6 @@ def accept_gap(
 ) -> None:
     """Accept a gap: tables lack the changes before the store's beginning, or, with --table, changes that a Delta table
     has lost. The gap is recorded, `cdc status` shows it, and every later batch carries it."""
-    from cdc.client import open_batches
-
     config = load(ctx, dest)
     service = open_batches(config)
     if table:
@@ -251,10 +239,6 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
     Raises UsageError if the table does not belong to the destination, TargetError and RetryableError if it cannot be
     read.
     """
-    from cdc.base.targets import split_table, table_path
-    from cdc.lake.delta.log import read_state
-    from cdc.meta import TableRecord
-
     if not config.tables.includes(*split_table(table)):
         raise UsageError(
             f"{table} is not a table of {config.name}", remedy="Write it as db.table, as `cdc status` does."
@@ -267,9 +251,6 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
 
 def _show(lease: Lease, dest: str, subscriber: str) -> None:
     from rich.table import Column, Table
-
-    from cdc.base.units import iso_time
-    from cdc.binlog.positions import format_seq
 
     manifest = lease.manifest
     grid = Table.grid("", Column(overflow="fold"), padding=(0, 2))

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from cdc.base.units import human_bytes
+from cdc.capture import Capture, CaptureProgress
+from cdc.capture.memory_room import require_served
 from cdc.cli import common
+from cdc.watch.alarms.start import watched
+from cdc.watch.metrics.serve import served
 
 if TYPE_CHECKING:
     from rich.status import Status
-
-    from cdc.capture import CaptureProgress
 
 
 def register(app: typer.Typer) -> None:
@@ -51,17 +53,11 @@ def capture(
     """
     config = common.load(ctx, dest)
     if config.store.kind == "memory":
-        from cdc.capture.memory_room import require_served
-
         config = require_served(config)
 
     import signal
     import threading
     from types import FrameType
-
-    from cdc.capture import Capture
-    from cdc.watch.alarms.start import watched
-    from cdc.watch.metrics.serve import served
 
     stop = threading.Event()
 

@@ -6,15 +6,27 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cdc import meta
 from cdc.base.errors import CdcError
+from cdc.binlog.positions import split_file_name, split_seq
+from cdc.capture.proof import Proof
+from cdc.capture.servers import open_folder
+from cdc.capture.start import prove_start
+from cdc.capture.tracked_schemas import given_schemas
+from cdc.cli import check_local
 from cdc.cli.common import Destination, Json, load, one_line, out, print_json, working
+from cdc.client import open_meta, open_store
+from cdc.config import DestinationConfig, StartPosition
+from cdc.config.memory import in_memory
+from cdc.source.connection import connect
+from cdc.source.findings import Advice, Finding, error, from_error, ok, warning
+from cdc.source.folder_checks import examine_folder
+from cdc.source.preflight import check_source, check_standbys
+from cdc.source.purge import REMEDY, PurgeWatch
+from cdc.store.formats.state import is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from cdc.capture.proof import Proof
-    from cdc.config import DestinationConfig
-    from cdc.source.findings import Advice, Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -46,13 +58,6 @@ def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> N
 
 def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     """Returns all findings and the exit code, which is 1 if the only error is that the source does not answer."""
-    from cdc.cli import check_local
-    from cdc.client import open_store
-    from cdc.config.memory import in_memory
-    from cdc.source.findings import from_error
-    from cdc.source.preflight import check_source
-    from cdc.store.formats.state import is_locked
-
     findings: list[Finding] = []
     unreachable: list[Finding] = []
     local = check_local.examine(config)
@@ -90,12 +95,6 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
 
 def _folder(config: DestinationConfig, last_seq: int | None) -> list[Finding]:
     """Examines a folder of binlog files."""
-    from cdc.binlog.positions import split_file_name, split_seq
-    from cdc.capture.servers import open_folder
-    from cdc.capture.tracked_schemas import given_schemas
-    from cdc.config import StartPosition
-    from cdc.source.folder_checks import examine_folder
-
     begin = 0 if last_seq is None else split_seq(last_seq).file_number
     if last_seq is None and isinstance(config.source.start, StartPosition):
         begin = split_file_name(config.source.start.file)[1]
@@ -104,8 +103,6 @@ def _folder(config: DestinationConfig, last_seq: int | None) -> list[Finding]:
 
 def _current(config: DestinationConfig) -> DestinationConfig:
     """Returns the configuration with the server that capture reads, which may be a standby."""
-    from cdc.client import open_meta
-
     if not config.source.standbys or config.store.kind == "server":
         return config
     identity = open_meta(config).source()
@@ -115,9 +112,6 @@ def _current(config: DestinationConfig) -> DestinationConfig:
 def _standbys(config: DestinationConfig) -> list[Finding]:
     """Examines the standbys. One that does not answer now is a warning, because capture does not need it now."""
     from dataclasses import replace
-
-    from cdc.source.findings import warning
-    from cdc.source.preflight import check_standbys
 
     if not config.source.standbys:
         return []
@@ -133,11 +127,6 @@ def _standbys(config: DestinationConfig) -> list[Finding]:
 def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
     """Checks that the source still has the transactions that capture reads next, after those that the store holds, and
     that it does not purge them soon. Raises retryable errors."""
-    from cdc.capture.start import prove_start
-    from cdc.meta import open_meta
-    from cdc.source.connection import connect
-    from cdc.source.findings import error, from_error, ok
-    from cdc.source.purge import REMEDY, PurgeWatch
 
     subject = "source: history"
     config = _current(config)
@@ -145,7 +134,7 @@ def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
         return _folder_history(config, last_seq)
     conn = connect(config.source)
     try:
-        proof, position = prove_start(config, conn, open_meta(config), last_seq)
+        proof, position = prove_start(config, conn, meta.open_meta(config), last_seq)
         margin = PurgeWatch(config.source).measure(conn, position)
     except CdcError as trouble:
         if trouble.retryable:
@@ -161,15 +150,11 @@ def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
 
 def _folder_history(config: DestinationConfig, last_seq: int) -> list[Finding]:
     """Checks that the folder continues the history of the store. Raises retryable errors."""
-    from cdc.capture.servers import open_folder
-    from cdc.capture.start import prove_start
-    from cdc.meta import open_meta
-    from cdc.source.findings import from_error
 
     folder = open_folder(config)
     config = config.model_copy(update={"source": folder.source})
     try:
-        proof, _ = prove_start(config, folder, open_meta(config), last_seq)
+        proof, _ = prove_start(config, folder, meta.open_meta(config), last_seq)
     except CdcError as trouble:
         if trouble.retryable:
             raise
@@ -178,8 +163,6 @@ def _folder_history(config: DestinationConfig, last_seq: int) -> list[Finding]:
 
 
 def _proved(proof: Proof) -> Finding:
-    from cdc.source.findings import ok, warning
-
     if proof.doubt is not None:
         return warning("source: history", proof.doubt, "Make sure that source.url still names the same server.")
     proved = "; ".join(proof.proved)

@@ -12,15 +12,25 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from cdc import client, meta
 from cdc.base.errors import CdcError
 from cdc.base.targets import LOG_FOLDER, local_path, split_table
 from cdc.base.units import human_bytes
+from cdc.client import connect
 from cdc.config import DestinationConfig
 from cdc.config.lake import Lake
 from cdc.config.memory import SHARED_MEMORY, in_memory
-from cdc.config.secrets import encryption_keys
+from cdc.config.secrets import encryption_keys, push_credentials
+from cdc.copies.archive.writer import Archiver
 from cdc.disk.encryption import keys
+from cdc.disk.object_stores import can_put_if_absent
+from cdc.lake.delta.catalog import difference, require_catalog
+from cdc.lake.runtime.jars import TRIED, tried_pairs
+from cdc.lake.runtime.session import acquire, in_process
+from cdc.mq import checks
 from cdc.source.findings import Finding, error, from_error, ok, warning
+from cdc.store.formats import layout
+from cdc.store.formats.archive_record import read_record
 
 _LOW_DISK_BYTES = 1 << 30
 _MIN_JAVA = 17
@@ -63,8 +73,6 @@ def _memory(config: DestinationConfig) -> list[Finding]:
 
 def _server(config: DestinationConfig) -> list[Finding]:
     """The server that has store and meta answers, and knows the token."""
-    from cdc.client import connect
-
     try:
         subscriber = connect(config).call("whoami", once=True)
     except CdcError as trouble:
@@ -73,8 +81,6 @@ def _server(config: DestinationConfig) -> list[Finding]:
 
 
 def _store(config: DestinationConfig) -> list[Finding]:
-    from cdc.store.formats import layout
-
     path = config.store.path
     folder = _folder("store", path, "store.path")
     fleeting = _removable("store", path, "store.path")
@@ -110,12 +116,10 @@ def _keys(config: DestinationConfig) -> list[Finding]:
 
 
 def _meta(config: DestinationConfig) -> list[Finding]:
-    from cdc.meta import open_meta
-
     folder = _folder("meta", config.meta.path, "meta.path")
     if folder.level == "ok":
         try:
-            open_meta(config).read()
+            meta.open_meta(config).read()
         except CdcError as trouble:
             return [from_error("meta", trouble)]
     return [folder, *_removable("meta", config.meta.path, "meta.path")]
@@ -126,8 +130,6 @@ def _archive(config: DestinationConfig) -> list[Finding]:
     uri = config.archive_uri
     if uri is None or config.store.standby.role == "standby":  # the master writes it
         return []
-    from cdc.copies.archive.writer import Archiver
-    from cdc.store.formats.archive_record import read_record
 
     try:
         how = Archiver(config).require_writable()
@@ -193,8 +195,6 @@ def _target(config: DestinationConfig) -> list[Finding]:
 
 def _bucket(lake: Lake) -> Finding:
     """Checks that the bucket can be written, and that it guards commits. Leaves nothing behind."""
-    from cdc.disk.object_stores import can_put_if_absent
-
     try:
         guarded = can_put_if_absent(lake.target)
     except FileNotFoundError as trouble:
@@ -273,8 +273,6 @@ def _spark(config: DestinationConfig) -> list[Finding]:
 
 def _untried_pair() -> list[Finding]:
     """Returns a warning if these releases of Spark and Delta were not tried together."""
-    from cdc.lake.runtime.jars import TRIED, tried_pairs
-
     try:
         pair = version("pyspark"), version("delta-spark")
     except PackageNotFoundError:
@@ -290,18 +288,14 @@ def _catalog(config: DestinationConfig) -> list[Finding]:
     name = config.apply.catalog.name
     if name is None:
         return []
-    from cdc.lake.runtime.session import acquire, in_process
-
     if config.spark.remote is None and not in_process(config.spark):
         text = f"{name} cannot be asked from here: Spark is submitted to {config.spark.master}"
         return [warning("catalog", text, "The first batch will show whether it answers.")]
-    from cdc.client import open_meta
-    from cdc.lake.delta.catalog import difference, require_catalog
-    from cdc.lake.delta.tables import target_of
+    from cdc.lake.delta.tables import target_of  # imports PySpark, which an extra installs
 
     findings: list[Finding] = []
     try:
-        tables = open_meta(config).read().subscription("apply").tables
+        tables = client.open_meta(config).read().subscription("apply").tables
         spark = acquire(config.spark).spark
         require_catalog(spark, config)
         for table in sorted(tables):
@@ -317,8 +311,6 @@ def _catalog(config: DestinationConfig) -> list[Finding]:
 
 def _metrics(config: DestinationConfig) -> list[Finding]:
     """Returns what is wrong with the metrics, which fail no run: the package, or the Pushgateway's password."""
-    from cdc.config.secrets import push_credentials
-
     metrics = config.metrics
     if metrics.port is None and metrics.push is None:
         return []
@@ -339,7 +331,6 @@ def _mq(config: DestinationConfig) -> list[Finding]:
     """Asks Kafka's brokers whether they can take what `cdc push` sends."""
     if not config.mq.servers:
         return []
-    from cdc.mq import checks
 
     return checks.examine(config)
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.config import DestinationConfig
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from cdc.config import DestinationConfig
 
 Destination = Annotated[
     str | None,

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.base.errors import StorageError, UsageError
+from cdc.binlog.sql.schemas import Schemas
 from cdc.cli.common import Decrypt, SecondOpinion, err, load_keys, say, tables
+from cdc.decode import DecodeOptions, DecodeStats, ValuePolicies, list_tables, read
+from cdc.decode.jsonl import json_lines, to_json_lines, with_words
 from cdc.disk import files
+from cdc.lake.second_opinion.report import report_lines
+from cdc.watch.tail.texts import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from cdc.binlog.sql.schemas import Schemas
-    from cdc.decode import DecodeOptions, DecodeStats
 
 _TABLE_ROWS = 100
 _TABLES_NAMED = 20
@@ -98,8 +100,6 @@ def decode(
     if output is not None:
         _check_output(output, output_format)
 
-    from cdc.decode import DecodeOptions, DecodeStats, ValuePolicies, read
-
     name = _only_table(paths) if table is None else table
     stats = DecodeStats()
     schemas = None if schema is None else _schemas(schema, name)
@@ -127,8 +127,7 @@ def decode(
 def _ask_again(paths: list[Path], table: str, options: DecodeOptions, schemas: Schemas | None) -> None:
     """Decodes a sample of the rows once more, and says on standard error what was compared. Ends with exit code 2 if a
     value differs."""
-    from cdc.lake.second_opinion.report import report_lines
-    from cdc.lake.second_opinion.sample import of_files
+    from cdc.lake.second_opinion.sample import of_files  # imports mysql-replication, which is slow to load
 
     result = of_files(paths, table, options, schemas)
     for line in report_lines(result.document()):
@@ -148,8 +147,6 @@ def _check_output(output: Path, output_format: OutputFormat) -> None:
 
 
 def _only_table(paths: list[Path]) -> str:
-    from cdc.decode import list_tables
-
     tables = list_tables(*paths)
     if len(tables) == 1:
         return next(iter(tables))
@@ -167,8 +164,6 @@ def _named(row_events: dict[str, int]) -> str:
 
 
 def _schemas(path: Path, table: str) -> Schemas:
-    from cdc.binlog.sql.schemas import Schemas
-
     if not path.is_file():
         raise UsageError(f"--schema {path} is not a file", remedy="Give a file of a store's folder schemas.")
     schemas = Schemas.load(path)
@@ -206,8 +201,6 @@ def _sum_up(paths: list[Path], table: str, stats: DecodeStats, output: Path | No
         where = "" if output is None else f", written to {output}" if stats.rows else "; nothing was written"
         say(f"{stats.rows} rows of {table} in {stats.events} row events{where}")
     if stats.events == 0:
-        from cdc.decode import list_tables
-
         others = {name: count for name, count in list_tables(*paths).items() if name != table}
         if others:
             say(f"the files hold rows of {_named(others)}")
@@ -216,8 +209,6 @@ def _sum_up(paths: list[Path], table: str, stats: DecodeStats, output: Path | No
 
 
 def _print_lines(batches: Iterator[pa.RecordBatch], tick: Callable[[], None]) -> None:
-    from cdc.decode.jsonl import json_lines
-
     sys.stdout.flush()
     for batch in batches:
         for piece in json_lines(batch):
@@ -247,8 +238,6 @@ def _print_table(batches: Iterator[pa.RecordBatch]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from cdc.decode.jsonl import to_json_lines
-
     shown = 0
     table: Table | None = None
     names: list[str] = []
@@ -274,8 +263,6 @@ def _print_table(batches: Iterator[pa.RecordBatch]) -> None:
 def _cell(value: Any) -> str:
     import json
 
-    from cdc.watch.tail.texts import printable
-
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
@@ -283,8 +270,6 @@ def _write_parquet(path: Path, batches: Iterator[pa.RecordBatch], table: str, ti
     """Writes a Parquet file with a row group for each batch. It is written under a temporary name and then renamed, so
     that an existing file is always complete."""
     import pyarrow.parquet as pq
-
-    from cdc.decode.jsonl import with_words
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     writer: pq.ParquetWriter | None = None

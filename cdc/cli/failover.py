@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cdc.base.errors import UsageError
+from cdc.capture import accept_loss as losses
 from cdc.cli.common import Destination, Json, load, out, print_json, working
 
 
@@ -37,8 +38,6 @@ def failover(
             place=str(config.file),
             remedy="Do this where capture runs, with the configuration there.",
         )
-
-    from cdc.capture import accept_loss as losses
 
     if not accept_loss:
         with working("Asking the servers …"):

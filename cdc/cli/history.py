@@ -6,17 +6,27 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cdc.base.errors import UsageError
 from cdc.base.units import iso_time_us
 from cdc.cli.common import Json, SourceValues, err, load, print_json, say, tables
-
-if TYPE_CHECKING:
-    from cdc.lake.history import Search
-    from cdc.store.reader.reader import StoreReader
+from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
+from cdc.lake.history import (
+    UNCHANGED,
+    HistoryPolicies,
+    RowKey,
+    Search,
+    add_unlogged,
+    changed_columns,
+    definition_of,
+    search,
+)
+from cdc.meta import open_meta
+from cdc.store.reader.reader import StoreReader
+from cdc.watch.tail.texts import cut, printable
 
 _QUIET_S = 1.0
 """A search that takes less time shows no progress."""
@@ -55,11 +65,6 @@ def history(
         )
     table, text = words[-2:]
     config = load(ctx, words[0] if len(words) == 3 else None)
-
-    from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
-    from cdc.lake.history import UNCHANGED, HistoryPolicies, RowKey, add_unlogged, definition_of, search
-    from cdc.meta import open_meta
-    from cdc.store.reader.reader import StoreReader
 
     table = config.tables.name(table)
     if "." not in table.strip("."):
@@ -139,8 +144,6 @@ def _show(changes: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from cdc.lake.history import changed_columns
-
     table = Table("time", "change", "position", "gtid", "columns")
     for change in changes:
         lines = []
@@ -166,7 +169,5 @@ def _show(changes: list[dict[str, Any]]) -> None:
 
 
 def _value(value: Any) -> str:
-    from cdc.watch.tail.texts import cut, printable
-
     text = "NULL" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return cut(printable(text))

@@ -11,20 +11,24 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
 from cdc.base.addresses import Address
-from cdc.base.errors import StorageError, UsageError
+from cdc.base.errors import SourceRefusedError, StorageError, UsageError
 from cdc.base.patterns import PatternError, TablePattern
+from cdc.binlog.sql.schemas import Schemas
 from cdc.cli.common import options, out, working
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.source.findings import Finding
-    from cdc.source.server import Connection, ServerInfo
+from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, SourceConfig, TablesConfig, as_named, parse
+from cdc.config.loading import server_ids
+from cdc.config.reference import VALUES_IN_WORDS, Template, default, render_yaml
+from cdc.source.connection import connect, query
+from cdc.source.findings import Finding
+from cdc.source.schemas import list_tables, read_schemas, silent_keys
+from cdc.source.server import Connection, ServerInfo, describe, replicas, variables
+from cdc.source.table_checks import check_foreign_keys
 
 PASSWORD_VARIABLE = "CDC_SOURCE_PASSWORD"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -94,14 +98,6 @@ def init(
     The password is taken from the URL, else from $CDC_SOURCE_PASSWORD, else it is asked for. It is never written into
     the configuration: one from the URL or the terminal goes into DEST.password beside it, readable by you alone.
     """
-    from cdc.binlog.sql.schemas import Schemas
-    from cdc.config import SYSTEM_SCHEMAS, SourceConfig, TablesConfig, parse
-    from cdc.config.loading import server_ids
-    from cdc.source.connection import connect, query
-    from cdc.source.schemas import list_tables, read_schemas, silent_keys
-    from cdc.source.server import describe, variables
-    from cdc.source.table_checks import check_foreign_keys
-
     folder = options(ctx).conf_dir
     if name is not None:
         _new_file(folder, name)
@@ -259,9 +255,6 @@ def _patterns(expressions: Sequence[str] | None) -> list[str]:
 
 
 def _replica_ids(conn: Connection) -> set[int]:
-    from cdc.base.errors import SourceRefusedError
-    from cdc.source.server import replicas
-
     try:
         return {replica.server_id for replica in replicas(conn)}
     except SourceRefusedError:
@@ -337,8 +330,6 @@ class Answers:
 
 def render(answers: Answers) -> str:
     """Returns the text of the configuration file: the keys that a first file needs, with their descriptions."""
-    from cdc.config.reference import VALUES_IN_WORDS, Template, default, render_yaml
-
     values: dict[str, Any] = {path: default(path) for path in _SHOWN_KEYS}
     values |= {
         "source.url": answers.url,
@@ -415,8 +406,6 @@ def _without_tables(patterns: Sequence[str], tables: Sequence[tuple[str, str]]) 
 
 
 def _next_steps(config: DestinationConfig) -> None:
-    from cdc.config import as_named
-
     folder = config.file.parent
     options = "" if folder == as_named(Path("conf")) else f" --conf-dir {shlex.quote(str(folder))}"
     _say("\nThen:")

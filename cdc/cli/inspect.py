@@ -6,15 +6,35 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cdc.base.errors import DamagedError, StorageError, UsageError
+from cdc.base.units import iso_time_us
+from cdc.batches.manifest import FORMAT as MANIFEST_FORMAT
+from cdc.batches.manifest_files import parse_manifest
+from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
+from cdc.binlog.entry import HEADER_SIZE, Entries, EntryFlag, format_gtid
+from cdc.binlog.entry import MAGIC as INDEX_MAGIC
+from cdc.binlog.file import BinlogFile
 from cdc.cli.common import Decrypt, Json, load_keys, print_json, say, tables
-
-if TYPE_CHECKING:
-    from cdc.binlog.entry import Entries
+from cdc.disk import files
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.container import MAGIC as ENCRYPTED_MAGIC
+from cdc.disk.encryption.read import file_is_encrypted, header_of, open_content
+from cdc.meta.file import FILE_NAME, parse
+from cdc.meta.file import FORMAT as META_FORMAT
+from cdc.store.formats import checkpoint, layout
+from cdc.store.formats.index import IndexFile, read_entries
+from cdc.store.formats.layout import INDEX_SUFFIX, index_path, segment_epoch
+from cdc.store.formats.missing import read_damaged
+from cdc.store.formats.prepared import describe
+from cdc.store.formats.state import is_locked
+from cdc.store.reader.check import check_files
+from cdc.store.reader.staged import SEALED_SUFFIX, is_uri, local_copy, staged_entries
+from cdc.store.recovery.salvage import examine, salvage
+from cdc.watch.status import batch_document
 
 _KINDS = (
     "Name the folder of a store, a segment (.binlog) or another binlog file, an index (.index), a checkpoint, a "
@@ -86,9 +106,6 @@ def _write_plain(path: Path, target: Path) -> None:
     """Writes the content of an encrypted file to a new file, which only this user can read."""
     import shutil
 
-    from cdc.disk import files
-    from cdc.disk.encryption.read import file_is_encrypted, open_content
-
     try:
         if not file_is_encrypted(path):
             raise UsageError("is not encrypted", place=str(path), remedy="Leave out --plain.")
@@ -109,12 +126,6 @@ def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
     Returns damage after which the file was readable in part, and raises any other DamagedError.
     """
-    from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
-    from cdc.binlog.entry import MAGIC as INDEX_MAGIC
-    from cdc.disk.encryption.container import MAGIC as ENCRYPTED_MAGIC
-    from cdc.store.formats.checkpoint import MAGIC as CHECKPOINT_MAGIC
-    from cdc.store.reader.staged import SEALED_SUFFIX
-
     try:
         with path.open("rb") as file:
             head = file.read(4)
@@ -122,7 +133,7 @@ def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
         raise UsageError("this file does not exist", place=str(path), remedy=_KINDS) from None
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None
-    if path.name == "checkpoint" or head == CHECKPOINT_MAGIC:
+    if path.name == "checkpoint" or head == checkpoint.MAGIC:
         report["kind"] = "checkpoint"
         report |= _checkpoint_report(path, _read(path))
         return None
@@ -136,17 +147,11 @@ def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _read(path: Path) -> bytes:
-    from cdc.disk.durable import storage_errors
-
     with storage_errors(path):
         return path.read_bytes()
 
 
 def _segment(path: Path, report: dict[str, Any]) -> DamagedError | None:
-    from cdc.binlog.file import BinlogFile
-    from cdc.disk.encryption.read import header_of
-    from cdc.store.formats.layout import index_path, segment_epoch
-
     report["kind"] = "segment"
     header = header_of(path)
     report["encrypted_with"] = None if header is None else header.key_id
@@ -171,9 +176,6 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
     """Compares the index beside a segment with it. The index may lag behind, but must not contradict it."""
     import numpy as np
 
-    from cdc.store.formats.index import read_entries
-    from cdc.store.formats.layout import index_path
-
     indexed = read_entries(path)
     report["indexed"] = len(indexed)
     count = min(len(indexed), len(entries))
@@ -191,10 +193,6 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
 
 
 def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
-    from cdc.binlog.entry import HEADER_SIZE
-    from cdc.store.formats.index import IndexFile
-    from cdc.store.formats.layout import INDEX_SUFFIX
-
     report["kind"] = "index"
     if path.suffix != INDEX_SUFFIX:
         raise UsageError("is an index with an unknown name", place=str(path), remedy="Name it SEGMENT.binlog.index.")
@@ -209,9 +207,6 @@ def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _summary(entries: Entries) -> dict[str, Any]:
-    from cdc.base.units import iso_time_us
-    from cdc.binlog.entry import EntryFlag, format_gtid
-
     summary: dict[str, Any] = {"transactions": len(entries)}
     if len(entries):
         first, last = entries[0], entries[-1]
@@ -230,11 +225,6 @@ def _summary(entries: Entries) -> dict[str, Any]:
 
 
 def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
-    from cdc.batches.manifest import FORMAT as MANIFEST_FORMAT
-    from cdc.disk.durable import storage_errors
-    from cdc.meta.file import FILE_NAME
-    from cdc.meta.file import FORMAT as META_FORMAT
-
     with storage_errors(path):
         data = path.read_bytes()
     try:
@@ -252,9 +242,6 @@ def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
-    from cdc.meta.file import parse
-    from cdc.watch.status import batch_document
-
     report["kind"] = "meta"
     state = parse(data, str(path))
     report |= {
@@ -276,9 +263,6 @@ def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | Non
 
 def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
     """Checks that the ranges of an unacked manifest exist. Retention may have removed those of an acked one."""
-    from cdc.batches.manifest_files import parse_manifest
-    from cdc.store.reader.staged import is_uri, local_copy, staged_entries
-
     report["kind"] = "manifest"
     manifest = parse_manifest(data, str(path))
     report |= manifest.model_dump(mode="json", exclude={"format"})
@@ -301,10 +285,7 @@ def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError |
 
 def _checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
     """Returns the content of a checkpoint file. Raises DamagedError, VersionError."""
-    from cdc.base.units import iso_time_us
-    from cdc.store.formats.checkpoint import parse
-
-    note = parse(data, str(path))
+    note = checkpoint.parse(data, str(path))
     return {**asdict(note), "segment": note.segment or None, "time": iso_time_us(note.time_us)}
 
 
@@ -313,22 +294,14 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
 
     A writer may work on the store meanwhile.
     """
-    from cdc.store.formats import layout
-    from cdc.store.formats.checkpoint import FILE_NAME, read_checkpoint, was_aborted
-    from cdc.store.formats.missing import read_damaged
-    from cdc.store.formats.prepared import describe
-    from cdc.store.formats.state import is_locked
-    from cdc.store.reader.check import check_files
-    from cdc.store.recovery.salvage import examine
-
     layout.check(store)
     damage: DamagedError | None = None
     report["kind"] = "store"
     report["writer"] = is_locked(store)
-    report["clean_stop"] = not was_aborted(store)
+    report["clean_stop"] = not checkpoint.was_aborted(store)
     try:
-        note = read_checkpoint(store)
-        report["checkpoint"] = None if note is None else _checkpoint_report(store / FILE_NAME, note.render())
+        note = checkpoint.read_checkpoint(store)
+        report["checkpoint"] = None if note is None else _checkpoint_report(store / checkpoint.FILE_NAME, note.render())
     except DamagedError as error:
         report["checkpoint"], damage = None, error
     report["prepared"] = describe(store)
@@ -369,8 +342,6 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
 
 def _accept(store: Path, name: str, report: dict[str, Any]) -> None:
     """Accepts the loss of the damaged parts of a segment. Raises UsageError, LeaseHeldError, StorageError."""
-    from cdc.store.recovery.salvage import salvage
-
     report["kind"] = "store"
     report["accepted"] = [asdict(loss) for loss in salvage(store, name)]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from cdc.base.addresses import is_loopback
+from cdc.base.errors import CdcError, ConfigError, UsageError
 from cdc.cli.common import Json, options, print_json, say, tables
-
-if TYPE_CHECKING:
-    from cdc.client.instances import ServerInstances
-    from cdc.config import DestinationConfig
+from cdc.client.instances import ServerInstances
+from cdc.config import DestinationConfig, destinations, load_destination
+from cdc.config.secrets import role_token
+from cdc.config.values import require_http
 
 _TOKEN = "CDC_SERVER_TOKEN"
 
@@ -106,13 +108,6 @@ def logs(
 
 def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str) -> ServerInstances:
     """Returns the server that the options name, with the token of a role. Raises ConfigError."""
-    from cdc.base.addresses import is_loopback
-    from cdc.base.errors import CdcError, ConfigError, UsageError
-    from cdc.client.instances import ServerInstances
-    from cdc.config import destinations, load_destination
-    from cdc.config.secrets import role_token
-    from cdc.config.values import require_http
-
     folder = options(ctx).conf_dir
     configs: list[DestinationConfig] = []
     for name in destinations(folder):
@@ -152,8 +147,6 @@ def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str
 
 
 def _own_url(folder: Path, configs: list[DestinationConfig]) -> str:
-    from cdc.base.errors import ConfigError
-
     if not configs:
         raise ConfigError(
             "no configuration in this folder names a server",

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
@@ -20,12 +20,13 @@ from importlib.abc import MetaPathFinder
 from inspect import cleandoc
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import cdc
 from cdc.base.errors import CdcError
+from cdc.base.log import configure
 from cdc.cli.common import Globals, one_line
 
 _HELP = (
@@ -35,31 +36,42 @@ _HELP = (
     "`cdc apply` merges the store into the Delta tables."
 )
 
-COMMANDS = (
-    "init",
-    "check",
-    "capture",
-    "failover",
-    "standby",
-    "archive",
-    "push",
-    "snapshot",
-    "apply",
-    "replay",
-    "server",
-    "instance",
-    "spark",
-    "status",
-    "alarm",
-    "batch",
-    "inspect",
-    "decode",
-    "history",
-    "tail",
-    "maintain",
-    "verify",
-    "deploy",
-)
+_LISTED = {
+    "Set up": {
+        "init": "Write a configuration file with comments, for a server and its tables.",
+        "check": "Examine the source, the store, the meta, the target and Spark.",
+        "deploy": "Get the files for Airflow, systemd, containers, Kubernetes and Prometheus.",
+    },
+    "Run": {
+        "capture": "Read the source's changes into the store until stopped.",
+        "apply": "Merge the store's changes into the Delta tables, batch after batch.",
+        "push": "Send the changes in the store to Kafka until stopped.",
+        "server": "Serve the stores of this machine to others until stopped.",
+        "instance": "See and change the destinations that a running server runs.",
+        "spark": "Run a Spark Connect server that stays warm between runs.",
+        "standby": "Follow a master's store until stopped, to take over from it.",
+    },
+    "Tables": {
+        "snapshot": "Fill tables with the rows of the source, while capture and apply go on.",
+        "replay": "Build tables again from the store, or fill a range of changes again.",
+        "verify": "Compare the Delta tables with the source, and the store with what the source executed.",
+        "maintain": "Remove what is not needed any more, and compact the Delta tables.",
+    },
+    "Look": {
+        "status": "Show positions, store, cursors, lag, outstanding batches and tables.",
+        "history": "Show every change of one row that the store still has.",
+        "tail": "Print changes as they come: rows and DDL statements.",
+        "decode": "Print the rows of a table that binlog files hold.",
+        "inspect": "Show and verify a store, segment, index, checkpoint, meta file or manifest.",
+    },
+    "By hand": {
+        "batch": "Get, ack, roll back and list batches; manage subscribers.",
+        "failover": "Show where capture could go on after a failover, or accept what it has lost.",
+        "archive": "Copy the store to its archive, verify it, and restore a store from it.",
+        "alarm": "Send a test alarm, and list the alarms that are raised.",
+    },
+}
+COMMANDS = tuple(name for commands in _LISTED.values() for name in commands)
 """The commands, in the order of the help. Each is a module of :mod:`cdc.cli`."""
 
 _WITHOUT_PANDAS = ("decode",)
@@ -97,8 +109,6 @@ def _main(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    from cdc.base.log import configure
-
     ctx.obj = Globals(conf_dir, log_format.value, verbose)
     configure(log_format.value, verbose)
 
@@ -106,6 +116,37 @@ def _main(
 @cache
 def application(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
     """Returns the command line with these commands. Their modules are imported, and no others."""
+    app = _without_commands()
+    for name in names:
+        import_module(f"cdc.cli.{name}").register(app)
+    _unwrap_help(app)
+    return app
+
+
+def _listing(arguments: list[str]) -> typer.Typer:
+    """Returns the command line for its help, which imports no command. A command that is called after all is run."""
+    app = _without_commands()
+    for panel, commands in _LISTED.items():
+        for name, sentence in commands.items():
+            app.command(
+                name,
+                help=sentence,
+                rich_help_panel=panel,
+                add_help_option=False,
+                context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+            )(_runner(name, arguments))
+    return app
+
+
+def _runner(name: str, arguments: list[str]) -> Callable[[], Any]:
+    return lambda: _call(application((name,)), arguments)
+
+
+def _call(app: typer.Typer, arguments: list[str]) -> Any:
+    return app(args=arguments, prog_name="cdc", standalone_mode=False)
+
+
+def _without_commands() -> typer.Typer:
     app = typer.Typer(
         name="cdc",
         no_args_is_help=True,
@@ -114,9 +155,6 @@ def application(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(help=_HELP)(_main)
-    for name in names:
-        import_module(f"cdc.cli.{name}").register(app)
-    _unwrap_help(app)
     return app
 
 
@@ -174,8 +212,7 @@ def _run(arguments: list[str]) -> int:
             signal.signal(signal.SIGTERM, _terminate)
             if sys.unraisablehook is sys.__unraisablehook__:
                 sys.unraisablehook = _resend_interrupt
-        app = application() if name is None else application((name,))
-        result = app(args=arguments, prog_name="cdc", standalone_mode=False)
+        result = _call(_listing(arguments) if name is None else application((name,)), arguments)
     except CdcError as error:
         if verbose:
             traceback.print_exc()
@@ -221,7 +258,7 @@ def _resend_interrupt(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _command_name(arguments: Sequence[str]) -> str | None:
-    """Returns the command that is called; None if the names of all are needed, for the help or after a mistake."""
+    """Returns the command that is called; None if it is not clear, for the help or after a mistake."""
     rest = iter(arguments)
     for argument in rest:
         if argument in ("--conf-dir", "--log-format"):

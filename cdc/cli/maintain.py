@@ -8,6 +8,7 @@ import typer
 
 from cdc.base.units import human_bytes
 from cdc.cli.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
+from cdc.lake.pipeline import maintain as run
 from cdc.watch.status import alarms
 
 
@@ -35,8 +36,6 @@ def maintain(
     and files are removed that no version needs which can still be read, or that read_as_of may ask for. Merges go on
     meanwhile.
     """
-    from cdc.lake.pipeline import maintain as run
-
     config, chosen = destination_and_tables(ctx, names or [])
     document = run(
         config,

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.base.errors import CdcError
 from cdc.base.units import human_bytes
 from cdc.cli import common
+from cdc.mq.pusher import Pusher
+from cdc.watch.metrics.mq import served
 
 if TYPE_CHECKING:
     from types import FrameType
-
-    from cdc.mq.pusher import Pusher
 
 
 def register(app: typer.Typer) -> None:
@@ -49,9 +50,6 @@ def push(
     import signal
     import threading
 
-    from cdc.mq.pusher import Pusher
-    from cdc.watch.metrics.mq import served
-
     stop = threading.Event()
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -75,8 +73,6 @@ def push(
 def _show(pusher: Pusher) -> None:
     """Prints the status of a push that goes on."""
     import sys
-
-    from cdc.base.errors import CdcError
 
     try:
         common.print_json_line(pusher.status())

@@ -9,11 +9,12 @@ import typer
 from cdc.base.errors import UsageError
 from cdc.base.units import human_bytes
 from cdc.cli.common import Json, destination_and_tables, err, names_argument, print_json, tables
-
-if TYPE_CHECKING:
-    from cdc.lake.jobs.catch_up import CatchUp
+from cdc.lake import pipeline
 
 _POINT = "a seq, a time (2026-11-21T10:00:00Z) or a GTID set"
+
+if TYPE_CHECKING:
+    from cdc.lake.jobs.catch_up import CatchUp  # imports PySpark, which an extra installs
 
 
 def register(app: typer.Typer) -> None:
@@ -55,8 +56,6 @@ def replay(
 
     The table is built beside the present one, which it then replaces in one commit.
     """
-    from cdc.lake import pipeline
-
     config, chosen = destination_and_tables(ctx, names or [])
     if not chosen:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cdc.cli.common import options, say
-
-if TYPE_CHECKING:
-    from cdc.server.embedded import EmbeddedServer
+from cdc.server.embedded import EmbeddedServer
+from cdc.server.process import serve
 
 
 def register(app: typer.Typer) -> None:
@@ -49,8 +48,6 @@ def server(
     ] = None,
 ) -> None:
     """Serve stores on this machine to others until stopped, for tasks and executors that do not see its disk."""
-    from cdc.server.process import serve
-
     global_options = options(ctx)
 
     def ready(server: EmbeddedServer) -> None:

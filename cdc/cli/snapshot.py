@@ -10,11 +10,11 @@ import typer
 
 from cdc.base.units import human_bytes, human_seconds
 from cdc.cli.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
+from cdc.lake import pipeline
+from cdc.snapshot.progress import ProgressCallback, SnapshotProgress
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
-
-    from cdc.snapshot.progress import ProgressCallback, SnapshotProgress
 
 
 def register(app: typer.Typer) -> None:
@@ -39,8 +39,6 @@ def snapshot(
     Nothing is locked, and nothing is written to the source. Call it again after an interruption: chunks that were read
     are not read again. Capture must be running.
     """
-    from cdc.lake import pipeline
-
     config, chosen = destination_and_tables(ctx, names or [])
     with _shown() as progress:
         results = pipeline.snapshot(config, chosen or None, progress=progress, whole=whole)

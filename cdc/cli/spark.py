@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from cdc.base.errors import RetryableError
 from cdc.cli.common import Destination, Json, err, load, out, print_json
-
-if TYPE_CHECKING:
-    from cdc.lake.runtime.connect_server import ServerFile
+from cdc.lake.runtime import connect_server
+from cdc.lake.runtime.connect_server import ServerFile
 
 Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on localhost.")]
 _DEFAULT_PORT = 15002
@@ -43,8 +43,6 @@ def start(
 
     It listens on localhost, asks for a token that only this user can read, and has merged rows when this returns.
     """
-    from cdc.lake.runtime import connect_server
-
     config = load(ctx, dest)
     with err().status("Spark") as shown:
         server = connect_server.start(config.spark, port, lambda what: shown.update(f"Spark: {what}"))
@@ -57,9 +55,6 @@ def start(
 
 def _follow(server: ServerFile) -> None:
     """Waits for the server's end. Raises RetryableError if it was not ended by a signal to this process."""
-    from cdc.base.errors import RetryableError
-    from cdc.lake.runtime import connect_server
-
     ended = False
 
     def end(*_: object) -> None:
@@ -89,8 +84,6 @@ def _reap(pid: int) -> None:
 
 def status(port: Port = _DEFAULT_PORT, as_json: Json = False) -> None:
     """Show whether the server runs. The exit code is 1 if it does not, or if it runs another Towpath than this one."""
-    from cdc.lake.runtime import connect_server
-
     server = connect_server.find(port)
     running = server is not None and server.is_alive()
     current = server is not None and running and server.is_of_this_code()
@@ -118,7 +111,5 @@ def status(port: Port = _DEFAULT_PORT, as_json: Json = False) -> None:
 
 def stop(port: Port = _DEFAULT_PORT) -> None:
     """Stop the server. It writes an archive of its classes, which makes the next start faster."""
-    from cdc.lake.runtime import connect_server
-
     server = connect_server.stop(port)
     out().print(f"No server runs on port {port}." if server is None else f"{server.url} has ended.")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from cdc.base.addresses import parse_address
 from cdc.base.errors import ConfigError
 from cdc.cli.common import Destination, load, say
+from cdc.config.secrets import standby_secret
+from cdc.copies.standby.follower import Follower
 
 
 def register(app: typer.Typer) -> None:
@@ -26,10 +29,6 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
     import signal
     import threading
     from types import FrameType
-
-    from cdc.base.addresses import parse_address
-    from cdc.config.secrets import standby_secret
-    from cdc.copies.standby.follower import Follower
 
     stop = threading.Event()
 

@@ -6,8 +6,11 @@ from typing import Any
 
 import typer
 
+from cdc.base.targets import PLAIN_READER
 from cdc.base.units import human_bytes, human_seconds
+from cdc.binlog.positions import format_seq
 from cdc.cli.common import Destination, Json, load, one_line, print_json, tables
+from cdc.config.memory import in_memory
 from cdc.lake import groups
 from cdc.watch.status import (
     alarms,
@@ -26,8 +29,6 @@ def register(app: typer.Typer) -> None:
 
 def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Show positions, store, cursors, lag, outstanding batches and tables."""
-    from cdc.config.memory import in_memory
-
     config = in_memory(load(ctx, dest))  # the memory of a server on this machine can be read, too
     document = collect(config, group=True)
     if as_json:
@@ -130,8 +131,6 @@ def _role_text(standby: dict[str, Any]) -> str:
 
 
 def _remark(row: dict[str, Any], group: dict[str, Any] | None) -> str:
-    from cdc.base.targets import PLAIN_READER
-
     reader = row["reader"]
     members = [] if group is None else group["tables"].get(row["table"], [])
     texts = [
@@ -147,6 +146,4 @@ def _text(value: Any) -> str:
 
 
 def _seq(seq: int | None) -> str:
-    from cdc.binlog.positions import format_seq
-
     return "–" if seq is None else f"{seq} ({format_seq(seq)})"

@@ -7,17 +7,20 @@ import select
 import sys
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cdc.base.errors import StorageError, UsageError
 from cdc.cli.common import Destination, SourceValues, load, say
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.lake.history import RowKey
-    from cdc.store.reader.store import Store
+from cdc.client import open_meta
+from cdc.config import DestinationConfig
+from cdc.lake.history import RowKey
+from cdc.store.reader.points import find_point
+from cdc.store.reader.store import Store
+from cdc.watch.tail.changes import ChangeChoice
+from cdc.watch.tail.follow import StoreFollower
+from cdc.watch.tail.run import Tail
 
 _EARLIEST = "earliest"
 _WRITE_BYTES = 1 << 18
@@ -84,11 +87,6 @@ def tail(
             "--no-follow ends with the last change, and without --from that is where it begins",
             remedy="Add --from with a seq, a time, a GTID, or earliest.",
         )
-
-    from cdc.client import open_meta
-    from cdc.watch.tail.changes import ChangeChoice
-    from cdc.watch.tail.follow import StoreFollower
-    from cdc.watch.tail.run import Tail
 
     source = open_meta(config).source()
     follower = StoreFollower(config, None if source is None else source.base_name)
@@ -158,7 +156,6 @@ def _keys(config: DestinationConfig, reader: Store, names: list[str], texts: lis
         return ()
     if len(names) != 1:
         raise UsageError("--key names rows of one table", remedy="Name it with --table DB.TABLE.")
-    from cdc.lake.history import RowKey
 
     schemas = reader.newest_schemas()
     definition = None if schemas is None else schemas[1].tables.get(names[0])
@@ -178,7 +175,6 @@ def _start(reader: Store, text: str | None, last_seq: int) -> int:
         return last_seq
     if text.strip() == _EARLIEST:
         return reader.removed_seq()
-    from cdc.store.reader.points import find_point
 
     return find_point(reader, text, say)
 

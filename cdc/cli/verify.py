@@ -12,11 +12,13 @@ import typer
 from cdc.base.errors import UsageError
 from cdc.base.units import human_seconds
 from cdc.cli.common import Destination, Json, SecondOpinion, err, load, print_json, tables
+from cdc.lake import pipeline
+from cdc.lake.second_opinion import ROWS
+from cdc.lake.second_opinion.report import report_lines
+from cdc.lake.verify.report import Difference, TableReport, VerificationReport
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from cdc.lake.verify.report import Difference, TableReport, VerificationReport
 
 
 def register(app: typer.Typer) -> None:
@@ -57,8 +59,6 @@ def verify(
     Exit code 0: everything is proved. 2: something differs or is missing. 1: it could not be told, of some columns or
     at all.
     """
-    from cdc.lake import pipeline
-
     config = load(ctx, dest)
     names = [config.tables.name(name) for name in names or ()]
     for name in names:
@@ -80,8 +80,6 @@ def verify(
 
 def _sample(text: str | None) -> tuple[int, int | None]:
     """Returns rows and seed of a sample. Raises UsageError."""
-    from cdc.lake.second_opinion import ROWS
-
     if text is None:
         return ROWS, None
     match = re.fullmatch(r"([1-9][0-9]{0,11})(?::([0-9]{1,20}))?", text)
@@ -137,8 +135,6 @@ def show(report: VerificationReport) -> None:
     for table_report in report.tables:
         _show_table(console, table_report)
     if report.second_opinion is not None:
-        from cdc.lake.second_opinion.report import report_lines
-
         console.print()
         for line in report_lines(report.second_opinion.document()):
             console.print(line, markup=False, soft_wrap=True)
