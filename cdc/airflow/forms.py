@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 from airflow.sdk import Param
 
-from cdc.base.errors import UsageError
+from cdc.base.errors import CdcError, UsageError
+from cdc.client import open_store
 from cdc.config import DestinationConfig
 from cdc.config.apply import MODES
 
@@ -155,9 +156,6 @@ def _literal(pattern: str) -> str | None:
 
 def _stored(config: DestinationConfig) -> list[str]:
     """Returns the tables in the newest stored schemas; none if there are none that can be read here."""
-    from cdc.base.errors import CdcError
-    from cdc.client import open_store
-
     if config.store.kind == "server":
         return []  # the file is parsed every few seconds, and must not wait for a network
     try:

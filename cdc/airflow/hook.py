@@ -9,12 +9,14 @@ from cdc.airflow.compat import BaseHook
 from cdc.airflow.connections import airflow_connections
 from cdc.airflow.provider import CONNECTION_TYPE, HOOK_NAME, TLS_FIELDS
 from cdc.base.errors import CdcError, ConfigError
+from cdc.base.validation import first_fault
+from cdc.config import SourceConfig
+from cdc.source.connection import connect
+from cdc.source.findings import Finding
+from cdc.source.preflight import examine_server
 
 if TYPE_CHECKING:
     import pymysql
-
-    from cdc.config import SourceConfig
-    from cdc.source.findings import Finding
 
 
 class TowpathHook(BaseHook):
@@ -39,15 +41,11 @@ class TowpathHook(BaseHook):
         Raises ConfigError for a connection that Airflow does not know or that lacks a field, SourceUnavailableError,
         SourceRefusedError.
         """
-        from cdc.source.connection import connect
-
         with airflow_connections():
             return connect(self._source())
 
     def test_connection(self) -> tuple[bool, str]:
         """Connects and asks whether this user could capture this server. Returns the verdict and a sentence."""
-        from cdc.source.preflight import examine_server
-
         try:
             with closing(self.get_conn()) as conn:
                 findings = examine_server(conn)
@@ -65,9 +63,6 @@ class TowpathHook(BaseHook):
         from urllib.parse import quote
 
         from pydantic import ValidationError
-
-        from cdc.base.validation import first_fault
-        from cdc.config import SourceConfig
 
         connection = self.get_connection(self.towpath_conn_id)
         for field in ("host", "login"):

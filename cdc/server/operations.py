@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import AwareDatetime, Field
 
 from cdc.base.errors import CdcError, UsageError
+from cdc.batches.lease import Lease
 from cdc.batches.manifest import Manifest
 from cdc.batches.operations import METHODS, Arguments, Method, arguments_of
 from cdc.batches.parking import records_of
+from cdc.batches.retention import make_watch
 from cdc.batches.subscribers import make_filter
+from cdc.binlog.entry import Entries
+from cdc.lake.jobs.maintain import disk_document
+from cdc.server.destinations import ServedDestination
 from cdc.server.files import missing, relative_path, served_path
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.wire.protocol import MOST_ENTRIES, MOST_MANIFESTS
-
-if TYPE_CHECKING:
-    from cdc.batches.lease import Lease
-    from cdc.binlog.entry import Entries
-    from cdc.server.destinations import ServedDestination
 
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 LockName = Annotated[str, Field(pattern=r"^(commit|job)-[A-Za-z0-9_$%.-]{1,240}$")]
@@ -253,9 +253,6 @@ def store(call: OperationCall) -> Any:
 @_operation
 def totals(call: OperationCall) -> Any:
     """The size of the store, where its segments begin, and the use of its disk."""
-    from cdc.batches.retention import make_watch
-    from cdc.lake.jobs.maintain import disk_document
-
     reader, config = call.served.reader(), call.served.config.store
     return {
         "first_seq": reader.first_seq(),

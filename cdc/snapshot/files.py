@@ -427,6 +427,18 @@ def all_snapshots(config: DestinationConfig) -> list[SnapshotFiles]:
     return sorted(snapshots, key=lambda snapshot: snapshot.info.table)
 
 
+def remove_useless(config: DestinationConfig, removed_seq: int) -> list[str]:
+    """Removes loaded snapshots from which no table can be built again, because retention has removed changes behind
+    them: those up to ``removed_seq``. Returns their tables."""
+    removed = []
+    for files in all_snapshots(config):
+        loaded = files.loaded()
+        if loaded is not None and loaded.low_seq < removed_seq:
+            files.remove()
+            removed.append(files.info.table)
+    return removed
+
+
 def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:
     """Returns the newest of some snapshots of a table."""
     return max(snapshots, key=lambda snapshot: snapshot.id, default=None)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cdc.base.errors import ConfigError
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time_us
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
-    from cdc.store.retention.disk import DiskWatch
+from cdc.batches.retention import make_cleaner
+from cdc.capture.replication import require_no_standby
+from cdc.client import open_store
+from cdc.client.reader import RemoteReader
+from cdc.config import DestinationConfig
+from cdc.meta import open_meta
+from cdc.snapshot.files import remove_useless
+from cdc.store.reader.reader import StoreReader
+from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
+from cdc.store.retention.disk import DiskWatch
 
 _log = get_logger(__name__)
 
@@ -24,11 +29,6 @@ def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, A
     store, because it is maintained there. Raises UsageError on a standby, ConfigError
     if there is no store yet.
     """
-    from cdc.batches.retention import make_cleaner
-    from cdc.capture.replication import require_no_standby
-    from cdc.lake.jobs.snapshot import remove_useless
-    from cdc.meta import open_meta  # the store's own
-
     if config.store.kind == "server":
         return _nothing_removed(config, dry_run)
     require_no_standby(config)  # the master's retention decides there
@@ -40,15 +40,12 @@ def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, A
         )
     cleaner = make_cleaner(config, open_meta(config))
     document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
-    document["snapshots_removed"] = [] if dry_run else remove_useless(config)
+    document["snapshots_removed"] = [] if dry_run else remove_useless(config, open_store(config).removed_seq())
     return document
 
 
 def _nothing_removed(config: DestinationConfig, dry_run: bool) -> dict[str, Any]:
     """Returns the document for a store that another machine maintains."""
-    from cdc.client import open_store
-    from cdc.client.reader import RemoteReader
-
     reader = open_store(config)
     assert isinstance(reader, RemoteReader)
     _log.info("the store is maintained where the server runs", destination=config.name, server=reader.place)
@@ -86,8 +83,6 @@ def disk_document(watch: DiskWatch) -> dict[str, Any]:
 
 
 def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, dry_run: bool) -> dict[str, Any]:
-    from cdc.store.reader.reader import StoreReader
-
     removal = run.removal
     reader = StoreReader(config.store.path)
     return {

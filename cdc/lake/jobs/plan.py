@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,17 +16,18 @@ from cdc.base.errors import UsageError
 from cdc.base.targets import split_table, table_path
 from cdc.base.units import human_bytes
 from cdc.client import open_batches, open_table_batches
+from cdc.config import DestinationConfig
 from cdc.lake.delta.log import open_delta
 from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.job import SUBSCRIBER, require_included
 from cdc.lake.jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
+from cdc.lake.jobs.values import Replay
 from cdc.snapshot import SnapshotFiles, last_progress
+from cdc.snapshot.session import open_session
+from cdc.source.connection import query
+from cdc.source.driver import close_now
 from cdc.store.reader.points import find_point
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.lake.jobs.values import Replay
-    from cdc.store.reader.store import Store
+from cdc.store.reader.store import Store
 
 START_S = 15.0
 """Start of a Spark session, and the commit."""
@@ -91,10 +92,6 @@ class JobPlan:
 def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> JobPlan:
     """Returns what a snapshot of these tables would do, by the statistics of the source. Raises UsageError for a table
     that is not included, or that the source does not have, and what connecting to it raises."""
-    from cdc.snapshot.session import open_session
-    from cdc.source.connection import query
-    from cdc.source.driver import close_now
-
     for table in tables:
         require_included(config, table)
     plans = []

@@ -15,30 +15,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cdc.base.errors import CdcError, CutOffError, UsageError
 from cdc.base.log import get_logger
 from cdc.base.targets import begins_of, split_table
 from cdc.binlog.positions import format_seq
 from cdc.client import open_meta, open_table_batches
+from cdc.config import DestinationConfig
 from cdc.config.apply import MODES, lake_uri
 from cdc.config.catalog import CatalogConfig
 from cdc.lake.delta.tables import target_of
-from cdc.lake.jobs.catch_up import TransactionRange, catch_up
+from cdc.lake.jobs.catch_up import CatchUp, TransactionRange, catch_up
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.load import ChangesMeanwhile, load_snapshot
 from cdc.lake.jobs.parked import bring_level
+from cdc.lake.jobs.rebuilt import begin_generation, replace_by
+from cdc.lake.jobs.values import Replay
 from cdc.meta import ParkedTable, Subscription
 from cdc.snapshot.files import SnapshotFiles
 from cdc.store.reader.points import find_point, require_point
 from cdc.store.reader.staged import filesystem
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.lake.jobs.catch_up import CatchUp
-    from cdc.lake.jobs.values import Replay
-    from cdc.snapshot.files import SnapshotFiles
-    from cdc.store.reader.store import Store
+from cdc.store.reader.store import Store
 
 Progress = Callable[["CatchUp"], object]
 BESIDE = "_towpath/replay"
@@ -186,8 +184,6 @@ def _in_place(
 
 def _range(config: DestinationConfig, table: str, first: int, progress: Progress) -> ReplayResult:
     """Applies the changes after a point once more to the table as it is, as its next generation."""
-    from cdc.lake.jobs.rebuilt import begin_generation
-
     began = time.monotonic()
     batches = open_table_batches(config, archived="release")
     require_repeatable(config, batches.reader, first, table)
@@ -237,8 +233,6 @@ def _require_no_ddl(mine: Job, first: int) -> None:
 
 
 def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
-    from cdc.lake.jobs.rebuilt import replace_by
-
     built = elsewhere(mine.config, side, None)
     begins = base.seq if base.snapshot is None else None
     sessions = table_sessions(mine.config)
@@ -281,8 +275,6 @@ def elsewhere(config: DestinationConfig, target: str, mode: str | None) -> Desti
 
 def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, progress: Progress) -> CatchUp:
     """Builds a table at ``folder/DB/TABLE`` up to a seq."""
-    from cdc.lake.jobs.load import ChangesMeanwhile, load_snapshot
-
     side_config = elsewhere(mine.config, folder, mode)
     sessions = table_sessions(mine.config)
     after = base.first_seq()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cdc.base.errors import (
     CdcError,
@@ -30,26 +30,27 @@ from cdc.base.validation import there_is
 from cdc.batches import parking
 from cdc.batches.table_batches import batches_between
 from cdc.client import open_batches, open_meta, open_store
-from cdc.lake.apply.schema.statements import read_statements, zone_of
+from cdc.config import DestinationConfig
+from cdc.lake.apply.schema.statements import DdlStatement, read_statements, zone_of
+from cdc.lake.delta.proof import position_of as reached
 from cdc.lake.delta.tables import target_of
+from cdc.lake.jobs.catch_up import CatchUp
 from cdc.lake.jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
+from cdc.lake.jobs.generations import require_no_archive
 from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.load import ChangesMeanwhile, is_behind, is_loaded, load_snapshot
 from cdc.lake.jobs.parked import bring_level
 from cdc.lake.jobs.read_snapshot import read_in_spark
+from cdc.lake.runtime.session import acquire, in_process
 from cdc.meta import ParkedTable, UnknownColumns
-from cdc.snapshot import take_all
-from cdc.snapshot.files import SnapshotFiles, all_snapshots
+from cdc.snapshot import SnapshotFiles, take_all
+from cdc.snapshot.files import remove_useless
+from cdc.snapshot.progress import ProgressCallback
 from cdc.snapshot.taking import wait_for_margin
+from cdc.source.connection import connect, require_server
 from cdc.source.schemas import is_dropped
 from cdc.source.server import clock_and_position
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.lake.apply.schema.statements import DdlStatement
-    from cdc.lake.jobs.catch_up import CatchUp
-    from cdc.snapshot import SnapshotFiles
-    from cdc.snapshot.progress import ProgressCallback
-    from cdc.store.reader.store import Store
+from cdc.store.reader.store import Store
 
 ATTEMPTS = 5
 """The number of times that a snapshot begins anew because the table changed while it was read."""
@@ -125,8 +126,6 @@ def take_snapshots(
     kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
     on a table), and what reading and loading raise.
     """
-    from cdc.source.connection import require_server  # loads PyMySQL, which those who only plan do without
-
     require_server(config.source, "a snapshot")
     identity = open_meta(config).source()
     config = config.at_server(None if identity is None else identity.address)
@@ -149,7 +148,7 @@ def take_snapshots(
     if not names:
         raise_failure("snapshot", errors)
         return []
-    remove_useless(config)
+    remove_useless(config, open_store(config).removed_seq())
     _require_subscriber(config)
     results: list[SnapshotResult] = []
     with ExitStack() as stack:
@@ -212,19 +211,6 @@ def take_snapshots(
     return sorted(results, key=lambda result: names.index(result.table))
 
 
-def remove_useless(config: DestinationConfig) -> list[str]:
-    """Removes loaded snapshots from which no table can be built again, because retention has removed changes behind
-    them. Returns their tables."""
-    kept = open_store(config).removed_seq()
-    removed = []
-    for files in all_snapshots(config):
-        loaded = files.loaded()
-        if loaded is not None and loaded.low_seq < kept:
-            files.remove()
-            removed.append(files.info.table)
-    return removed
-
-
 def _may_be_older(error: CdcError, files: SnapshotFiles) -> bool:
     """Whether the statement that a snapshot met may have been there before it. A server without GTIDs does not tell, so
     the snapshot needs the changes of a margin before it."""
@@ -253,7 +239,6 @@ def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> dict[s
     newest, meta = open_store(config).newest_schemas() if tables else None, open_meta(config)
     if newest is None or meta.read().subscription(SUBSCRIBER).position() < newest[0]:
         return {}
-    from cdc.source.connection import connect
 
     errors: dict[str, CdcError] = {}
     with closing(connect(config.source)) as conn:
@@ -316,7 +301,6 @@ def _read(
 ) -> dict[str, SnapshotFiles | CdcError]:
     source = open_meta(config).source()
     assert source is not None  # there is a store
-    from cdc.lake.runtime.session import acquire, in_process
 
     read = None
     if not in_process(config.spark):  # executors are elsewhere, perhaps many; else threads of this process read
@@ -330,8 +314,6 @@ def _read(
 
 def _require_no_archive(mine: Job) -> None:
     """Raises UnsupportedError before anything is read, if the load would be refused."""
-    from cdc.lake.jobs.generations import require_no_archive
-
     target = target_of(mine.config, mine.table)
     state = target.state()
     if state is not None and mine.columns() is None:
@@ -340,8 +322,6 @@ def _require_no_archive(mine: Job) -> None:
 
 def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
     """Loads the chunks of a table, catches up, and unparks it."""
-    from cdc.lake.jobs.load import is_loaded
-
     began = time.monotonic()
     reader = mine.batches.reader
     high = files.high_seq()
@@ -371,8 +351,6 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
 
 def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
     """Makes the Delta table equal to the source at the last position of the chunks."""
-    from cdc.lake.jobs.load import ChangesMeanwhile, is_behind, load_snapshot
-
     reader = mine.batches.reader
     if not is_behind(mine.config, mine.table, high):
         raise UnusableError("the table has later changes than the chunks", place=f"table {mine.table}")
@@ -400,8 +378,6 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
 def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     """Returns the DDL statements between the position of a table that keeps its history and that of its snapshot; none
     if the store does not have all of them any more."""
-    from cdc.lake.delta.proof import position_of as reached
-
     target = target_of(mine.config, mine.table)
     state = target.state()
     if state is None or target.apply.mode == "upsert":
@@ -476,8 +452,6 @@ def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
 
 def _wait_for(mine: Job, reader: Store, high: int) -> None:
     """Waits until the store has every transaction up to a position. Raises StoreIncompleteError."""
-    from cdc.source.connection import connect
-
     deadline = time.monotonic() + STORE_WAIT_S
     clock_us: int | None = None
     begins = reader.beginning()
