@@ -112,10 +112,10 @@ def test_only_locks_of_tables_can_be_taken(meta: RemoteMeta, name: str) -> None:
 def test_a_restarted_server_gives_a_lock_back_unless_another_has_it(
     meta: RemoteMeta, served: ServedDestination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_meta, "LOCK_TTL_S", 0.3)
+    monkeypatch.setattr(client_meta, "LOCK_TTL_S", 1.5)  # renewed each 0.5 s
     with meta.lock(NAME, "a job"):
         served.locks.close()  # what a restart does
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while len(served.locks) == 0:
             assert time.monotonic() < deadline
             time.sleep(0.02)
