@@ -299,6 +299,7 @@ _BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
 def _dag(kind: Kind, destination: _Destination, *, doc_md: str, **options: Any) -> DAG:
     """Returns a DAG without tasks. It has one run at a time: two would take each other's batch, or work on the same
     table; and no catch-up, unless ``options`` say so. A configuration error takes the place of its documentation."""
+    documentation = destination.error or doc_md
     if destination.settings.max_consecutive_failed_dag_runs is not None:
         options["max_consecutive_failed_dag_runs"] = destination.settings.max_consecutive_failed_dag_runs
     options.setdefault("start_date", START)
@@ -309,7 +310,8 @@ def _dag(kind: Kind, destination: _Destination, *, doc_md: str, **options: Any) 
         default_args=dict(destination.default_args),
         on_failure_callback=destination.on_failure,
         tags=_tags(kind, destination.name, destination.error),
-        doc_md=destination.error or doc_md,
+        description=documentation.replace("`", ""),  # the list of DAGs shows it as it is
+        doc_md=documentation,
         **options,
     )
 

@@ -74,6 +74,11 @@ def test_a_broken_file_hides_nobody_else(parse: Callable[[Path], Any], write_con
     assert ERROR_TAG not in bag.dags["apply_shop"].tags
     assert ERROR_TAG in bag.dags["apply_wrong"].tags
     assert "sauce: unknown key" in bag.dags["apply_wrong"].doc_md
+    assert "sauce: unknown key" in bag.dags["apply_wrong"].description
+    assert (
+        bag.dags["apply_shop"].description
+        == "Merges the changes of shop into the Delta tables, then acks or rolls back."
+    )
     ((place, error),) = bag.import_errors.items()
     assert Path(place).name == "configuration.py", "an import error in another file would take that file's DAGs away"
     assert "wrong.yaml" in error
