@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -21,6 +20,7 @@ from cdc.config import DestinationConfig, load
 from cdc.lake import pipeline
 from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.configurations import server_id_of
 from tests.support.load import APPEND, KEYS, UPSERT, Load
 
 OWNER = "test"
@@ -73,7 +73,7 @@ class Loop:
         file.parent.mkdir(exist_ok=True)
         file.write_text(
             f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
-            f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {begins}}}\n"
+            f" server_id: {server_id_of(file)}, start: {begins}}}\n"
             f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}"
             f"{tables and ', '}{tables}}}\n"
             f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: {target}{apply and ', '}{apply}}}\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from cdc.capture import Capture
 from cdc.config import load
 from cdc.testing.servers import HOST, USER, Server
+from tests.support.configurations import server_id_of
 
 
 def write_shop(folder: Path, server: Server, database: str) -> Path:
@@ -15,7 +16,7 @@ def write_shop(folder: Path, server: Server, database: str) -> Path:
     file = folder / "conf" / "shop.yaml"
     file.write_text(
         f"source: {{url: 'mysql://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
-        " server_id: 71234, start: now}\n"
+        f" server_id: {server_id_of(file)}, start: now}}\n"
         f"tables: {{include: ['{database}\\..*']}}\nstore: {{path: data/store}}\nmeta: {{path: data/meta}}\n"
         "apply: {target: ./lake}\n"
     )

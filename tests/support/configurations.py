@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ BASE: dict[str, Any] = {
 }
 GONE = object()
 """A value that removes the key."""
+
+
+def server_id_of(file: Path) -> int:
+    """Returns a server_id for the destination of a configuration file, which no other has: a server that tests share may
+    still know the replica of the test before."""
+    return int.from_bytes(hashlib.sha256(str(file).encode()).digest()[:4], "little") | 1
 
 
 def document(**changes: Any) -> str:

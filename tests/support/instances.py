@@ -11,6 +11,7 @@ import httpx
 import yaml
 
 from cdc.testing.servers import HOST, USER, Server
+from tests.support.configurations import server_id_of
 
 OPERATOR, VIEWER = "0123456789abcdef-operator", "0123456789abcdef-viewer"
 
@@ -23,7 +24,7 @@ def write(conf: Path, name: str, source: Server, db: str, **server: Any) -> Path
         "source": {
             "url": f"{flavor}://{USER}@{HOST}:{source.port}",
             "password_env": "TOWPATH_TEST_PASSWORD",
-            "server_id": abs(hash((str(conf), name))) % 4_000_000_000 + 1,
+            "server_id": server_id_of(conf / name),
             "start": "now",
         },
         "tables": {"include": [rf"{db}\..*"]},

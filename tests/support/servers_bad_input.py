@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.configurations import server_id_of
 
 # Runs several commands in one process, since Python's start takes longer than most of them. Each runs the function that
 # `cdc` runs; marks separate their output.
@@ -85,7 +86,7 @@ class Site:
         file = self.folder / "conf" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         if server_id is None:
-            server_id = int.from_bytes(hashlib.sha256(str(file).encode()).digest()[:4], "little") | 1
+            server_id = server_id_of(file)
         file.write_text(
             f"source: {{url: '{url}', password_env: TOWPATH_TEST_PASSWORD, server_id: {server_id}, start: {start}}}\n"
             f"tables: {{include: ['{db}\\..*']}}\n"

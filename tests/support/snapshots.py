@@ -20,6 +20,7 @@ from cdc.snapshot.table import TableReading
 from cdc.source.driver import close_now
 from cdc.source.server import describe
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.configurations import server_id_of
 
 WHOLE = ChunkRange(0, 1, None, None, None)
 
@@ -27,13 +28,14 @@ WHOLE = ChunkRange(0, 1, None, None, None)
 def write_config(server: Server, folder: Path, include: str, **sections: Any) -> DestinationConfig:
     """Writes the configuration of a destination whose password is in a file, and loads it."""
     scheme = server.url.partition(":")[0]
-    (folder / "conf").mkdir(parents=True, exist_ok=True)
+    file = folder / "conf" / "shop.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
     (folder / "password").write_text(PASSWORD)
     content: dict[str, Any] = {
         "source": {
             "url": f"{scheme}://{USER}@{HOST}:{server.port}",
             "password_file": str(folder / "password"),
-            "server_id": 4711,
+            "server_id": server_id_of(file),
             "start": "now",
         },
         "tables": {"include": [include]},
@@ -43,7 +45,6 @@ def write_config(server: Server, folder: Path, include: str, **sections: Any) ->
     }
     for name, section in sections.items():
         content[name] = {**content.get(name, {}), **section}
-    file = folder / "conf" / "shop.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
     return load(file)
 

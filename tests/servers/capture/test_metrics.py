@@ -22,6 +22,7 @@ from cdc.config import DestinationConfig, load
 from cdc.meta import ParkedTable
 from cdc.testing.servers import HOST, USER, Server
 from cdc.watch.metrics import catalogue
+from tests.support.configurations import server_id_of
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 WAIT_S = 60.0
@@ -33,7 +34,7 @@ def write(folder: Path, server: Server, db: str) -> DestinationConfig:
     file.parent.mkdir()
     file.write_text(
         f"source: {{url: 'mysql://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
-        f" server_id: 52017, start: now}}\ntables: {{include: ['{db}\\..*']}}\n"
+        f" server_id: {server_id_of(file)}, start: now}}\ntables: {{include: ['{db}\\..*']}}\n"
         f"store: {{path: store, archive: 'file://{folder}/archive'}}\n"
         "meta: {path: meta}\napply: {target: lake}\nbatch: {max_wait_s: 0}\n"
         "metrics: {host: 127.0.0.1, unhealthy_after: 1s}\n"

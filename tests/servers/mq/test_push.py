@@ -21,6 +21,7 @@ from cdc.capture import Capture
 from cdc.config import load
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
 from tests.support.canal_proto import parsed
+from tests.support.configurations import server_id_of
 from tests.support.kafka import CDC, Record, configure, create_topic, push, records, start_push
 from tests.support.server import client_config, server_process, with_tokens
 
@@ -46,7 +47,7 @@ def source(mariadb11: Server, database: Database, tmp_path: Path) -> tuple[Serve
     file = tmp_path / "conf" / "shop.yaml"
     file.write_text(
         f"source: {{url: 'mariadb://{USER}@{HOST}:{mariadb11.port}', password_env: TOWPATH_TEST_PASSWORD,"
-        f" server_id: 71235, start: now}}\n"
+        f" server_id: {server_id_of(file)}, start: now}}\n"
         f"tables: {{include: ['{name}\\..*']}}\nstore: {{path: data/store}}\nmeta: {{path: data/meta}}\n"
         "apply: {target: ./lake}\n"
     )
