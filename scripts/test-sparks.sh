@@ -19,7 +19,9 @@ for pair in ${SPARKS:-$(.venv/bin/python -c "$others")}; do
       printf '%s\n' "$pair" >"$folder/.installed" || { code=1; tried+=("$pair: not installed"); continue; }
   fi
   say "Tests on Spark $spark with Delta $delta"
-  tried_on "Spark $spark with Delta $delta" env PYTHONPATH="$folder:$PWD" .venv/bin/python -m pytest "${tests[@]}" -m 'not long' -q -p no:cacheprovider "$@"
+  on_pair() { tried_on "Spark $spark with Delta $delta$1" env PYTHONPATH="$folder:$PWD" .venv/bin/python -m pytest -q -p no:cacheprovider "${@:2}"; }
+  on_pair '' "${tests[@]}" -m 'not long' "$@"
+  [ $# != 0 ] || on_pair ', a Connect server' tests/integration/test_connect_server.py -m ''
 done
 printf '%s\n' "${tried[@]}"
 exit "$code"
