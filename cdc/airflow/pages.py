@@ -21,7 +21,9 @@ from fastapi.responses import HTMLResponse
 
 from cdc.airflow.factory import KINDS, conf_folder
 from cdc.airflow.links import batch_address, configured_table_address
+from cdc.base.run_identity import RunIdentity
 from cdc.config import destinations
+from cdc.lake.writers import run_address
 from cdc.watch.page.board import AckedBatch, Board, BoardRow
 from cdc.watch.page.render import HEADERS, ExternalLink, destination, message, overview
 
@@ -54,6 +56,9 @@ class AirflowLinks:
 
     def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
         return batch_address(config, batch.batch, batch.manifest)
+
+    def run(self, config: DestinationConfig, run: RunIdentity) -> str:
+        return run_address(config, run, self._base) or ""
 
 
 def application() -> FastAPI:

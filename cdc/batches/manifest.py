@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from cdc.base.run_identity import RunIdentity, current_run
 from cdc.base.units import iso_time_us
 from cdc.binlog.positions import split_seq
 from cdc.meta.state import UnknownColumns
@@ -154,6 +155,9 @@ class Acked(_Part):
     """The part that the ack adds."""
 
     time: AwareDatetime
+    run: RunIdentity | None = Field(
+        default=None, description="Who acked the batch; null if that is not known, as in manifests of older versions."
+    )
     tables: tuple[TableResult, ...] = Field(
         default=(), description="The results of the merge, one for each table of the batch."
     )
@@ -215,6 +219,11 @@ class Manifest(_Part):
     )
     gaps: tuple[AcceptedGap, ...] = Field(
         default=(), description="Gaps of this subscriber that were accepted when the batch was made."
+    )
+    run: RunIdentity | None = Field(
+        default=None,
+        description="Who got the batch first; null if that is not known, as in manifests of older versions. Who merged "
+        "it is in the user metadata of the tables' commits.",
     )
     acked: Acked | None = Field(default=None, description="Null until the batch is acked.")
 
@@ -287,6 +296,7 @@ def build_manifest(
         positions=Positions(first=_position(selection.first), last=_position(selection.last, selection.file_created_s)),
         store_begins=None if beginning is None else _beginning(beginning),
         gaps=tuple(AcceptedGap.model_validate(gap.model_dump()) for gap in gaps),
+        run=current_run(),
     )
 
 

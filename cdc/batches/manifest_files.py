@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from cdc.base.errors import DamagedError, VersionError
+from cdc.base.run_identity import current_run
 from cdc.base.validation import first_fault
 from cdc.batches.manifest import FORMAT, VERSION, Acked, Manifest, TableResult
 from cdc.disk.durable import explain, make_folder, replace_file, storage_errors, sync_folder
@@ -76,7 +77,8 @@ class ManifestFiles:
         manifest = load_manifest(path)
         versions = dict(self._versions_before(manifest.subscriber, manifest.batch))
         versions.update({r.table: r.delta_version for r in results if r.delta_version is not None})
-        self.save(manifest.model_copy(update={"acked": Acked(time=time, tables=results, versions=versions)}))
+        acked = Acked(time=time, run=current_run(), tables=results, versions=versions)
+        self.save(manifest.model_copy(update={"acked": acked}))
         return manifest
 
     def remove(self, subscriber: str, batches: Iterable[int]) -> None:

@@ -90,9 +90,11 @@ def options(ctx: typer.Context) -> Globals:
 
 
 def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
-    """Loads the configuration of a destination. Raises ConfigError."""
+    """Loads the configuration of a destination, on which this command works. Raises ConfigError."""
+    from cdc.base.run_identity import remember_command
     from cdc.config import load_destination
 
+    remember_command(ctx.command_path)
     return load_destination(options(ctx).conf_dir, dest)
 
 
@@ -119,11 +121,10 @@ def load_keys(ctx: typer.Context) -> None:
 def destination_and_tables(ctx: typer.Context, names: list[str]) -> tuple[DestinationConfig, list[str]]:
     """Loads the destination of a command with the arguments ``[DEST] [TABLE]…``, and returns the tables. The first name
     is the destination unless it is ``DB.TABLE`` and no configuration is called so. Raises ConfigError, UsageError."""
-    from cdc.config import destinations, load_destination
+    from cdc.config import destinations
 
-    folder = options(ctx).conf_dir
-    is_first = bool(names) and (names[0] in destinations(folder) or "." not in names[0])
-    config = load_destination(folder, names[0] if is_first else None)
+    is_first = bool(names) and (names[0] in destinations(options(ctx).conf_dir) or "." not in names[0])
+    config = load(ctx, names[0] if is_first else None)
     return config, [config.tables.name(name) for name in names[is_first:]]
 
 

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from cdc.base.errors import UsageError
+from cdc.base.errors import CdcError, UsageError
+from cdc.base.run_identity import RunIdentity
 from cdc.base.units import iso_time_us
 from cdc.cli.common import Json, SourceValues, err, load, print_json, say, tables
+from cdc.client import open_batches
+from cdc.config import DestinationConfig
 from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
 from cdc.lake.history import (
     UNCHANGED,
@@ -24,6 +27,7 @@ from cdc.lake.history import (
     definition_of,
     search,
 )
+from cdc.lake.writers import Writers, add_writers
 from cdc.meta import open_meta
 from cdc.store.reader.reader import StoreReader
 from cdc.watch.tail.texts import cut, printable
@@ -52,7 +56,8 @@ def history(
     source_values: SourceValues = False,
     as_json: Json = False,
 ) -> None:
-    """Show every change of one row that the store still has, oldest first: time, GTID, position, before and after.
+    """Show every change of one row that the store still has, oldest first: time, GTID, position, before and after, and
+    what brought it into the Delta table: batch, version and run.
 
     Texts are compared exactly, whatever the column's collation. A change of the key is shown as a delete of the old key
     or as an insert of the new one. Changes that foreign keys made without an event are shown with the key's name, if
@@ -80,11 +85,23 @@ def history(
         if result.key is not None:
             unlogged = unlogged_changes(config, reader, table, result.key, lambda: tick(result))
             add_unlogged(result, key, unlogged, reader.source_file)
+    doubt = _add_writers(config, table, result.changes)
     if as_json:
         print_json(result.changes)
     elif result.changes:
         _show(result.changes)
-    _remarks(reader, result, unlogged.doubts, table)
+    _remarks(reader, result, [*unlogged.doubts, *doubt], table)
+
+
+def _add_writers(config: DestinationConfig, table: str, changes: list[dict[str, Any]]) -> list[str]:
+    """Adds to each change what brought it into the Delta table. Returns why that is not known, if the table or the
+    manifests cannot be read: the store has the changes all the same."""
+    try:
+        writers, doubt = Writers.of(config, table, open_batches(config).acked_manifests()), []
+    except CdcError as error:
+        writers, doubt = Writers(config, table, (), -1), [f"it is not known which runs wrote the changes: {error}"]
+    add_writers(changes, config, writers)
+    return doubt
 
 
 @contextmanager
@@ -144,7 +161,7 @@ def _show(changes: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("time", "change", "position", "gtid", "columns")
+    table = Table("time", "change", "seq", "position", "gtid", "columns", "written by")
     for change in changes:
         lines = []
         for name, (before, after) in changed_columns(change).items():
@@ -161,11 +178,25 @@ def _show(changes: list[dict[str, Any]]) -> None:
         table.add_row(
             change["commit_time"],
             change["op"],
+            str(change["seq"]),
             f"{change['file']}:{change['pos']}",
             change["gtid"] or "",
             Text("\n".join(lines)),
+            Text("\n".join(_written_by(change))),
         )
     tables().print(table)
+
+
+def _written_by(change: dict[str, Any]) -> list[str]:
+    """Returns lines like ``batch 812, version 4711``, the run, and its address; none if nothing is known."""
+    places = [
+        change["rebuild"] or "",
+        "" if change["batch"] is None else f"batch {change['batch']}",
+        "" if change["delta_version"] is None else f"version {change['delta_version']}",
+    ]
+    run = RunIdentity.of_document(change["run"])
+    lines = [", ".join(place for place in places if place), "" if run is None else str(run), change["run_url"] or ""]
+    return [printable(line) for line in lines if line]
 
 
 def _value(value: Any) -> str:

@@ -16,6 +16,7 @@ _SCHEDULES = ("apply_every", "snapshot_every", "verify_every", "maintain_every")
 MANIFEST_FIELDS = frozenset({"destination", "batch", "path"})
 TABLE_FIELDS = frozenset({"destination", "db", "table", "path"})
 SPARK_FIELDS = frozenset({"destination"})
+RUN_FIELDS = frozenset({"destination", "dag_id", "run_id", "task_id", "try"})
 
 
 class _LinkTemplate:
@@ -53,6 +54,10 @@ class LinksConfig(Section):
     several tables shows the one with most changes. null means the table's URI."""
     spark: Annotated[FilledText, AfterValidator(_LinkTemplate(SPARK_FIELDS))] | None = None
     """Address of Spark's UI or history server, with `{destination}`. null means no link."""
+    run: Annotated[FilledText, AfterValidator(_LinkTemplate(RUN_FIELDS))] | None = None
+    """Address of a task of a DAG run, for `cdc history` and the pages, with `{destination}`, `{dag_id}`, `{run_id}`,
+    `{task_id}` and `{try}`. null means Airflow's own page below `$AIRFLOW__API__BASE_URL`, and no link without that
+    variable."""
 
 
 class TaskDefaultsConfig(Section):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.base.errors import CdcError
+from cdc.base.run_identity import RunIdentity, work_for_starter
 from cdc.config import DestinationConfig, load
 from cdc.lake.jobs.values import JOBS, SparkJob
 from cdc.lake.runtime.failures import explain, to_json
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             while True:
                 request = json.loads(connection.recv_bytes())
+                work_for_starter(RunIdentity.of_document(request["run"]))
                 with _ended_with(connection) as send:
                     try:
                         job = JOBS[request["job"]].of_arguments(request["arguments"])

@@ -29,6 +29,7 @@ from cdc.base.errors import (
     VersionError,
 )
 from cdc.base.log import get_logger
+from cdc.base.run_identity import RunIdentity, working_for
 from cdc.base.validation import first_fault
 from cdc.server.answers import Refused, binary, body_of, document, of_error, text
 from cdc.server.destinations import ServedDestination, ServerCounters
@@ -42,6 +43,7 @@ from cdc.wire.protocol import (
     LONGEST_WAIT_S,
     MOST_BODY_BYTES,
     REPEATED_HEADER,
+    RUN_HEADER,
     error_document,
 )
 
@@ -226,9 +228,12 @@ class ServerApp:
         call = OperationCall(served, subscriber, arguments, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
         run = partial(operation.run, call)
         asking = (served.name, subscriber)
-        result = await (
-            self._wait(request, arguments, asking, run) if isinstance(arguments, Get) else self._in_thread(asking, run)
-        )
+        with working_for(_run_of(request)):
+            result = await (
+                self._wait(request, arguments, asking, run)
+                if isinstance(arguments, Get)
+                else self._in_thread(asking, run)
+            )
         return binary(result) if isinstance(result, bytes) else document({"result": result})
 
     async def _wait(self, request: Request, arguments: Get, asking: _Subscriber, run: Callable[[], Any]) -> Any:
@@ -304,6 +309,14 @@ class ServerApp:
         states = {} if self.operators is None else self.operators.states()
         make = partial(metrics_text, self.counters, held, states, self.alarms())
         return text(await to_thread.run_sync(make, limiter=self._health_threads))
+
+
+def _run_of(request: Request) -> RunIdentity | None:
+    """Returns who sends a request; None if it does not say so in a way that this server understands."""
+    try:
+        return RunIdentity.model_validate_json(request.headers.get(RUN_HEADER, ""))
+    except ValueError:
+        return None
 
 
 def _fault_of(served: ServedDestination) -> str | None:

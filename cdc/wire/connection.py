@@ -17,7 +17,16 @@ from urllib.parse import quote
 from cdc import __version__
 from cdc.base.errors import CdcError, ConfigError, NotLeaderError, PeerUnavailableError, VersionError
 from cdc.base.log import get_logger
-from cdc.wire.protocol import API, DIGEST_HEADER, EPOCH_HEADER, REPEATED_HEADER, VERSION_HEADER, error_of
+from cdc.base.run_identity import current_run
+from cdc.wire.protocol import (
+    API,
+    DIGEST_HEADER,
+    EPOCH_HEADER,
+    REPEATED_HEADER,
+    RUN_HEADER,
+    VERSION_HEADER,
+    error_of,
+)
 from cdc.wire.sockets import DEAD_PEER
 
 if TYPE_CHECKING:
@@ -71,7 +80,7 @@ class Connection:
         VersionError, and ConfigError if the server refuses the token or cannot prove its identity.
         """
         body = json.dumps(arguments or {}).encode()
-        data, _ = self._request("POST", operation, body, idempotent=idempotent, once=once)
+        data, _ = self._request("POST", operation, body, headers=_run_header(), idempotent=idempotent, once=once)
         try:
             return json.loads(data)["result"]
         except (ValueError, KeyError, TypeError):
@@ -247,6 +256,11 @@ class Connection:
                     "it.",
                 ) from error
             cause = cause.__cause__ or cause.__context__
+
+
+def _run_header() -> dict[str, str]:
+    run = current_run()
+    return {} if run is None else {RUN_HEADER: json.dumps(run.document)}
 
 
 class _LostError(Exception):

@@ -16,6 +16,8 @@ DIGEST_HEADER = "towpath-sha256"
 """The SHA-256 of the body, in hexadecimal, in answers with bytes."""
 REPEATED_HEADER = "towpath-repeated"
 """``1`` in a request that repeats one whose answer was lost."""
+RUN_HEADER = "towpath-run"
+"""Who sends the request, as JSON in ASCII: a :class:`cdc.base.run_identity.RunIdentity`."""
 EPOCH_HEADER = "towpath-epoch"
 """The leadership epoch of the server that answers, where there are several servers. An answer of a lower epoch than one
 that was seen is that of a former leader."""

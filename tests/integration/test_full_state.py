@@ -17,10 +17,10 @@ from cdc.lake.apply.full_state import insert_snapshot, merge_full_state
 from cdc.lake.apply.merge import RowKeys
 from cdc.lake.apply.schema.content import truncate_statement
 from cdc.lake.apply.schema.statements import DdlStatement
-from cdc.lake.delta.sql import setting_value
 from cdc.lake.delta.tables import Target, delta_schema
 from cdc.lake.rows.columns import TablePolicies
 from cdc.lake.runtime import session
+from cdc.lake.runtime.commit_metadata import setting_value
 from tests.support.apply import LOCAL_CONF
 
 COLUMNS = "`a key` INT, v DOUBLE, w STRING"

@@ -3,7 +3,6 @@ compared with the rows."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from cdc.lake.delta.tables import (
 )
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, record_in_force, schema_of_layout
 from cdc.lake.rows.columns import SourceColumns, columns_of_layout, columns_of_schema, require_supported
+from cdc.lake.runtime.commit_metadata import commit_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -165,7 +165,7 @@ def _surroundings(
     def commit(state: DeltaState, seq: int, statement: str | None) -> None:
         # A statement before the rows of its own transaction is no entry of the ledger.
         whole = seq == manifest.last_seq
-        metadata = user_metadata(manifest, target, state.applied_seq, state.generation) if whole else json.dumps({})
+        metadata = user_metadata(manifest, target, state.applied_seq, state.generation) if whole else commit_metadata()
         Commit(session, target, state, seq, metadata, batch.check).execute(statement)
 
     return Surroundings(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,9 +14,10 @@ from pyspark.sql import types as t
 from cdc.base.targets import SOURCE_COLUMN
 from cdc.decode.layout import DELETE
 from cdc.lake.apply.versions import CLOSES
-from cdc.lake.delta.sql import literal, quote, setting_value, text_literal
+from cdc.lake.delta.sql import literal, quote, text_literal
 from cdc.lake.delta.tables import Target, schema_of
 from cdc.lake.rows.row_choice import SEEN
+from cdc.lake.runtime.commit_metadata import commit_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -252,4 +252,4 @@ def user_metadata(
     }
     if source is not None:
         entry |= {"source_rows": source.rows, "source_upserts": source.upserts}
-    return setting_value(json.dumps(entry, ensure_ascii=False))
+    return commit_metadata(entry)

@@ -176,12 +176,12 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
         files={
             int(commit["version"]): count
             for commit in commits
-            if commit.get("version") in ours and (count := _files_added(commit)) is not None
+            if commit.get("version") in ours and (count := files_added(commit)) is not None
         },
     )
 
 
-def _files_added(commit: Mapping[str, Any]) -> int | None:
+def files_added(commit: Mapping[str, Any]) -> int | None:
     """Returns the number of files that a commit added, by its metrics; None if they do not tell."""
     metrics = commit.get("operationMetrics") or {}
     count = next((metrics[name] for name in _FILES_ADDED if name in metrics), None)

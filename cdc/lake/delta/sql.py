@@ -20,11 +20,3 @@ def literal(text: str) -> str:
 def text_literal(text: str) -> str:
     """Returns an expression for a string, in hexadecimal digits: no part of the text can be read as SQL."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
-
-
-def setting_value(json_text: str) -> str:
-    """Returns the same JSON document for use as the value of a Spark setting.
-
-    Spark replaces ``${name}`` in such values whenever it reads them, whatever spark.sql.variable.substitute says.
-    """
-    return json_text.replace("${", "\\u0024{")

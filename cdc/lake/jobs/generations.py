@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from cdc.lake.delta.comments import follow_comments
 from cdc.lake.delta.constraints import follow_constraints
 from cdc.lake.delta.layout import layout_of
 from cdc.lake.delta.log import clear_unborn
-from cdc.lake.delta.sql import setting_value
 from cdc.lake.delta.tables import Target, sql_properties
 from cdc.lake.delta.tracked import tracked_schema
 from cdc.lake.rows.columns import SourceColumns
+from cdc.lake.runtime.commit_metadata import commit_metadata
 from cdc.lake.runtime.session import transaction, view_of
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def user_metadata(target: Target, position: LoadPosition, generation: int, rebui
         "mode": target.apply.mode,
         "rebuild": {"kind": rebuild.kind, "id": rebuild.id, "low_seq": rebuild.low_seq},
     }
-    return setting_value(json.dumps(entry, ensure_ascii=False))
+    return commit_metadata(entry)
 
 
 def carrying(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.base.errors import CdcError, ConfigError, RetryableError
 from cdc.config.spark import FIXED_SETTINGS
 from cdc.lake.runtime import class_archive, driver, jars, private_pyspark
+from cdc.lake.runtime.commit_metadata import commit_metadata
 from cdc.lake.runtime.driver_jvm import DriverJvm, Gateway
 from cdc.lake.runtime.failures import first_line
 from cdc.lake.runtime.guard import prove_guard
@@ -381,6 +382,7 @@ def transaction(spark: SparkSession, application_id: str, seq: int, metadata: st
         yield
     finally:
         forget_transaction(spark)
+        sign_commits(spark)
 
 
 @contextmanager
@@ -409,8 +411,13 @@ def view_of(rows: DataFrame) -> Iterator[str]:
 
 def forget_transaction(spark: SparkSession) -> None:
     """Removes the settings that belong to one statement, so that no other statement carries its version."""
-    for key in (APP_ID, VERSION, METADATA):
+    for key in (APP_ID, VERSION):
         spark.conf.unset(key)
+
+
+def sign_commits(spark: SparkSession) -> None:
+    """Lets the commits of the next statements say who makes them, and no more than that."""
+    spark.conf.set(METADATA, commit_metadata())
 
 
 class TableSession:
@@ -468,12 +475,14 @@ class TableSessions:
 
     @contextmanager
     def one(self) -> Iterator[TableSession]:
-        """Lends a session for the duration of the block; its transaction settings are removed afterwards."""
+        """Lends a session for the duration of the block, in which every commit says who makes it. Its transaction
+        settings are removed afterwards."""
         try:
             session = self._idle.get_nowait()
         except queue.Empty:
             session = self._new()
         try:
+            sign_commits(session.spark)
             yield session
         finally:
             driver.ignore_errors(lambda: forget_transaction(session.spark))

@@ -2,7 +2,8 @@
 
 The process sends requests over a Unix socket in a folder that only this user can read, and the driver answers each:
 
-- ``{"job": NAME, "arguments": {…}}``: a job of :data:`cdc.lake.jobs.values.JOBS`, and its fields;
+- ``{"job": NAME, "arguments": {…}, "run": {…}}``: a job of :data:`cdc.lake.jobs.values.JOBS`, its fields, and the
+  identity of the process, which the commits carry;
 - any number of ``{"progress": …}`` while the job runs;
 - ``{"result": …}`` or ``{"error": {…}}``, as :func:`cdc.lake.runtime.failures.to_json` writes an error.
 
@@ -23,6 +24,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdc.base.run_identity import current_run
 from cdc.lake.runtime import driver, shipping
 from cdc.lake.runtime.failures import from_json
 from cdc.lake.runtime.jars import spark_home
@@ -57,7 +59,9 @@ class SubmittedDriver:
         connection = self._connect() if self._connection is None else self._connection
         answer: dict[str, Any] = {}
         try:
-            connection.send_bytes(json.dumps({"job": job, "arguments": arguments}).encode())
+            run = current_run()
+            request = {"job": job, "arguments": arguments, "run": None if run is None else run.document}
+            connection.send_bytes(json.dumps(request).encode())
             while "result" not in answer and "error" not in answer:
                 answer = json.loads(connection.recv_bytes())
                 if "progress" in answer:

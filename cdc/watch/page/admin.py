@@ -11,11 +11,13 @@ from urllib.parse import quote
 
 from cdc.base.errors import CdcError
 from cdc.base.units import human_bytes, human_seconds
+from cdc.lake.writers import run_address
 from cdc.watch.page.board import AckedBatch, BoardRow
 from cdc.watch.page.render import ExternalLink, card, details, now_text, seq_text, template, time_text
 from cdc.watch.status import alarms
 
 if TYPE_CHECKING:
+    from cdc.base.run_identity import RunIdentity
     from cdc.config import DestinationConfig
 
 _LEVELS = {
@@ -47,7 +49,7 @@ class Line(Protocol):
 
 
 class _NoLinks:
-    """A server knows no pages about its tables and batches."""
+    """A server knows no pages about its tables and batches, and those of runs only by the configuration."""
 
     def related(self, row: BoardRow) -> Sequence[ExternalLink]:
         return ()
@@ -57,6 +59,9 @@ class _NoLinks:
 
     def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
         return ""
+
+    def run(self, config: DestinationConfig, run: RunIdentity) -> str:
+        return run_address(config, run) or ""
 
 
 def overview_page(documents: Sequence[dict[str, Any]], rows: Sequence[BoardRow], viewer: Viewer, nonce: str) -> str:

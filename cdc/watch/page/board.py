@@ -11,6 +11,7 @@ from typing import Any
 
 from cdc.base.errors import CdcError
 from cdc.base.log import get_logger, hide_password
+from cdc.base.run_identity import RunIdentity
 from cdc.batches.manifest_files import ManifestFiles
 from cdc.client import open_batches
 from cdc.config import DestinationConfig, load
@@ -40,6 +41,8 @@ class AckedBatch:
     """The age of its first transaction then; None if the source gave it no time."""
     manifest: str
     """The path of its manifest, if it is on this machine; else empty."""
+    run: RunIdentity | None = None
+    """Who acked it; None if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def newest_batches(config: DestinationConfig, most: int = _BATCHES) -> list[Acke
                 acked_s=acked_s,
                 lag_s=lag_s,
                 manifest="" if files is None else str(files.path("apply", manifest.batch)),
+                run=manifest.acked.run or manifest.run,
             )
         )
     return acked_batches

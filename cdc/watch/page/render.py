@@ -17,6 +17,7 @@ from cdc.watch.status import alarms, archive_sentences, gap_sentences, parked_se
 if TYPE_CHECKING:
     import jinja2
 
+    from cdc.base.run_identity import RunIdentity
     from cdc.config import DestinationConfig
 
 HEADERS = {
@@ -51,6 +52,9 @@ class Links(Protocol):
 
     def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
         """The page of a batch's manifest; empty if there is none."""
+
+    def run(self, config: DestinationConfig, run: RunIdentity) -> str:
+        """The page of a task of a DAG run; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,8 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
                 "row_events": f"{batch.row_events:,}",
                 "size": human_bytes(batch.bytes),
                 "lag": "" if batch.lag_s is None else human_seconds(batch.lag_s),
+                "run": "" if batch.run is None else str(batch.run),
+                "run_address": "" if batch.run is None else links.run(config, batch.run),
             }
             for batch in reversed(row.batches[-20:])
         ],

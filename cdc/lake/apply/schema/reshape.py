@@ -8,7 +8,6 @@ new type, or null if there is no such value.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from cdc.lake.delta.proof import position_of
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import TableOrigin, Target, add_columns, ddl_type
 from cdc.lake.delta.tracked import SchemaRecord, tracked_schema
+from cdc.lake.runtime.commit_metadata import commit_metadata
 from cdc.lake.runtime.session import transaction
 
 if TYPE_CHECKING:
@@ -154,5 +154,5 @@ def _rewrite(
     origin = TableOrigin(to.server_uuid, to.epoch, position, generation, SchemaRecord(position, to.schema))
     properties = properties_after(target, columns, to.schema, origin, (state, state))
     application = application_id(target.destination, target.table, generation)
-    with transaction(spark, application, position, json.dumps({})):
+    with transaction(spark, application, position, commit_metadata()):
         spark.sql(rewrite_statement(target, columns, properties, state)).collect()

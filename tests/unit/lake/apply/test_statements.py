@@ -7,6 +7,7 @@ import json
 import pytest
 from pyspark.sql import types as t
 
+from cdc.base.run_identity import RunIdentity, working_for
 from cdc.batches.manifest import Manifest, Position, Positions
 from cdc.config import ApplyConfig
 from cdc.lake.apply.statements import (
@@ -106,7 +107,9 @@ def test_the_ledger_entry() -> None:
         ranges=(),
         positions=Positions(first=end, last=end),
     )
-    assert json.loads(user_metadata(manifest, make_target(), 3)) == {
+    with working_for(RunIdentity(dag_id="apply_shop", run_id="r", task_id="merge", try_number=2)):
+        entry = json.loads(user_metadata(manifest, make_target(), 3))
+    assert entry == {
         "destination": "shop",
         "batch": 4,
         "epoch": 1,
@@ -119,4 +122,5 @@ def test_the_ledger_entry() -> None:
         "gtid": "u:1",
         "table": "shop.orders",
         "mode": "upsert",
+        "run": {"dag_id": "apply_shop", "run_id": "r", "task_id": "merge", "try": 2},
     }

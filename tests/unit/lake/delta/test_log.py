@@ -11,7 +11,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc.base.errors import TargetError
 from cdc.base.targets import table_path
-from cdc.lake.delta.log import DeltaState, LostRows, _files_added, clear_unborn, read_position, read_state
+from cdc.lake.delta.log import DeltaState, LostRows, clear_unborn, files_added, read_position, read_state
 from tests.support.s3 import s3_server
 
 
@@ -152,4 +152,4 @@ def test_a_commit_that_read_fewer_rows_than_it_was_given_has_lost_some(metrics: 
     ],
 )
 def test_a_commit_tells_how_many_files_it_added(metrics: dict[str, object] | None, files: int | None) -> None:
-    assert _files_added({"version": 1, "operationMetrics": metrics}) == files
+    assert files_added({"version": 1, "operationMetrics": metrics}) == files

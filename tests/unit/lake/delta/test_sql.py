@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from cdc.base.targets import application_id
 from cdc.config import SparkConfig
 from cdc.config.spark import FIXED_SETTINGS
-from cdc.lake.delta.sql import literal, quote, setting_value
+from cdc.lake.delta.sql import literal, quote
+from cdc.lake.runtime.commit_metadata import setting_value
 
 
 def test_quoting() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cdc.base.errors import StorageError
+from cdc.base.run_identity import RunIdentity
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
@@ -35,6 +36,9 @@ class NoLinks:
         return ""
 
     def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
+        return ""
+
+    def run(self, config: DestinationConfig, run: RunIdentity) -> str:
         return ""
 
 
@@ -95,12 +99,15 @@ class Links(NoLinks):
     def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
         return "https://x.example/m"
 
+    def run(self, config: DestinationConfig, run: RunIdentity) -> str:
+        return "https://x.example/r"
+
 
 def test_links(config: DestinationConfig) -> None:
     row = row_of(config)
     assert Tags(overview([row], Links(), "n", folder="")).links == ["shop", "/dags/apply_shop"]
     assert set(Tags(destination(row, Links(), "n")).links) == {
-        "./", "/dags/apply_shop", "https://x.example/t", "https://x.example/m",
+        "./", "/dags/apply_shop", "https://x.example/t", "https://x.example/m", "https://x.example/r",
     }  # fmt: skip
 
 
