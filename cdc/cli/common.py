@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.base.run_identity import remember_command
 from cdc.config import DestinationConfig
 
 if TYPE_CHECKING:
@@ -91,7 +92,6 @@ def options(ctx: typer.Context) -> Globals:
 
 def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     """Loads the configuration of a destination, on which this command works. Raises ConfigError."""
-    from cdc.base.run_identity import remember_command
     from cdc.config import load_destination
 
     remember_command(ctx.command_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from cdc.airflow import build_dags
 from cdc.base.errors import MergeFailedError
@@ -14,6 +16,7 @@ from cdc.batches.service import BatchService
 from cdc.lake.apply import commit
 from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
+from tests.dags.conftest import retry_at_once
 from tests.support.apply import Loop
 
 States = dict[str, str | None]
@@ -78,3 +81,29 @@ def test_a_run_that_fails_in_the_middle_keeps_what_was_acked(
 def run_without_retries(loop: Loop) -> None:
     text = loop.config.file.read_text(encoding="utf-8")
     loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")
+
+
+def test_each_try_of_a_run_signs_its_own_commits(
+    loop: Loop, apply: Callable[[], States], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def fails_at_the_third(table: str) -> Any:
+        seen.append(table)
+        if len(seen) == 3:
+            raise MergeFailedError("the driver was killed")
+
+    monkeypatch.setattr(commit, "before_statement", fails_at_the_third)
+    retry_at_once(monkeypatch)
+    assert apply()["run"] == "success"
+    loop.require_equal("t")
+    history = DeltaTable(str(loop.path("t"))).history()
+    runs = [json.loads(entry["userMetadata"])["run"] for entry in reversed(history)]
+    assert {(run["dag_id"], run["task_id"]) for run in runs} == {("apply_shop", "merge")}
+    (run_id,) = {run["run_id"] for run in runs}
+    tries = [run["try"] for run in runs]
+    assert set(tries) == {1, 2}
+    assert tries == sorted(tries)
+    acked = [manifest.acked.run for manifest in BatchService(loop.config).acked_manifests() if manifest.acked]
+    assert {run.run_id for run in acked if run} == {run_id}
+    assert [run.task_id for run in acked if run][-1] == "finalize", "which acks the last batch"
