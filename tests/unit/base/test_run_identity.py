@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -50,8 +52,10 @@ def test_a_task_is_named_by_the_variables_of_airflow(monkeypatch: pytest.MonkeyP
 
 def test_a_command_is_named_without_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/opt/jobs/load.py", "--password", "secret"])
-    monkeypatch.setattr("sys.modules", {})
-    assert current_run() == RunIdentity(host=socket.gethostname(), command="load.py")
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    run = current_run()
+    assert run is not None
+    assert (run.host, run.command) == (socket.gethostname(), "load.py")
     monkeypatch.setattr(run_identity, "_command", "cdc batch ack")
     assert str(current_run()) == f"cdc batch ack on {socket.gethostname()}"
     for name, value in TASK.items():  # a task that calls the command
