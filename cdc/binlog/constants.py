@@ -11,6 +11,10 @@ MAGIC = b"\xfebin"
 HEADER_SIZE = 19
 """timestamp 4, type 1, server id 4, event length 4, end_log_pos 4, flags 2."""
 CHECKSUM_SIZE = 4
+FULL_PACKET = 0xFFFFFF
+"""The payload of a packet that another one continues, in bytes."""
+LARGEST_EVENT = (1 << 30) + (1 << 20)
+"""The protocol limits an event to 1 GiB (``max_allowed_packet``), plus its headers, in bytes."""
 
 FLAG_IN_USE = 0x0001
 FLAG_THREAD_SPECIFIC = 0x0004

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog import frame_state as k
+from cdc.binlog.constants import FULL_PACKET, LARGEST_EVENT
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
 ROWS_CAPACITY = 65536
-FULL_PACKET = 0xFFFFFF
 _INNER_BYTES = 1 << 18
 _NOTHING: Bytes = np.empty(0, dtype=np.uint8)
 _CURRENT, _SAVED = slice(0, k.INPUT_FIELDS), slice(k.SAVED, k.SAVED + k.INPUT_FIELDS)
@@ -26,8 +26,6 @@ _UNDONE = np.array(
         )
     ]
 )  # fmt: skip
-LARGEST_EVENT = (1 << 30) + (1 << 20)
-"""The protocol limits an event to 1 GiB (``max_allowed_packet``), plus its headers, in bytes."""
 
 
 class BadLengthError(Exception):

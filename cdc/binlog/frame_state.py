@@ -35,13 +35,13 @@ class FrameState(np.record):  # type: ignore[misc]
     event_want: int  # the expected one
     event_tail: int  # how many bytes of that were read
     event_out: int  # offset of the event's first byte in the output
-    event_ends: int  # 1: it ends its transaction; 2: its statement
+    event_ends: int  # ENDS_NOTHING, ENDS_TRANSACTION, ENDS_STATEMENT
     event_length: int
     event_time: int
     event_in: int  # offset of its first byte in the input
     whole: int  # length of the event at in_pos if all of it is needed and has not arrived; else 0
     joined: int  # payload of the packet at in_pos if Python joined it from several; else 0
-    payload: int  # TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2: all were, with the right checksum
+    payload: int  # of a TRANSACTION_PAYLOAD event: NO_PAYLOAD, PAYLOAD_BEGUN, PAYLOAD_READ
     inner: int  # 1: the input is what was in a compressed transaction: plain events without checksums
     # --- the run
     scan: int  # 1: nothing is copied; offsets in rows are those of the input
@@ -77,7 +77,7 @@ class FrameState(np.record):  # type: ignore[misc]
     tx_kept: int  # 1: something of it is kept
     tx_mask: int  # bits of its captured tables
     tx_bytes: int  # size of its events in the source
-    tx_skip: int  # 1: it begins before skip_until; 2: nothing of it is kept, because its GTID is stored already
+    tx_skip: int  # NOT_SKIPPED, SKIPPED_BY_POSITION, SKIPPED_BY_GTID
     tx_overrun: int  # 1: it ended behind skip_until
     tx_refused: int  # 1: it changes captured tables in an unsupported way; its end stops capture
     gtid_a: int  # the UUID, or MariaDB's domain and server
@@ -141,7 +141,17 @@ def index_of(name: str) -> int:
 SAVED = index_of("saved")
 
 
+# --- states of event_ends, payload and tx_skip --------------------------------------------------------------------
+ENDS_NOTHING, ENDS_TRANSACTION, ENDS_STATEMENT = 0, 1, 2
+NO_PAYLOAD = 0
+PAYLOAD_BEGUN = 1  # its bytes are being handed over
+PAYLOAD_READ = 2  # all were, with the right checksum
+NOT_SKIPPED = 0
+SKIPPED_BY_POSITION = 1  # it begins before skip_until
+SKIPPED_BY_GTID = 2  # its GTID is stored already
+
 # --- statuses that frame returns ------------------------------------------------------------------------------
+CONTINUE = -1  # only of the functions that frame calls: they need nothing
 NEED_INPUT = 0
 OUT_FULL = 1
 ROWS_FULL = 2

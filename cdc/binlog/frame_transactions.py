@@ -11,13 +11,38 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog import frame_state as k
+from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, ROWS_STMT_END, EventType
 from cdc.binlog.frame_state import FrameState
+from cdc.binlog.row_header import FLAGS_AT
 from cdc.kernels.crc import crc32
-from cdc.kernels.jit import njit
-from cdc.kernels.memory import load_u, store_u32
+from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import i64, load_u, store_u32, u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
+
+# --- offsets in MySQL's GTID event
+_SOURCE_AT, _NUMBER_AT, _CLOCK_TYPE_AT, _TIME_AT = 20, 36, 44, 61
+_WITH_TIME = 68
+"""The length of an event that has a commit time, without checksum."""
+_TIME_BITS = 55
+"""The next bit says whether the time on the server where the transaction was executed first follows."""
+_LOGICAL_CLOCK = 2
+# --- offsets in MariaDB's
+_SERVER_AT, _SEQUENCE_AT, _DOMAIN_AT, _FLAGS_AT = 5, HEADER_SIZE, HEADER_SIZE + 8, HEADER_SIZE + 12
+
+
+@inlined
+def crc_size(st: FrameState) -> int:
+    """The bytes of the checksum behind each event of the input."""
+    return CHECKSUM_SIZE if st.has_crc == 1 else 0
+
+
+@inlined
+def note_time(st: FrameState) -> None:
+    """Takes the current event's time as the commit time, unless the GTID event has told it."""
+    if st.tx_time == 0:
+        st.tx_time = st.event_time * 1_000_000
 
 
 @njit
@@ -76,78 +101,87 @@ def open_statement(st: FrameState) -> None:
         st.hold = st.stmt_start
 
 
+@inlined
+def extended(st: FrameState, at_least: int) -> int:
+    """The current event's end_log_pos in the source's file, beyond 32 bits too, where it is at least this one."""
+    end = (at_least >> 32 << 32) | st.event_end_pos
+    return end + (1 << 32) if end < at_least else end
+
+
 @njit
 def end_transaction(st: FrameState, rows: Longs) -> None:
     """Ends the transaction: writes its row, or extends the row before it if nothing of it is kept."""
-    # The event's own end_log_pos, extended beyond 32 bits by the sizes seen, which never exceed the real distance.
-    at_least = st.file_pos + st.tx_bytes
-    end = (at_least >> 32 << 32) | st.event_end_pos
-    if end < at_least:
-        end += 1 << 32
+    end = extended(st, st.file_pos + st.tx_bytes)  # the sizes that were seen never exceed the real distance
     st.file_pos = end
     end_statement(st)
-    if st.tx_skip == 1:
-        st.tx_overrun = 1 if end > st.skip_until else 0
+    st.tx_open = 0
+    st.hold = -1
+    keeps = st.tx_skip != k.SKIPPED_BY_POSITION and (st.scan == 1 or st.tx_kept == 1)
+    if not keeps:
         st.out_pos = st.tx_start - st.out_base
-        st.tx_open = 0
-        st.hold = -1
-        st.last_tx_end = st.tx_start
-        return
-    if st.scan == 1:
-        here = st.event_in + st.event_length
-        kept = True
-    else:
-        kept = st.tx_kept == 1
-        if not kept:
-            st.out_pos = st.tx_start - st.out_base
-        here = st.out_base + st.out_pos
-    n = st.n_rows
+    st.last_tx_end = st.event_in + st.event_length if keeps and st.scan == 1 else st.out_base + st.out_pos
+    if st.tx_skip == k.SKIPPED_BY_POSITION:
+        st.tx_overrun = 1 if end > st.skip_until else 0
+    elif keeps or not extend_row(st, rows, end):
+        put_row(st, rows, end, keeps)
+
+
+@inlined
+def row_flags(st: FrameState, keeps: bool) -> int:
+    """The flags of the transaction's row."""
     flags = st.tx_flags
     if st.gtid_mariadb == 1:
         flags |= k.FLAG_GTID_MARIADB
-    if not kept:
-        flags |= k.FLAG_POSITION
-        if n > 0 and rows[n - 1, k.R_FLAGS] == flags:
-            same = (
-                rows[n - 1, k.R_GTID_A] == st.gtid_a
-                and rows[n - 1, k.R_GTID_B] == st.gtid_b
-                and rows[n - 1, k.R_GTID_NUMBER] + 1 == st.gtid_number
-                and rows[n - 1, k.R_GTID_COUNT] > 0
-            )
-            for i in range(4):
-                same = same and rows[n - 1, k.R_GTID_TAG + i] == st.gtid_tag[i]
-            none = rows[n - 1, k.R_GTID_COUNT] == 0 and st.gtid_count == 0
-            if same or none:
-                rows[n - 1, k.R_SEQ] = st.seq_base | end
-                rows[n - 1, k.R_END_POS] = end
-                rows[n - 1, k.R_TIME] = max(rows[n - 1, k.R_TIME], st.tx_time)
-                if same:
-                    rows[n - 1, k.R_GTID_NUMBER] = st.gtid_number
-                    rows[n - 1, k.R_GTID_COUNT] += 1
-                st.tx_open = 0
-                st.hold = -1
-                st.last_tx_end = here
-                return
+    return flags if keeps else flags | k.FLAG_POSITION
+
+
+@njit
+def extend_row(st: FrameState, rows: Longs, end: int) -> bool:
+    """Has the last row also stand for the transaction, of which nothing is kept. Returns False if it cannot: it has
+    bytes, or the GTIDs do not follow each other."""
+    last = st.n_rows - 1
+    if last < 0 or rows[last, k.R_FLAGS] != row_flags(st, False):
+        return False
+    follows = (
+        rows[last, k.R_GTID_A] == st.gtid_a
+        and rows[last, k.R_GTID_B] == st.gtid_b
+        and rows[last, k.R_GTID_NUMBER] + 1 == st.gtid_number
+        and rows[last, k.R_GTID_COUNT] > 0
+    )
+    for i in range(4):
+        follows = follows and rows[last, k.R_GTID_TAG + i] == st.gtid_tag[i]
+    if not follows and (rows[last, k.R_GTID_COUNT] != 0 or st.gtid_count != 0):
+        return False
+    rows[last, k.R_SEQ] = st.seq_base | end
+    rows[last, k.R_END_POS] = end
+    rows[last, k.R_TIME] = max(rows[last, k.R_TIME], st.tx_time)
+    if follows:
+        rows[last, k.R_GTID_NUMBER] = st.gtid_number
+        rows[last, k.R_GTID_COUNT] += 1
+    return True
+
+
+@njit
+def put_row(st: FrameState, rows: Longs, end: int, keeps: bool) -> None:
+    """Writes the transaction's row."""
+    n = st.n_rows
     rows[n, k.R_SEQ] = st.seq_base | end
     rows[n, k.R_OFFSET] = st.tx_start
-    rows[n, k.R_LENGTH] = here - st.tx_start if kept else 0
+    rows[n, k.R_LENGTH] = st.last_tx_end - st.tx_start if keeps else 0
     rows[n, k.R_TIME] = st.tx_time
-    rows[n, k.R_EVENTS] = st.tx_events if kept else 0
+    rows[n, k.R_EVENTS] = st.tx_events if keeps else 0
     rows[n, k.R_ROW_EVENTS] = st.tx_row_events
-    rows[n, k.R_FLAGS] = flags
-    rows[n, k.R_SUM] = st.tx_sum & 0xFFFFFFFF if kept else 0
+    rows[n, k.R_FLAGS] = row_flags(st, keeps)
+    rows[n, k.R_SUM] = st.tx_sum & 0xFFFFFFFF if keeps else 0
     rows[n, k.R_GTID_A] = st.gtid_a
     rows[n, k.R_GTID_B] = st.gtid_b
     rows[n, k.R_GTID_NUMBER] = st.gtid_number
     rows[n, k.R_GTID_COUNT] = st.gtid_count
-    rows[n, k.R_MASK] = st.tx_mask if kept else 0
+    rows[n, k.R_MASK] = st.tx_mask if keeps else 0
     rows[n, k.R_END_POS] = end
     for i in range(4):
         rows[n, k.R_GTID_TAG + i] = st.gtid_tag[i]
     st.n_rows = n + 1
-    st.tx_open = 0
-    st.hold = -1
-    st.last_tx_end = here
 
 
 @njit
@@ -161,26 +195,26 @@ def finish_event(st: FrameState, rows: Longs, crc: int) -> None:
         st.tx_events += 1
     ends = st.event_ends
     if st.inner == 1:
-        if ends == 2:
+        if ends == k.ENDS_STATEMENT:
             end_statement(st)
-        elif ends == 1:
+        elif ends == k.ENDS_TRANSACTION:
             st.inner_ended = 1  # the TRANSACTION_PAYLOAD event ends the transaction
         return
     st.seen_pos = max(st.seen_pos, st.event_end_pos)
-    if st.tx_open == 1 and st.event_type != 27 and st.event_type != 41:
+    if st.tx_open == 1 and st.event_type != EventType.HEARTBEAT and st.event_type != EventType.HEARTBEAT_V2:
         size = st.event_length
         if st.scan == 1:
             # In a segment it may be four bytes longer than in the source's file, by the checksum that capture added;
             # and the events of a compressed transaction, which share one position, were smaller together.
-            size -= 4
+            size -= CHECKSUM_SIZE
             if st.last_end >= 0 and st.event_end_pos > 0:
                 size = min(size, (st.event_end_pos - st.last_end) & 0xFFFFFFFF)
         st.tx_bytes += size
         if st.event_end_pos > 0:
             st.last_end = st.event_end_pos
-    if ends == 2:
+    if ends == k.ENDS_STATEMENT:
         end_statement(st)
-    elif ends == 1:
+    elif ends == k.ENDS_TRANSACTION:
         end_transaction(st, rows)
 
 
@@ -189,30 +223,39 @@ def set_statement_end(st: FrameState, out: Bytes, scratch: Bytes) -> None:
     """Sets STMT_END_F and a new checksum on the last row event that was kept, if the statement's last one is
     dropped."""
     at = st.last_row - st.out_base
-    length = st.last_row_length
-    out[at + 25] |= np.uint8(1)
-    crc = np.int64(crc32(out, at, at + length - 4, scratch))
-    store_u32(out, at + length - 4, crc)
+    stop = at + st.last_row_length - CHECKSUM_SIZE
+    out[at + FLAGS_AT] |= np.uint8(ROWS_STMT_END)
+    crc = np.int64(crc32(out, at, stop, scratch))
+    store_u32(out, stop, crc)
     weight = 2 * st.last_row_ordinal + 1
     st.tx_sum += (weight * crc & 0xFFFFFFFF) - (weight * st.last_row_crc & 0xFFFFFFFF)
 
 
 @njit
-def read_gtid(st: FrameState, src: Bytes, at: int, length: int) -> None:
+def read_gtid(st: FrameState, src: Bytes, at: int) -> None:
     """Reads MySQL's GTID or anonymous GTID event: UUID, number, commit time (from 8.0.1 on, µs)."""
-    if st.event_type == 33:
-        st.gtid_a = load_u(src, at + 20, 7) | np.int64(src[at + 27]) << 56
-        st.gtid_b = load_u(src, at + 28, 7) | np.int64(src[at + 35]) << 56
-        st.gtid_number = load_u(src, at + 36, 7) | np.int64(src[at + 43]) << 56
+    if st.event_type == EventType.GTID:
+        st.gtid_a = i64(src, at + _SOURCE_AT)
+        st.gtid_b = i64(src, at + _SOURCE_AT + 8)
+        st.gtid_number = i64(src, at + _NUMBER_AT)
         st.gtid_count = 1
-    body = length - 4 if st.has_crc == 1 else length
-    if body >= 68 and src[at + 44] == 2:
-        st.tx_time = load_u(src, at + 61, 7) & ((1 << 55) - 1)
+    if st.event_length - crc_size(st) >= _WITH_TIME and src[at + _CLOCK_TYPE_AT] == _LOGICAL_CLOCK:
+        st.tx_time = load_u(src, at + _TIME_AT, 7) & ((1 << _TIME_BITS) - 1)
+
+
+@njit
+def read_mariadb_gtid(st: FrameState, src: Bytes, at: int) -> int:
+    """Reads MariaDB's GTID event: domain, server and number. Returns its flags."""
+    st.gtid_mariadb = 1
+    st.gtid_a = u32(src, at + _DOMAIN_AT) | u32(src, at + _SERVER_AT) << 32
+    st.gtid_number = i64(src, at + _SEQUENCE_AT)
+    st.gtid_count = 1
+    return np.int64(src[at + _FLAGS_AT])
 
 
 @njit
 def commit(st: FrameState) -> int:
-    """Marks the current event as the end of its transaction. Returns -1, or a status if it cannot be."""
+    """Marks the current event as the end of its transaction. Returns CONTINUE, or a status if it cannot be."""
     if st.tx_open == 0:
         return k.NESTED
     if st.event_end_pos == 0:
@@ -220,27 +263,21 @@ def commit(st: FrameState) -> int:
     if st.tx_refused == 1 and st.inner == 0:
         return k.REFUSED_END
     st.event_keep = 1
-    st.event_ends = 1
-    if st.tx_time == 0:
-        st.tx_time = st.event_time * 1000000
-    return -1
+    st.event_ends = k.ENDS_TRANSACTION
+    note_time(st)
+    return k.CONTINUE
 
 
 @njit
-def begins_at(st: FrameState, end_pos: int, length: int) -> int:
+def begins_at(st: FrameState) -> int:
     """The position of an event between two transactions in the source's file, beyond 32 bits too."""
-    if end_pos == 0:
-        return st.file_pos
-    end = (st.file_pos >> 32 << 32) | end_pos
-    if end < st.file_pos:
-        end += 1 << 32
-    return end - length
+    return st.file_pos if st.event_end_pos == 0 else extended(st, st.file_pos) - st.event_length
 
 
 @njit
-def out_of_order(st: FrameState, kind: int, end_pos: int, length: int) -> bool:
+def out_of_order(st: FrameState, kind: int) -> bool:
     """Whether an event's position lies before that of the previous event. A server leaves events out, but repeats
     none."""
-    if st.scan == 1 or st.last_end < 0 or end_pos == 0 or kind in (k.T_SKIP, k.T_PYTHON, k.T_REFUSE):
+    if st.scan == 1 or st.last_end < 0 or st.event_end_pos == 0 or kind in (k.T_SKIP, k.T_PYTHON, k.T_REFUSE):
         return False
-    return (end_pos - length - st.last_end) & 0xFFFFFFFF >= 1 << 31
+    return (st.event_end_pos - st.event_length - st.last_end) & 0xFFFFFFFF >= 1 << 31

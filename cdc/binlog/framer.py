@@ -578,7 +578,7 @@ class Framer(FrameBuffers):
         st.gtid_number, st.gtid_count = gtid.number, 1
         st.tx_time = gtid.time_us
         if st.ask_gtid and not st.tx_skip and self._has_gtid_stored():
-            st.tx_skip = 2
+            st.tx_skip = k.SKIPPED_BY_GTID
 
     def _has_gtid_stored(self) -> bool:
         """Whether the current transaction is stored already, as its GTID tells."""

@@ -89,6 +89,34 @@ def store_u32(buf: Bytes, at: int, value: int) -> None:
         buf[at + k] = np.uint8(value >> (8 * k) & 0xFF)
 
 
+def word(text: bytes) -> Bytes:
+    """Returns bytes as a constant of kernels, for :func:`put_word` and :func:`spells`."""
+    return np.frombuffer(text, dtype=np.uint8)
+
+
+@inlined
+def put_word(out: Bytes, at: int, text: Bytes) -> int:
+    """Writes a constant. Returns the offset behind it."""
+    for i in range(text.shape[0]):
+        out[at + i] = text[i]
+    return at + text.shape[0]
+
+
+@inlined
+def spells(buf: Bytes, at: int, end: int, text: Bytes) -> bool:
+    """Whether ``buf[at:end]`` is exactly this text."""
+    return bool(end - at == text.shape[0] and equal_bytes(buf, at, text, 0, text.shape[0]))
+
+
+@inlined
+def equal_bytes(a: Bytes, at: int, b: Bytes, bt: int, size: int) -> bool:
+    """Whether runs of two arrays are equal."""
+    difference = np.uint8(0)
+    for i in range(size):  # without an early end, so that it is compiled into wide instructions
+        difference |= a[at + i] ^ b[bt + i]
+    return bool(difference == 0)
+
+
 @inlined
 def u16(buf: Bytes, p: int) -> int:
     """The unsigned integer of 2 bytes at ``p``."""
@@ -149,7 +177,4 @@ def bit_is_set(buf: Bytes, at: int, number: int) -> bool:
 @inlined
 def same_bytes(buf: Bytes, a: int, b: int, size: int) -> bool:
     """Whether two runs of ``size`` bytes are equal."""
-    difference = np.uint8(0)
-    for i in range(size):  # without an early end, so that it is compiled into wide instructions
-        difference |= buf[a + i] ^ buf[b + i]
-    return bool(difference == 0)
+    return equal_bytes(buf, a, buf, b, size)

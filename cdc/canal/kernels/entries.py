@@ -26,12 +26,10 @@ from cdc.canal.kernels.texts import (
     put_number,
     put_temporal,
     put_unsigned,
-    put_word,
-    word,
 )
 from cdc.decode.kernels.constants import BAD_HEADER, BAD_VALUE, CUT, FULL, OK, WRONG_COLUMNS
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import bit_is_set, copy_bytes, i64, move_bytes, prefix_value, u32, u48
+from cdc.kernels.memory import bit_is_set, copy_bytes, i64, move_bytes, prefix_value, put_word, u32, u48, word
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.constants import HEADER_SIZE, MARIADB_GTID_STANDALONE, EventType
+from cdc.binlog.frame_events import BAD_LENGTHS, BEGIN, COMMIT, query_verb
 from cdc.binlog.row_header import BODY_AT, TABLE_ID_AT, holds_rows
-from cdc.canal.kernels.texts import word
 from cdc.decode.kernels.constants import BAD_CRC, BAD_EVENT, BAD_FRAME, FULL, OK
 from cdc.decode.kernels.scan import TransactionBytes, cannot_be_decoded, event_length, sound
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import u16, u48
+from cdc.kernels.memory import equal_bytes, u48
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -31,7 +31,6 @@ TOO_MANY_TABLES = 101
 ITEM_BEGIN, ITEM_ROWS, ITEM_END, ITEM_STATEMENT = 1, 2, 3, 4
 """A BEGIN (QUERY or MariaDB's GTID event), a row event, an end (XID, or COMMIT as QUERY), any other QUERY event."""
 
-_BEGIN, _COMMIT = word(b"BEGIN"), word(b"COMMIT")
 ID_SLOTS, MOST_IDS = 4096, 2048
 S_TX, S_POS, S_BEGIN_POS, S_BEGIN_KIND, S_BEGUN, S_IDS, S_BAD_POS, S_BAD_TYPE, STATE_SIZE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
@@ -86,19 +85,10 @@ def find_table(buf: Bytes, start: int, stop: int, tables: TableMapIndex) -> int:
     while tables.slots[slot] >= 0:
         table = tables.slots[slot]
         at = tables.rows[table, 0]
-        if tables.rows[table, 1] - at == stop - start and alike(buf, start, tables.bodies, at, stop - start):
+        if tables.rows[table, 1] - at == stop - start and equal_bytes(buf, start, tables.bodies, at, stop - start):
             return table
         slot = (slot + 1) & mask
     return -1
-
-
-@inlined
-def alike(a: Bytes, at: int, b: Bytes, bt: int, size: int) -> bool:
-    """Whether runs of two arrays are equal."""
-    difference = np.uint8(0)
-    for i in range(size):
-        difference |= a[at + i] ^ b[bt + i]
-    return bool(difference == 0)
 
 
 @njit
@@ -128,26 +118,15 @@ def remember(ids: Longs, count: int, table_id: int, table: int) -> int:
     return count + 1
 
 
-@inlined
-def spells(buf: Bytes, at: int, end: int, text: Bytes) -> bool:
-    """Whether ``buf[at:end]`` is exactly this text."""
-    return bool(end - at == text.shape[0] and alike(buf, at, text, 0, text.shape[0]))
-
-
 @njit
 def query_kind(buf: Bytes, pos: int, stop: int) -> int:
     """ITEM_BEGIN for ``BEGIN``, ITEM_END for ``COMMIT``, else ITEM_STATEMENT; -1 for impossible lengths."""
-    at = pos + HEADER_SIZE
-    if stop - at < 13:
+    verb = query_verb(buf, pos, stop)
+    if verb == BAD_LENGTHS:
         return -1
-    at += 13 + u16(buf, at + 11) + np.int64(buf[at + 8]) + 1
-    if at > stop:
-        return -1
-    if spells(buf, at, stop, _BEGIN):
+    if verb == BEGIN:
         return ITEM_BEGIN
-    if spells(buf, at, stop, _COMMIT):
-        return ITEM_END
-    return ITEM_STATEMENT
+    return ITEM_END if verb == COMMIT else ITEM_STATEMENT
 
 
 @inlined

@@ -36,19 +36,6 @@ MINUS, COLON, SPACE, POINT, ZERO = b"-: .0"
 _ZERO = np.uint64(ZERO)
 
 
-def word(text: bytes) -> Bytes:
-    """Returns bytes as a constant of kernels, for :func:`put_word`."""
-    return np.frombuffer(text, dtype=np.uint8)
-
-
-@inlined
-def put_word(out: Bytes, at: int, text: Bytes) -> int:
-    """Writes a constant. Returns the offset behind it."""
-    for i in range(text.shape[0]):
-        out[at + i] = text[i]
-    return at + text.shape[0]
-
-
 @inlined
 def most_bytes(kind: int, size: int, a: int) -> int:
     """The most bytes that the text of a value of ``size`` bytes takes."""

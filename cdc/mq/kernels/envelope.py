@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.canal.kernels.texts import put_signed, put_word
+from cdc.canal.kernels.texts import put_signed
 from cdc.kernels.jit import njit
+from cdc.kernels.memory import put_word
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
 from cdc.mq.kernels.rows import Bytes, Definitions, MessageOutput, read_row, read_varint, row_partition

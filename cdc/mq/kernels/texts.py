@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.canal.kernels.texts import COLON, MINUS, POINT, ZERO, put_signed, put_word, word
+from cdc.canal.kernels.texts import COLON, MINUS, POINT, ZERO, put_signed
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import copy_bytes
+from cdc.kernels.memory import copy_bytes, put_word, word
 from cdc.mq.kernels import words as w
 
 Bytes = npt.NDArray[np.uint8]

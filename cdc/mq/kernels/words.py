@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdc.canal.kernels.texts import word
+from cdc.kernels.memory import word
 
 DATA = word(b'{"data":[')
 GTID = word(b',"gtid":"')
