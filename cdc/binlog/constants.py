@@ -87,6 +87,8 @@ COMPRESSED_ROW_EVENTS = frozenset(range(166, 172))
 """MariaDB's, with ``log_bin_compress``."""
 ROW_EVENTS = frozenset({23, 24, 25, 30, 31, 32, 39, *COMPRESSED_ROW_EVENTS})
 
+MARIADB_GTID_FLAGS_AT = HEADER_SIZE + 12
+"""Offset of the flags in MariaDB's GTID event, behind number and domain."""
 MARIADB_GTID_STANDALONE = 1
 MARIADB_GTID_PREPARED_XA = 64
 MARIADB_GTID_COMPLETED_XA = 128

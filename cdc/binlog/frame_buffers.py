@@ -16,10 +16,11 @@ Numbers = npt.NDArray[np.int64]
 ROWS_CAPACITY = 65536
 _INNER_BYTES = 1 << 18
 _NOTHING: Bytes = np.empty(0, dtype=np.uint8)
-_CURRENT, _SAVED = slice(0, k.INPUT_FIELDS), slice(k.SAVED, k.SAVED + k.INPUT_FIELDS)
+_SAVED_AT = k.FrameState.index_of("saved")
+_CURRENT, _SAVED = slice(0, k.INPUT_FIELDS), slice(_SAVED_AT, _SAVED_AT + k.INPUT_FIELDS)
 _UNDONE = np.array(
     [
-        k.index_of(name)
+        k.FrameState.index_of(name)
         for name in (
             "tx_events", "tx_row_events", "tx_sum", "tx_flags", "tx_kept", "tx_mask",
             "last_row", "last_row_length", "last_row_ordinal", "last_row_crc",
@@ -60,8 +61,7 @@ class FrameBuffers:
 
     def __init__(self, src: Bytes, out_bytes: int) -> None:
         self.src = self._first_src = src
-        self.st = k.new_state()
-        self.st.hold = -1
+        self.st = k.FrameState.new(hold=-1)
         self.out: Bytes = np.empty(out_bytes, dtype=np.uint8)
         self._first_out = self.out
         self.rows: Numbers = np.zeros((ROWS_CAPACITY, k.ROW_WIDTH), dtype=np.int64)
@@ -113,7 +113,7 @@ class FrameBuffers:
             first: Bytes = np.empty(_INNER_BYTES, dtype=np.uint8)
             self._other_src = first, first
         self.st.saved[:] = 0
-        self.st.saved[k.index_of("inner")] = 1
+        self.st.saved[k.FrameState.index_of("inner")] = 1
 
     def swap_input(self) -> None:
         """Makes the other input the current one. The event that is being read from this one waits."""
@@ -135,7 +135,7 @@ class FrameBuffers:
 
     def inner_rest(self) -> bool:
         """Whether the second input, which is not the current one, ends inside an event."""
-        at, end, left = (int(self.st.saved[k.index_of(name)]) for name in ("in_pos", "in_end", "event_left"))
+        at, end, left = (int(self.st.saved[k.FrameState.index_of(name)]) for name in ("in_pos", "in_end", "event_left"))
         return bool(at < end or left > 0)
 
     # --- output

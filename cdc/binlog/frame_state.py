@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from cdc.binlog.constants import ROW_EVENTS, EventType
 from cdc.binlog.event_types import SKIPPED
+from cdc.kernels.records import Record
 
 Longs = npt.NDArray[np.int64]
 
 
-class FrameState(np.record):  # type: ignore[misc]
-    """The state: numbers of 64 bits. Offsets are absolute unless they are those of ``src`` or ``out``."""
+class InputState(Record):
+    """The input that is being read, and the current event. A compressed transaction is an input inside the input: while
+    it is read, the numbers of the other one are in ``saved``."""
 
-    # --- the input that is being read, and the current event. A compressed transaction is an input inside the input:
-    # while it is read, these fields of the other one are in ``saved``, in the same order.
     packets: int  # 1: src holds MySQL packets; 0: plain events
     has_crc: int  # 1: events of the source end with a checksum
     in_pos: int  # unread bytes of src: from here …
@@ -43,6 +43,15 @@ class FrameState(np.record):  # type: ignore[misc]
     joined: int  # payload of the packet at in_pos if Python joined it from several; else 0
     payload: int  # of a TRANSACTION_PAYLOAD event: NO_PAYLOAD, PAYLOAD_BEGUN, PAYLOAD_READ
     inner: int  # 1: the input is what was in a compressed transaction: plain events without checksums
+
+
+INPUT_FIELDS = InputState.number_count()
+"""The numbers that belong to an input: the first ones of the state."""
+
+
+class FrameState(InputState, gtid_tag=4, saved=INPUT_FIELDS):
+    """The state. Offsets are absolute unless they are those of ``src`` or ``out``."""
+
     # --- the run
     scan: int  # 1: nothing is copied; offsets in rows are those of the input
     verify: int  # 1: checksums are verified
@@ -106,39 +115,6 @@ class FrameState(np.record):  # type: ignore[misc]
     unpacked: int  # 1: the second input is a compressed transaction that the kernel has unpacked, and not Python
     preparing: int  # 1: Python has to put the XA transaction aside at the end of the compressed one
     saved: Longs  # (INPUT_FIELDS,): the other input
-    # --- all of these, one behind the other
-    numbers: Longs
-
-
-*_NAMES, _NUMBERS = FrameState.__annotations__
-INPUT_FIELDS = _NAMES.index("inner") + 1
-"""The number of fields that belong to an input: the first ones."""
-_SIZES = {"gtid_tag": (4,), "saved": (INPUT_FIELDS,)}
-
-
-def _layout() -> np.dtype[np.void]:
-    fields = np.dtype([(name, np.int64, _SIZES.get(name, ())) for name in _NAMES])
-    numbers = np.dtype((np.int64, (fields.itemsize // 8,)))
-    formats = [*(fields[name] for name in _NAMES), numbers]
-    offsets = [*(fields.fields[name][1] for name in _NAMES), 0]  # type: ignore[index]
-    return np.dtype((FrameState, {"names": [*_NAMES, _NUMBERS], "formats": formats, "offsets": offsets}))
-
-
-_LAYOUT = _layout()
-
-
-def new_state() -> FrameState:
-    """Returns a state of zeros."""
-    state: FrameState = np.zeros(1, dtype=_LAYOUT)[0]
-    return state
-
-
-def index_of(name: str) -> int:
-    """The index of a field in ``numbers``."""
-    return int(_LAYOUT.fields[name][1]) // 8  # type: ignore[index]
-
-
-SAVED = index_of("saved")
 
 
 # --- states of event_ends, payload and tx_skip --------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog import frame_state as k
-from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, ROWS_STMT_END, EventType
+from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MARIADB_GTID_FLAGS_AT, ROWS_STMT_END, EventType
 from cdc.binlog.frame_state import FrameState
 from cdc.binlog.row_header import FLAGS_AT
 from cdc.kernels.crc import crc32
@@ -29,7 +29,7 @@ _TIME_BITS = 55
 """The next bit says whether the time on the server where the transaction was executed first follows."""
 _LOGICAL_CLOCK = 2
 # --- offsets in MariaDB's
-_SERVER_AT, _SEQUENCE_AT, _DOMAIN_AT, _FLAGS_AT = 5, HEADER_SIZE, HEADER_SIZE + 8, HEADER_SIZE + 12
+_SERVER_AT, _SEQUENCE_AT, _DOMAIN_AT = 5, HEADER_SIZE, HEADER_SIZE + 8
 
 
 @inlined
@@ -250,7 +250,7 @@ def read_mariadb_gtid(st: FrameState, src: Bytes, at: int) -> int:
     st.gtid_a = u32(src, at + _DOMAIN_AT) | u32(src, at + _SERVER_AT) << 32
     st.gtid_number = i64(src, at + _SEQUENCE_AT)
     st.gtid_count = 1
-    return np.int64(src[at + _FLAGS_AT])
+    return np.int64(src[at + MARIADB_GTID_FLAGS_AT])
 
 
 @njit

@@ -23,9 +23,8 @@ from cdc.base.errors import (
 )
 from cdc.binlog import events, refusals
 from cdc.binlog import frame_state as k
-from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, EventType, type_name
+from cdc.binlog.constants import CHECKSUM_SIZE, FULL_PACKET, HEADER_SIZE, MARIADB_GTID_FLAGS_AT, EventType, type_name
 from cdc.binlog.frame_buffers import (
-    FULL_PACKET,
     BadLengthError,
     Bytes,
     FrameBuffers,
@@ -409,7 +408,7 @@ class Framer(FrameBuffers):
             text = _damaged_payload(f"in it, {text}")
         if self._packets:
             return CorruptStreamError(text, place=self.where, remedy="Towpath reconnects.")
-        event_in = self.st.saved[k.index_of("event_in")] if self.st.inner else self.st.event_in
+        event_in = self.st.saved[k.FrameState.index_of("event_in")] if self.st.inner else self.st.event_in
         return DamagedError(text, place=f"{self.place}: byte {int(event_in)}")
 
     def _decide(self) -> None:
@@ -457,7 +456,7 @@ class Framer(FrameBuffers):
             return 0, 0
         event = self.out[start : start + _GTID_EVENT_MAX].tobytes()
         end = events.parse_header(event).length - CHECKSUM_SIZE  # the output always has checksums
-        flags, at = event[HEADER_SIZE + 12], HEADER_SIZE + 13
+        flags, at = event[MARIADB_GTID_FLAGS_AT], MARIADB_GTID_FLAGS_AT + 1
         if flags & _GROUP_COMMIT_ID:
             at += 8
         if flags & (_PREPARED_XA | _COMPLETED_XA):

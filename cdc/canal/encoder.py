@@ -125,7 +125,7 @@ class EntryEncoder:
         self._last_seqs: dict[int, int] = {}
         self._state = _new_state()
         self._chunk: _Chunk | None = None
-        self._numbers = np.zeros(e.N_SIZE, dtype=np.int64)
+        self._progress = e.EntryProgress.new()
         self._old = np.zeros((1, 2), dtype=np.int64)
         self.spare: Bytes | None = None
         """An output buffer to use again."""
@@ -165,11 +165,11 @@ class EntryEncoder:
 
     def _skip_rows(self, chunk: _Chunk, item: int) -> None:
         """Sets the texts' rows to those of the item: the entries before it are written once more, and dropped."""
-        if item == 0 or chunk.sources is None or not bool((self._tables.arrays.tables[:, e.T_SIDE] == 1).any()):
+        if item == 0 or chunk.sources is None or not bool((self._tables.arrays.tables["has_side"] == 1).any()):
             return
         chunk.next = 0
         while chunk.next < item:
-            self._numbers[:] = 0
+            self._progress.numbers[:] = 0
             self._write(chunk, item, np.empty(_FIRST_OUT_BYTES, dtype=np.uint8), _FIRST_OUT_BYTES // 2)
 
     # --- entries
@@ -180,10 +180,10 @@ class EntryEncoder:
         out, self.spare = self.spare, None
         if out is None:
             out = np.empty(min(_FIRST_OUT_BYTES, max(max_bytes, 1 << 16)), dtype=np.uint8)
-        numbers = self._numbers
-        numbers[[e.N_AT, e.N_BYTES, e.N_FRAMES]] = 0
+        progress = self._progress
+        progress.end = progress.source_bytes = progress.frames = 0
         entries = 0
-        while numbers[e.N_AT] - numbers[e.N_FRAMES] <= max_bytes:
+        while progress.end - progress.frames <= max_bytes:
             chunk = self._chunk
             if chunk is None or chunk.next >= chunk.count:
                 if self._next_chunk() is None:
@@ -192,11 +192,11 @@ class EntryEncoder:
             before = chunk.next
             out = self._write(chunk, chunk.count, out, max_bytes)
             entries += chunk.next - before
-        at = int(numbers[e.N_AT])
-        if not entries and at == 0:
+        end = int(progress.end)
+        if not entries and end == 0:
             self.spare = out
             return None
-        return Taken(out, at, entries, int(numbers[e.N_BYTES]), at - int(numbers[e.N_FRAMES]), self._done())
+        return Taken(out, end, entries, int(progress.source_bytes), end - int(progress.frames), self._done())
 
     @property
     def is_finished(self) -> bool:
@@ -216,14 +216,14 @@ class EntryEncoder:
         return int(self._opened.entries["seq"][tx - 1]) if tx else self._last_seqs.get(self._range - 1, 0)
 
     def _write(self, chunk: _Chunk, stop: int, out: Bytes, max_bytes: int) -> Bytes:
-        """Writes entries of a chunk behind those that the numbers count. Returns the output, which may be a larger
+        """Writes entries of a chunk behind those that were written. Returns the output, which may be a larger
         one."""
         assert chunk.sources is not None
-        numbers = self._numbers
+        progress = self._progress
         if len(self._old) < self._tables.most_columns:
             self._old = np.zeros((self._tables.most_columns, 2), dtype=np.int64)
         while True:
-            output = e.EntryOutput(out, numbers, chunk.side_row, self._old)
+            output = e.EntryOutput(out, progress, chunk.side_row, self._old)
             status, item = e.put_items(chunk.sources, self._tables.arrays, output, chunk.next, stop, max_bytes)
             chunk.next = item
             if status == k.OK:
@@ -231,14 +231,14 @@ class EntryEncoder:
             if status == e.STATEMENT:
                 out = self._write_statement(chunk, out)
             elif status == k.FULL:
-                out = _larger(out, int(numbers[e.N_AT]), self._event_place(chunk))
+                out = _larger(out, int(progress.end), self._event_place(chunk))
             elif status == e.BAD_UTF8:
-                self._convert(chunk, int(numbers[e.N_ERR_COLUMN]))
+                self._convert(chunk, int(progress.err_column))
             else:
                 raise self._fault(int(status), chunk)
 
     def _write_statement(self, chunk: _Chunk, out: Bytes) -> Bytes:
-        numbers, item = self._numbers, chunk.next
+        progress, item = self._progress, chunk.next
         transactions = self._opened
         pos, length = int(chunk.items.pos[item]), int(chunk.items.length[item])
         event = transactions.buf[pos : pos + length].tobytes()
@@ -250,16 +250,16 @@ class EntryEncoder:
         place = EventPlace(sources.head.tobytes(), max(0, end - length), header, gtid)
         query = parse_query(event, transactions.has_checksum)
         entry = statement_entry(query, place, self._is_wanted, ignores_case=self._ignores_case)
-        at = int(numbers[e.N_AT])
+        at = int(progress.end)
         if entry is not None:
             raw = data(2, entry)
             while at + len(raw) > len(out):
                 out = _larger(out, at, self._event_place(chunk))
             out[at : at + len(raw)] = np.frombuffer(raw, dtype=np.uint8)
             at += len(raw)
-            numbers[e.N_FRAMES] += len(raw) - len(entry)
-        numbers[e.N_AT] = at
-        numbers[e.N_BYTES] += length
+            progress.frames += len(raw) - len(entry)
+        progress.end = at
+        progress.source_bytes += length
         chunk.next += 1
         return out
 
@@ -275,14 +275,14 @@ class EntryEncoder:
         self._skip_to(chunk, item)
 
     def _skip_to(self, chunk: _Chunk, item: int) -> None:
-        numbers = self._numbers.copy()
+        numbers = self._progress.numbers.copy()
         self._skip_rows(chunk, item)
-        self._numbers[:] = numbers
+        self._progress.numbers[:] = numbers
         chunk.next = item
 
     def _fault(self, code: int, chunk: _Chunk) -> Exception:
         item = chunk.next
-        column = int(self._numbers[e.N_ERR_COLUMN])
+        column = int(self._progress.err_column)
         layout = self._tables.tables[int(chunk.items.table[item])].layout
         return row_fault(code, self._opened.path, None, int(chunk.items.pos[item]), layout, column)
 
@@ -306,7 +306,7 @@ class EntryEncoder:
     def _next_chunk(self) -> _Chunk | None:
         """Lists the next events; None if there are none."""
         while True:
-            if self._transactions is None or int(self._state.numbers[s.S_TX]) >= len(self._opened.entries):
+            if self._transactions is None or int(self._state.at.tx) >= len(self._opened.entries):
                 if self._range + 1 >= len(self._ranges):
                     return None
                 self._open(self._range + 1)
@@ -321,10 +321,10 @@ class EntryEncoder:
             return self._chunk
 
     def _snapshot(self) -> EncoderMark:
-        numbers, ids = self._state.numbers, self._state.ids
+        at, ids = self._state.at, self._state.ids
         used = np.flatnonzero(ids[:, 0] >= 0)
-        state = (numbers.tobytes(), ids[used].tobytes())
-        return EncoderMark(self._range, int(numbers[s.S_TX]), int(numbers[s.S_POS]), 0, state)
+        state = (at.numbers.tobytes(), ids[used].tobytes())
+        return EncoderMark(self._range, int(at.tx), int(at.pos), 0, state)
 
     def _survey(self, items: s.Items) -> int:
         transactions = self._opened
@@ -334,7 +334,7 @@ class EntryEncoder:
             room = s.Items(*(array[total:] for array in items))
             status, count = s.survey(source, self._state, self._tables.index, room, CHUNK_BYTES)
             total += count
-            pos = int(self._state.numbers[s.S_BAD_POS])
+            pos = int(self._state.at.bad_pos)
             if status in (k.OK, k.FULL):
                 return total
             if status == s.TOO_MANY_TABLES:
@@ -342,7 +342,7 @@ class EntryEncoder:
                     f"a transaction changes more than {s.MOST_IDS} tables", place=f"{transactions.path}, position {pos}"
                 )
             if status != s.NEED_TABLE:
-                kind = int(self._state.numbers[s.S_BAD_TYPE])
+                kind = int(self._state.at.bad_type)
                 raise scan_fault(int(status), transactions.path, pos, kind, None)
             self._add_table(pos)
 
@@ -392,7 +392,7 @@ class EntryEncoder:
                 whole = self._run(items, at, table.layout)
                 if bool((alt_at[at] >= 0).any()):
                     whole = self._rewritten(whole, items, at, alts, alt_at, alt_length, alt_type)
-                texts.add(table, int(tables.tables[number, e.T_FIRST]), whole, transactions)
+                texts.add(table, int(tables.tables[number].first), whole, transactions)
         gtids, gtid_at = _gtids(transactions)
         side, side_at = texts.arrays()
         ends = transactions.entries["seq"].astype(np.int64) & _SEQ_OFFSET
@@ -482,20 +482,17 @@ def warm_up() -> None:
 
 
 def _new_state() -> s.SurveyState:
-    numbers = np.zeros(s.STATE_SIZE, dtype=np.int64)
-    numbers[s.S_POS] = numbers[s.S_BEGIN_POS] = -1
-    return s.SurveyState(numbers, np.full((s.ID_SLOTS, 2), -1, dtype=np.int64), np.zeros(16, dtype=np.uint8))
+    at = s.SurveyPosition.new(pos=-1, begin_pos=-1)
+    return s.SurveyState(at, np.full((s.ID_SLOTS, 2), -1, dtype=np.int64), np.zeros(16, dtype=np.uint8))
 
 
 def _restored(state: tuple[bytes, bytes]) -> s.SurveyState:
-    state_arrays = _new_state()
-    state_arrays.numbers[:] = np.frombuffer(state[0], dtype=np.int64)
-    state_arrays.numbers[s.S_IDS] = 0
+    restored = _new_state()
+    restored.at.numbers[:] = np.frombuffer(state[0], dtype=np.int64)
+    restored.at.ids = 0
     for table_id, table in np.frombuffer(state[1], dtype=np.int64).reshape(-1, 2).tolist():
-        state_arrays.numbers[s.S_IDS] = s.remember(
-            state_arrays.ids, int(state_arrays.numbers[s.S_IDS]), table_id, table
-        )
-    return state_arrays
+        restored.at.ids = s.remember(restored.ids, int(restored.at.ids), table_id, table)
+    return restored
 
 
 def _larger(out: Bytes, used: int, place: str) -> Bytes:

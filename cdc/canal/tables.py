@@ -261,30 +261,28 @@ class TableSet:
 
     def _arrays(self) -> e.TableArrays:
         consts = bytearray()
-        tables = np.zeros((len(self.tables), e.T_SIZE), dtype=np.int64)
-        columns = np.zeros((max(1, sum(len(table.forms) for table in self.tables)), e.C_SIZE), dtype=np.int64)
+        tables: list[tuple[int, ...]] = []
+        columns: list[tuple[int, ...]] = []
 
         def const(raw: bytes) -> tuple[int, int]:
             consts.extend(raw)
             return len(consts) - len(raw), len(raw)
 
-        first = 0
-        for i, table in enumerate(self.tables):
+        for table in self.tables:
             db, _, name = table.layout.table.partition(".")
             head = const(data(8, db) + data(9, name))
-            tables[i] = first, len(table.forms), *head, int(bool(table.side_columns))
+            tables.append((len(columns), len(table.forms), *head, int(bool(table.side_columns))))
             for c, (column, form) in enumerate(zip(table.layout.row_columns, table.forms, strict=False)):
                 name_and_key = data(3, column.name) + number(4, int(column.name in table.keys))
                 plain, null, wide = (
                     const(number(1, c) + number(2, java) + name_and_key) for java in (form.java, form.null, form.wide)
                 )
                 kind = const(data(10, table.mysql_types[c]))
-                columns[first + c] = (*form[:5], *plain, *null, *wide, *kind)
-            first += len(table.forms)
+                columns.append((*form[:5], *plain, *null, *wide, *kind))
         self.most_columns = max([1, *(len(table.forms) for table in self.tables)])
         return e.TableArrays(
-            tables,
-            columns,
+            e.CanalTableRow.from_rows(tables),
+            e.CanalColumn.from_rows(columns),
             np.frombuffer(bytes(consts) + b"\0", dtype=np.uint8),
             LATIN1_TABLE,
             *self._zone,

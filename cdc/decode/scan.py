@@ -18,7 +18,7 @@ from cdc.binlog.row_header import BODY_AT
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.scan import FoundEvents, ScanState, TransactionBytes, scan_events
+from cdc.decode.kernels.scan import FoundEvents, ScanPosition, ScanState, TransactionBytes, scan_events
 from cdc.decode.layout import TableLayout, layout_at, name_pattern
 from cdc.decode.packed import unpacked_events
 from cdc.decode.row_events import PARTIAL_UPDATE_ROWS, RowEvents, whole_updates
@@ -55,13 +55,11 @@ class ScanCursor:
         self._tail = transactions.tail
         self._name = name_pattern(table)
         self._state = ScanState(
-            numbers=np.zeros(k.SCAN_STATE_SIZE, dtype=np.int64),
+            at=ScanPosition.new(pos=-1, verified=int(transactions.verified)),
             ids=np.zeros((k.MAX_IDS, 2), dtype=np.int64),
             layouts=np.zeros((k.MAX_LAYOUTS, 2), dtype=np.int64),
             scratch=np.zeros(16, dtype=np.uint8),
         )
-        self._state.numbers[k.SCAN_POS] = -1
-        self._state.numbers[k.SCAN_VERIFIED] = transactions.verified
 
     def scan(self, transactions: TransactionBytes, out: FoundEvents, max_bytes: int) -> tuple[bool, int]:
         """Fills ``out`` and returns (whether there may be more events, number of events in ``out``).
@@ -70,9 +68,8 @@ class ScanCursor:
         """
         status, count = scan_events(transactions, self._name, self._state, out, max_bytes)
         if status > k.FULL:
-            numbers = self._state.numbers
-            pos, kind = int(numbers[k.SCAN_BAD_POS]), int(numbers[k.SCAN_BAD_TYPE])
-            raise scan_fault(status, self._path, pos, kind, self._table)
+            at = self._state.at
+            raise scan_fault(status, self._path, int(at.bad_pos), int(at.bad_type), self._table)
         return status == k.FULL, count
 
     def table_map(self, number: int) -> tuple[int, int]:
@@ -83,26 +80,23 @@ class ScanCursor:
     @property
     def position(self) -> int:
         """The offset of the next event."""
-        return int(self._state.numbers[k.SCAN_POS])
+        return int(self._state.at.pos)
 
     def seek(self, position: int) -> None:
         """Continues at the first event of a transaction."""
-        self._state.numbers[k.SCAN_POS] = position
+        self._state.at.pos = position
 
     def slice_from_here(self) -> TransactionSlice:
         """A slice that begins at the next event; its end is not known yet and is 0."""
-        numbers = self._state.numbers
-        maps = [
-            (table_id, *self.table_map(number)) for table_id, number in self._state.ids[: numbers[k.SCAN_IDS]].tolist()
-        ]
-        return TransactionSlice(self.position, 0, int(numbers[k.SCAN_ORDINAL]), tuple(maps))
+        at = self._state.at
+        maps = [(table_id, *self.table_map(number)) for table_id, number in self._state.ids[: at.ids].tolist()]
+        return TransactionSlice(self.position, 0, int(at.ordinal), tuple(maps))
 
     def continue_at(self, part: TransactionSlice) -> None:
         """Continues at the beginning of a slice, in the state in which the scan that made it was there."""
-        numbers = self._state.numbers
-        numbers[k.SCAN_POS] = part.start
-        numbers[k.SCAN_ORDINAL] = part.ordinal
-        numbers[k.SCAN_IDS] = numbers[k.SCAN_LAYOUTS] = len(part.maps)
+        at = self._state.at
+        at.pos, at.ordinal = part.start, part.ordinal
+        at.ids = at.layouts = len(part.maps)
         for number, (table_id, start, length) in enumerate(part.maps):
             self._state.ids[number] = table_id, number
             self._state.layouts[number] = start + BODY_AT, start + length - self._tail

@@ -63,12 +63,14 @@ def _argument(kind: Any, kinds: Iterator[Any]) -> Any:
     if isinstance(kind, str):
         return np.dtype(kind).type(1)
     if kind[0] == "record":
-        return np.zeros(1, dtype=_record(*kind[1].rsplit(".", 1)))[0]
+        return np.zeros(1, dtype=_layout(kind[1]))[0]
     if len(kind) == 2:
         values = [_argument(next(kinds), kinds) for _ in range(kind[1])]
         module, name = kind[0].rsplit(".", 1)
         return tuple(values) if module == "builtins" else getattr(import_module(module), name)(*values)
     dtype, ndim, flags = kind
+    if isinstance(dtype, tuple):
+        dtype = _layout(dtype[1])
     array = np.zeros((2,) * ndim, dtype=dtype, order="C" if flags & 1 else "F")
     if not flags & 3:
         array = np.zeros((4,) * ndim, dtype=dtype)[(slice(None, None, 2),) * ndim]
@@ -76,10 +78,11 @@ def _argument(kind: Any, kinds: Iterator[Any]) -> Any:
     return array
 
 
-def _record(module: str, name: str) -> np.dtype[Any]:
-    """The layout of a class of records, which its module has."""
-    values = vars(import_module(module))
-    return next(value for value in values.values() if isinstance(value, np.dtype) and value.type is values[name])
+def _layout(name: str) -> np.dtype[Any]:
+    """The layout of a class of records (:class:`cdc.kernels.records.Record`), which is named with its module."""
+    module, _, record = name.rpartition(".")
+    layout: np.dtype[Any] = getattr(import_module(module), record).layout
+    return layout
 
 
 def compile_objects(level: levels.CpuLevel, folder: Path) -> dict[str, Any]:

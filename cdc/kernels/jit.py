@@ -236,7 +236,8 @@ def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
         flags = value.flags.num & _FLAGS
         if flags & _C:
             flags &= ~_F
-        kinds.append((value.dtype.str, value.ndim, flags))
+        dtype = value.dtype
+        kinds.append((dtype.str if dtype.names is None else _record_kind(dtype), value.ndim, flags))
         shape = value.shape
         words += (0, 0, value.size, value.itemsize, value.__array_interface__["data"][0], *shape)
         words += (n & _MASK for n in value.strides)
@@ -258,7 +259,7 @@ def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
         kinds.append("float64")
         words += struct.unpack("@Q", struct.pack("@d", value))
     elif isinstance(value, np.void):
-        kinds.append(("record", f"{kind.__module__}.{kind.__qualname__}", value.dtype.str))
+        kinds.append(_record_kind(value.dtype))
         words.append(value.__array_interface__["data"][0])
     elif isinstance(value, tuple):
         kinds.append((f"{kind.__module__}.{kind.__qualname__}", len(value)))
@@ -266,6 +267,11 @@ def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
             _flatten(item, kinds, words)
     else:
         raise TypeError(f"a {kind.__name__} cannot be passed to a kernel")
+
+
+def _record_kind(layout: np.dtype[Any]) -> tuple[str, str, str]:
+    """The type of a record, or of an array's records. The size tells layouts of two versions of a class apart."""
+    return "record", f"{layout.type.__module__}.{layout.type.__qualname__}", layout.str
 
 
 @cache

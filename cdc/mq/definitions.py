@@ -55,17 +55,17 @@ class DefinitionSet:
         self.arrays: r.Definitions
         self._refresh()
 
-    def add(self, entry: Longs, raw: npt.NDArray[np.uint8]) -> None:
+    def add(self, entry: r.EntryParts, raw: npt.NDArray[np.uint8]) -> None:
         """Adds the definition that :func:`cdc.mq.kernels.rows.definition_of` has not found. ``raw``: the entries.
 
         Raises UnsupportedTypeError for a column that the format does not have, PermanentError for the name of a topic.
         """
         hashes = self.arrays.hashes[-1]
-        start, size = int(entry[r.E_NAME]), int(entry[r.E_NAME_SIZE])
+        start, size = int(entry.name), int(entry.name_length)
         names = parsed(Header, raw[start : start + size].tobytes())
-        rows = raw[int(entry[r.E_ROWS]) : int(entry[r.E_ROWS_END])].tobytes()
+        rows = raw[int(entry.rows) : int(entry.rows_end)].tobytes()
         first = parsed(RowChange, rows).row_datas[0]
-        columns = first.before_columns if int(entry[r.E_CHANGE]) == r.DELETE else first.after_columns
+        columns = first.before_columns if int(entry.change) == r.DELETE else first.after_columns
         self._add(names.schema_name, names.table_name, tuple(columns))
         self._hashes.append((int(hashes[0]), int(hashes[1])))
         self._refresh()
@@ -102,7 +102,7 @@ class DefinitionSet:
         for index in range(count):
             column = by_index.get(index)
             if column is None:
-                rows.append([0] * r.K_FIELDS)
+                rows.append([0] * r.DefinedColumn.number_count())
                 continue
             text = self._const(json.dumps(column.name, ensure_ascii=False).encode() + b":")
             code, a, b = self._code(name, column) if options.format == "debezium-json" else (0, 0, 0)
@@ -200,8 +200,8 @@ class DefinitionSet:
         self.arrays = r.Definitions(
             hashes,
             slots,
-            np.array(self._tables, dtype=np.int64).reshape(-1, r.D_SIZE),
-            np.array(self._columns, dtype=np.int64).reshape(-1, r.K_FIELDS),
+            r.Definition.from_rows(self._tables),
+            r.DefinedColumn.from_rows(self._columns),
             np.array(self._members or [(0, 0)], dtype=np.int64),
             np.frombuffer(bytes(self._consts) + b"\0", dtype=np.uint8),
         )

@@ -64,15 +64,15 @@ class MessageWriter:
         self._max_bytes = max_bytes
         self._with_ddl = with_ddl and options.format != "debezium-json"
         self._out = np.empty(_FIRST_OUT_BYTES, dtype=np.uint8)
-        self._messages = np.zeros((_MOST_MESSAGES, r.M_FIELDS), dtype=np.int64)
-        self._numbers = np.zeros(r.N_SIZE, dtype=np.int64)
+        self._messages = r.Message.array(_MOST_MESSAGES)
+        self._progress = r.MessageProgress.new()
         self._parts = np.zeros(_FIRST_ROWS, dtype=np.int64)
-        self._cells = np.zeros((2, r.V_FIELDS), dtype=np.int64)
-        self._entry = np.zeros(r.E_SIZE, dtype=np.int64)
+        self._cells = r.Cell.array(2)
+        self._entry = r.EntryParts.new()
 
     def begin(self) -> None:
         """Forgets what it knows of earlier entries, before the first ones of a batch."""
-        self._entry[:] = 0
+        self._entry.numbers[:] = 0
 
     def messages(self, taken: Taken, batch: int) -> Iterator[list[QueueMessage]]:
         """Yields the messages of entries, some at a time. Raises what :class:`DefinitionSet` raises; UnsupportedError
@@ -81,8 +81,8 @@ class MessageWriter:
         now_us = time.time_ns() // 1000
         while at < end:
             if len(self._cells) < 2 * self.definitions.most_columns:
-                self._cells = np.zeros((2 * self.definitions.most_columns, r.V_FIELDS), dtype=np.int64)
-            output = r.MessageOutput(self._out, self._messages, self._numbers, self._cells, self._parts)
+                self._cells = r.Cell.array(2 * self.definitions.most_columns)
+            output = r.MessageOutput(self._out, self._messages, self._progress, self._cells, self._parts)
             status, at = m.put_messages(
                 taken.out,
                 at,
@@ -97,7 +97,7 @@ class MessageWriter:
             )
             if status == r.NEED_DEFINITION:
                 self.definitions.add(self._entry, taken.out)
-            elif status == r.FULL and self._numbers[r.N_COUNT] == 0:
+            elif status == r.FULL and self._progress.count == 0:
                 self._grow(taken)
             elif status == MORE_ROWS:
                 self._parts = np.zeros(2 * len(self._parts), dtype=np.int64)
@@ -113,12 +113,12 @@ class MessageWriter:
                 raise self._fault(int(status), taken)
 
     def _flush(self, batch: int) -> Iterator[list[QueueMessage]]:
-        count = int(self._numbers[r.N_COUNT])
+        count = int(self._progress.count)
         if not count:
             return
-        raw = self._out[: int(self._numbers[r.N_AT])].tobytes()
-        table = self._messages[:count]
-        self._numbers[:] = 0
+        raw = self._out[: int(self._progress.end)].tobytes()
+        table = self._messages[:count].view(np.int64).reshape(count, -1)
+        self._progress.numbers[:] = 0
         yield self._packed(raw, table, batch) if self._form == m.RAW else self._listed(raw, table)
 
     def _listed(self, raw: bytes, table: Longs) -> list[QueueMessage]:
@@ -152,7 +152,7 @@ class MessageWriter:
             message.value = packet(batch, b"".join(parts))
             done.append(message)
 
-        columns = (r.M_START, r.M_END, r.M_TABLE, r.M_PARTITION, r.M_ROWS, r.M_POS)
+        columns = [r.Message.index_of(name) for name in ("start", "end", "table", "partition", "rows", "pos")]
         for start, end, number_, part, rows, pos in table[:, columns].tolist():
             place = (topics[number_], part)
             if place in open_ and sizes[place] + end - start > self._max_bytes - _MESSAGE_ROOM:
@@ -173,19 +173,19 @@ class MessageWriter:
         if not self._with_ddl:
             return None
         entry = self._entry
-        header = parsed(Header, _part(taken, entry, r.E_HEADER))
-        value = parsed(RowChange, _part(taken, entry, r.E_VALUE))
+        header = parsed(Header, _part(taken, entry.header, entry.header_length))
+        value = parsed(RowChange, _part(taken, entry.value, entry.value_length))
         database, table = header.schema_name, header.table_name
         topic = self.options.rules.topic_of(database, table)
         partition = 0 if self.options.rules.partition_hash is not None else self.options.rules.partition
-        name, pos = f"{database}.{table}", int(entry[r.E_POS])
+        name, pos = f"{database}.{table}", int(entry.pos)
         if self._form == m.RAW:
-            raw = taken.out[int(entry[r.E_START]) : int(entry[r.E_END])].tobytes()
+            raw = taken.out[int(entry.start) : int(entry.end)].tobytes()
             return QueueMessage(topic, partition, None, packet(batch, data(2, raw)), 0, name, pos)
         flat = {
             "data": None,
             "database": database,
-            "es": int(entry[r.E_TIME]),
+            "es": int(entry.time),
             "gtid": header.gtid,
             "id": batch,
             "isDdl": value.is_ddl,
@@ -196,7 +196,7 @@ class MessageWriter:
             "sqlType": None,
             "table": table,
             "ts": time.time_ns() // 1_000_000,
-            "type": _TYPES.get(int(entry[r.E_CHANGE]), "QUERY"),
+            "type": _TYPES.get(int(entry.change), "QUERY"),
         }
         text = json.dumps(flat, ensure_ascii=False, separators=(",", ":")).encode()
         return QueueMessage(topic, partition, None, text, 0, name, pos)
@@ -209,20 +209,20 @@ class MessageWriter:
                 remedy="Leave the table out by mq.filter.",
             )
         self._out = np.empty(min(2 * len(self._out), MOST_OUT_BYTES), dtype=np.uint8)
-        self._numbers[:] = 0
+        self._progress.numbers[:] = 0
 
     def _fault(self, status: int, taken: Taken) -> Exception:
         what = "a value has another text than its type allows" if status == r.BAD_TEXT else "an entry has other columns"
         return UnsupportedError(
-            f"{what} (column {int(self._numbers[r.N_ERR])})" if status == r.BAD_TEXT else what,
+            f"{what} (column {int(self._progress.err_column)})" if status == r.BAD_TEXT else what,
             place=self._place(taken),
             remedy="This is a fault of Towpath; report it. The format canal-json shows texts as they are.",
         )
 
     def _place(self, taken: Taken) -> str:
-        start, size = int(self._entry[r.E_NAME]), int(self._entry[r.E_NAME_SIZE])
+        start, size = int(self._entry.name), int(self._entry.name_length)
         names = parsed(Header, taken.out[start : start + size].tobytes())
-        return f"table {names.schema_name}.{names.table_name}, position {int(self._entry[r.E_POS])}"
+        return f"table {names.schema_name}.{names.table_name}, position {int(self._entry.pos)}"
 
 
 def packet(batch: int, entries: bytes) -> bytes:
@@ -230,8 +230,8 @@ def packet(batch: int, entries: bytes) -> bytes:
     return _PACKET_HEAD + data(5, number(1, batch) + entries)
 
 
-def _part(taken: Taken, entry: Longs, what: int) -> bytes:
-    return taken.out[int(entry[what]) : int(entry[what] + entry[what + 1])].tobytes()
+def _part(taken: Taken, start: int, length: int) -> bytes:
+    return taken.out[start : start + length].tobytes()
 
 
 __all__ = ["MessageWriter", "QueueMessage", "packet"]

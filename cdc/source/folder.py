@@ -284,21 +284,21 @@ class _Walked:
 
 def _walk(reader: FileReader, at: int, time_s: int) -> tuple[int, int]:
     src = np.empty(_WALKED_BYTES, dtype=np.uint8)
-    st = np.zeros(k.STATE_SIZE, dtype=np.int64)
-    st[k.FILE_POS], st[k.LAST_TIME] = at, time_s
-    st[k.LIMIT] = reader.limit()
+    st = k.PacketState.new()
+    st.file_pos, st.last_time = at, time_s
+    st.limit = reader.limit()
     end = at
     while True:
-        rest = int(st[k.IN_END] - st[k.IN_POS])
-        src[:rest] = src[int(st[k.IN_POS]) : int(st[k.IN_END])].copy()
+        rest = int(st.in_end - st.in_pos)
+        src[:rest] = src[int(st.in_pos) : int(st.in_end)].copy()
         try:
             n = reader.read_into(src.data[rest:])
         except DamagedError:  # a compressed file that is still being copied, or cut off: its reader says so
             n = 0
-        st[k.IN_POS], st[k.IN_END] = 0, rest + n
+        st.in_pos, st.in_end = 0, rest + n
         status = k.walk(st, src) if n else k.CUT
-        if st[k.EVENT_LEFT] == 0:
-            end, time_s = int(st[k.FILE_POS]), int(st[k.LAST_TIME])
+        if st.event_left == 0:
+            end, time_s = int(st.file_pos), int(st.last_time)
         if status != k.NEED_INPUT:
             return end, time_s
 

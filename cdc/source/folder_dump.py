@@ -29,7 +29,7 @@ from cdc.base.errors import (
 from cdc.base.log import get_logger
 from cdc.binlog import events
 from cdc.binlog import packet_kernel as k
-from cdc.binlog.constants import FLAG_ARTIFICIAL, HEADER_SIZE, MAGIC, EventType
+from cdc.binlog.constants import FLAG_ARTIFICIAL, HEADER_SIZE, LARGEST_EVENT, MAGIC, EventType
 from cdc.binlog.gtids import GtidSet, show_state
 from cdc.binlog.positions import BinlogPosition, make_file_name
 from cdc.config import SourceConfig
@@ -78,7 +78,7 @@ class FolderDump:
         self._pending = b""
         self._ended = False
         self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
-        self._st = np.zeros(k.STATE_SIZE, dtype=np.int64)
+        self._st = k.PacketState.new()
         self._reader: FileReader | None = None
         self._head: FileHead | None = None
         self._number = position.file_number
@@ -140,9 +140,9 @@ class FolderDump:
 
     def has_sent(self, position: BinlogPosition) -> bool:
         """Whether everything before a position was sent."""
-        if self._pending or int(self._st[k.EVENT_LEFT]):
+        if self._pending or int(self._st.event_left):
             return False
-        return (self._number, int(self._st[k.FILE_POS])) >= (position.file_number, position.pos)
+        return (self._number, int(self._st.file_pos)) >= (position.file_number, position.pos)
 
     def close(self) -> None:
         """Closes the file."""
@@ -160,12 +160,12 @@ class FolderDump:
     def _pack(self, buffer: memoryview) -> int:
         """Packs what is there into the buffer and returns the number of bytes."""
         st = self._st
-        st[k.OUT_POS] = 0
+        st.out_pos = 0
         out = np.frombuffer(buffer, dtype=np.uint8)
         while True:
             self._status = k.pack(st, self._src, out)
-            if st[k.OUT_POS]:
-                return int(st[k.OUT_POS])
+            if st.out_pos:
+                return int(st.out_pos)
             if self._status == k.RARE:
                 if not self._pass_rare():
                     return 0
@@ -176,16 +176,16 @@ class FolderDump:
         """Reads more of the file. Returns whether there was more."""
         assert self._reader is not None
         st = self._st
-        rest = int(st[k.IN_END] - st[k.IN_POS])
-        self._src[:rest] = self._src[int(st[k.IN_POS]) : int(st[k.IN_END])].copy()
-        st[k.IN_POS], st[k.IN_END] = 0, rest
+        rest = int(st.in_end - st.in_pos)
+        self._src[:rest] = self._src[int(st.in_pos) : int(st.in_end)].copy()
+        st.in_pos, st.in_end = 0, rest
         try:
             n = self._reader.read_into(self._src.data[rest:])
         except CutFileError as error:
             self._wait_for_copy(error)
             return False
-        st[k.IN_END] += n
-        st[k.LIMIT] = self._reader.limit()
+        st.in_end += n
+        st.limit = self._reader.limit()
         return n > 0
 
     # --- rare events
@@ -193,28 +193,28 @@ class FolderDump:
     def _pass_rare(self) -> bool:
         """Looks at the event that the kernel does not send by itself. Returns False if all of it is not there yet."""
         st = self._st
-        at = int(st[k.IN_POS])
+        at = int(st.in_pos)
         length = int.from_bytes(self._src[at + 9 : at + 13].tobytes(), "little")
         if length > _LARGEST_RARE:
             self._status = k.NO_EVENT
             return False
-        while int(st[k.IN_END]) - int(st[k.IN_POS]) < length:
+        while int(st.in_end) - int(st.in_pos) < length:
             if not self._fill():
                 return False
-        at = int(st[k.IN_POS])
+        at = int(st.in_pos)
         event = self._src[at : at + length].tobytes()
         header = events.parse_header(event)
         if header.type == EventType.MARIADB_START_ENCRYPTION:
             raise encrypted(self._at_file())
-        if header.type == EventType.FORMAT_DESCRIPTION and int(st[k.FILE_POS]) != len(MAGIC):
+        if header.type == EventType.FORMAT_DESCRIPTION and int(st.file_pos) != len(MAGIC):
             raise relay_log(self._at_file())
         if header.type == EventType.ROTATE:
             if header.flags & FLAG_ARTIFICIAL:
                 raise relay_log(self._at_file())
             self._check_rotate(event)
         if header.type in (EventType.ROTATE, EventType.STOP):
-            self._finished_at = int(st[k.FILE_POS]) + length
-        st[k.PASS] = 1
+            self._finished_at = int(st.file_pos) + length
+        st.passes = 1
         return True
 
     def _check_rotate(self, event: bytes) -> None:
@@ -250,8 +250,8 @@ class FolderDump:
         self._reader, self._head, self._number = reader, head, file.number
         self._finished_at = -1
         st = self._st
-        st[k.IN_POS] = st[k.IN_END] = 0
-        st[k.FILE_POS], st[k.LIMIT] = pos, reader.limit()
+        st.in_pos = st.in_end = 0
+        st.file_pos, st.limit = pos, reader.limit()
         self._pending = self._packet(events.make_rotate(file.name, pos, head.server_id))
         if pos > len(MAGIC):
             self._pending += self._packet(_blanked(head.event))
@@ -279,10 +279,10 @@ class FolderDump:
             return False
         event_header = events.parse_header(header)
         begins = (event_header.end_log_pos - event_header.length) & 0xFFFFFFFF
-        if event_header.length >= HEADER_SIZE and event_header.length <= k.LARGEST and begins == pos & 0xFFFFFFFF:
+        if event_header.length >= HEADER_SIZE and event_header.length <= LARGEST_EVENT and begins == pos & 0xFFFFFFFF:
             return False
         if (
-            event_header.end_log_pos == 0 and HEADER_SIZE <= event_header.length <= k.LARGEST
+            event_header.end_log_pos == 0 and HEADER_SIZE <= event_header.length <= LARGEST_EVENT
         ):  # MariaDB, inside a transaction
             return False
         self._refuse(
@@ -306,11 +306,11 @@ class FolderDump:
         """Goes on where the current file has no more whole event. Returns whether there is something to read."""
         assert self._reader is not None
         st = self._st
-        if int(st[k.EVENT_LEFT]):
+        if int(st.event_left):
             self._wait_for_copy(self._cut())
             return False
-        left = int(st[k.IN_END] - st[k.IN_POS])
-        if self._finished_at == int(st[k.FILE_POS]) and not left:
+        left = int(st.in_end - st.in_pos)
+        if self._finished_at == int(st.file_pos) and not left:
             return self._next()
         files = self._folder.by_number()
         last = self._number >= max(files)
@@ -338,24 +338,24 @@ class FolderDump:
         """Reads the bytes behind the last whole event again when the file has changed: they may have been blank."""
         if self._reader is not None and not self._reader.file.is_packed:
             st = self._st
-            st[k.IN_POS] = st[k.IN_END] = 0
-            self._reader.seek(int(st[k.FILE_POS]))
+            st.in_pos = st.in_end = 0
+            self._reader.seek(int(st.file_pos))
 
     def _has_grown(self) -> bool:
         """Whether the file has got more bytes than were read. They may be the rest of an event."""
         assert self._reader is not None
         st, limit = self._st, self._reader.limit()
-        if limit < int(st[k.FILE_POS]):
+        if limit < int(st.file_pos):
             self._shrunk = True
             if self._is_settled(("shrunk", limit)):
-                raise self._was_replaced(f"it has {limit} bytes, and {int(st[k.FILE_POS])} were read")
+                raise self._was_replaced(f"it has {limit} bytes, and {int(st.file_pos)} were read")
             return False
         if self._shrunk:
             raise self._was_replaced("it was shorter for a while")
-        read_until = int(st[k.FILE_POS] + st[k.IN_END] - st[k.IN_POS])
-        if limit > max(int(st[k.LIMIT]), read_until):
+        read_until = int(st.file_pos + st.in_end - st.in_pos)
+        if limit > max(int(st.limit), read_until):
             self._again()
-            st[k.LIMIT] = limit
+            st.limit = limit
             return True
         return False
 
@@ -372,7 +372,7 @@ class FolderDump:
             return False
         if (status.st_dev, status.st_ino) == (old.status.st_dev, old.status.st_ino):
             return False
-        pos = int(st[k.FILE_POS])
+        pos = int(st.file_pos)
         try:
             new = FileReader(file, self._place)
         except CdcError:
@@ -388,22 +388,22 @@ class FolderDump:
                 texts.append(reader.read(pos - begin))
             if len(texts[0]) < pos - begin and not self._is_settled((file.path.name, status.st_size)):
                 new.close()  # the copy has not come so far yet
-                old.seek(pos + int(st[k.IN_END] - st[k.IN_POS]))
+                old.seek(pos + int(st.in_end - st.in_pos))
                 return False
             if texts[0] != texts[1]:
                 raise self._was_replaced("its bytes are other ones")
         except CutFileError:
             new.close()
-            old.seek(pos + int(st[k.IN_END] - st[k.IN_POS]))
+            old.seek(pos + int(st.in_end - st.in_pos))
             return False
         except BaseException:
             new.close()
             raise
         old.close()
         self._reader, self._head = new, head
-        st[k.IN_POS] = st[k.IN_END] = 0
+        st.in_pos = st.in_end = 0
         new.seek(pos)
-        st[k.LIMIT] = new.limit()
+        st.limit = new.limit()
         self._status = k.NEED_INPUT
         return True
 
@@ -546,15 +546,15 @@ class FolderDump:
     def _reopen_packed(self) -> None:
         assert self._reader is not None
         st = self._st
-        if int(st[k.EVENT_LEFT]):
+        if int(st.event_left):
             raise SourceUnavailableError(
                 "a compressed file ends inside an event", place=self._at_file(), remedy="Capture reads it again."
             )
         self._reader.close()
         self._reader = FileReader(self._reader.file, self._place)
-        st[k.IN_POS] = st[k.IN_END] = 0
+        st.in_pos = st.in_end = 0
         with suppress(CutFileError):
-            self._reader.seek(int(st[k.FILE_POS]))
+            self._reader.seek(int(st.file_pos))
 
     def _is_settled(self, state: object) -> bool:
         """Whether something has stayed as it is for long. Without ``follow`` nobody waits for it."""
@@ -567,7 +567,7 @@ class FolderDump:
         return now - self._stalled[1] >= SETTLE_S
 
     def _cut(self) -> DamagedError:
-        end = int(self._st[k.FILE_POS])
+        end = int(self._st.file_pos)
         what = "bytes that are no event" if self._status == k.NO_EVENT else "a part of an event"
         return DamagedError(
             f"the file is cut off or damaged: behind position {end} it has {what}",
@@ -581,8 +581,8 @@ class FolderDump:
         return self._reader.place
 
     def _packet(self, event: bytes) -> bytes:
-        number = int(self._st[k.PACKETS]) & 255
-        self._st[k.PACKETS] += 1
+        number = int(self._st.packets) & 255
+        self._st.packets += 1
         return (len(event) + 1).to_bytes(3, "little") + bytes([number, 0]) + event
 
 

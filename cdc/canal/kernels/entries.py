@@ -29,7 +29,19 @@ from cdc.canal.kernels.texts import (
 )
 from cdc.decode.kernels.constants import BAD_HEADER, BAD_VALUE, CUT, FULL, OK, WRONG_COLUMNS
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import bit_is_set, copy_bytes, i64, move_bytes, prefix_value, put_word, u32, u48, word
+from cdc.kernels.memory import (
+    bit_is_set,
+    copy_bytes,
+    i64,
+    move_bytes,
+    prefix_value,
+    put_word,
+    same_bytes,
+    u32,
+    u48,
+    word,
+)
+from cdc.kernels.records import Record, Records
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -39,37 +51,56 @@ STATEMENT = 100
 BAD_UTF8 = 101
 """A text is not UTF-8: its column has to be converted."""
 
-# Fields of a column's row.
-(
-    C_KIND,
-    C_WIDTH,
-    C_PREFIX,
-    C_A,
-    C_B,
-    C_PLAIN,
-    C_PLAIN_SIZE,
-    C_NULL,
-    C_NULL_SIZE,
-    C_WIDE,
-    C_WIDE_SIZE,
-    C_TYPE,
-    C_TYPE_SIZE,
-    C_SIZE,
-) = range(14)
-"""C_PLAIN, C_NULL, C_WIDE: where the fields before ``updated`` are in the constants, for a value, for NULL and for an
-unsigned number that the signed type does not hold; C_TYPE: the field behind the value."""
-T_FIRST, T_COUNT, T_HEAD, T_HEAD_SIZE, T_SIDE, T_SIZE = 0, 1, 2, 3, 4, 5
-"""A table's first column and their number; the header's fields of schema and table; 1 if columns have texts made
-before."""
-N_AT, N_BYTES, N_ERR_POS, N_ERR_COLUMN, N_FRAMES, N_SIZE = 0, 1, 2, 3, 4, 5
-"""The offset of the next entry; bytes of the events that became entries; the place of a fault; bytes of the tags and
-lengths of the entries."""
+
+class CanalColumn(Record):
+    """A column. What precedes and follows its value is in the constants: the fields before ``updated`` for a value, for
+    NULL, and for an unsigned number that the signed type does not hold; and the field behind the value."""
+
+    kind: int
+    width: int  # bytes of a value; 0: its length precedes it, in as many bytes as prefix says
+    prefix: int
+    a: int
+    b: int
+    plain: int
+    plain_length: int
+    null: int
+    null_length: int
+    wide: int
+    wide_length: int
+    declared: int
+    declared_length: int
+
+
+class CanalTableRow(Record):
+    """A table."""
+
+    first: int  # its first column
+    count: int  # its columns
+    head: int  # the header's fields of schema and table in the constants
+    head_length: int
+    has_side: int  # 1: columns have texts made before
+
+
+class EntryProgress(Record):
+    """What has been written."""
+
+    end: int  # of the entries in the output
+    source_bytes: int  # of the events that became entries
+    frames: int  # bytes of the tags and lengths of the entries
+    err_pos: int  # the place of a fault
+    err_column: int
+
+
 _SLACK = 64
+_LARGEST_SIGNED_BYTE = 127
+"""The last byte of an unsigned number that the signed type of its size holds."""
 _BEGIN, _ROWS, _END = 1, 2, 3
 """Canal's types of entries."""
 _INSERT, _UPDATE, _DELETE = 1, 2, 3
 """Canal's types of changes."""
 _OLD_ROW, _NEW_ROW, _CHANGED_ROW = 0, 1, 2
+_NULL, _ABSENT = -1, -2
+"""The size of an old row's value that is NULL, or that the row image does not hold."""
 _IS_UPDATED = word(bytes((t.COLUMN_UPDATED, 1)))
 _IS_NULL, _IS_VALUE = word(bytes((t.COLUMN_IS_NULL, 1))), word(bytes((t.COLUMN_IS_NULL, 0)))
 _IS_NO_DDL = word(bytes((t.CHANGE_IS_DDL, 0)))
@@ -82,10 +113,9 @@ _ROWS_COUNT = word(bytes((t.PAIR_KEY, 9)) + b"rowsCount" + bytes((t.PAIR_VALUE,)
 class TableArrays(NamedTuple):
     """The tables and their columns."""
 
-    tables: Longs
-    """(tables, T_SIZE)"""
-    columns: Longs
-    """(columns of all tables, C_SIZE)"""
+    tables: Records[CanalTableRow]
+    columns: Records[CanalColumn]
+    """Those of all tables."""
     consts: Bytes
     latin1: Bytes
     zone_at: Longs
@@ -128,12 +158,11 @@ class EntryOutput(NamedTuple):
     """The output and scratch space."""
 
     out: Bytes
-    numbers: Longs
-    """(N_SIZE,)"""
+    progress: EntryProgress
     side_row: Longs
     """(tables,): the next row of each table among its texts made before."""
     old: Longs
-    """(most columns, 2): position and size of the old row's values; size -1: NULL, -2: not there."""
+    """(most columns, 2): position and size of the old row's values; the size may be _NULL or _ABSENT."""
 
 
 @inlined
@@ -177,6 +206,33 @@ def sealed(out: Bytes, body: int, end: int, reserved: int) -> int:
     return end - reserved + n
 
 
+@inlined
+def fault(progress: EntryProgress, pos: int, column: int, status: int) -> tuple[int, int, int]:
+    """Notes the place of a fault. ``column`` -1: it is none of a column."""
+    progress.err_pos = pos
+    progress.err_column = column
+    return status, 0, 0
+
+
+@inlined
+def value_bounds(column: CanalColumn, buf: Bytes, p: int, end: int) -> tuple[int, int]:
+    """The offset of the value at ``p`` and its size; size -1 if it does not end before ``end``."""
+    size = column.width
+    if size == 0:
+        prefix = column.prefix
+        if p + prefix > end:
+            return p, -1
+        size = prefix_value(buf, p, prefix)
+        p += prefix
+    return p, size if size <= end - p else -1
+
+
+@inlined
+def is_changed(buf: Bytes, p: int, size: int, old_at: int, old_size: int) -> bool:
+    """Whether a value, of which ``size`` may be _NULL, is another one than the old row's."""
+    return bool(old_size != size or (size > 0 and not same_bytes(buf, old_at, p, size)))
+
+
 @njit
 def put_image(
     sources: Sources,
@@ -196,9 +252,8 @@ def put_image(
 
     Returns the status, the offset behind the image and the offset behind the output.
     """
-    out, numbers, old = output.out, output.numbers, output.old
-    consts, columns = tables.consts, tables.columns
-    first, count = tables.tables[table, T_FIRST], tables.tables[table, T_COUNT]
+    out, progress, old = output.out, output.progress, output.old
+    first, count = tables.tables[table].first, tables.tables[table].count
     held = 0
     for c in range(count):
         if bit_is_set(buf, present, c):
@@ -206,97 +261,85 @@ def put_image(
     nulls = p
     p += bitmap_size(held)
     if p > end:
-        numbers[N_ERR_POS] = nulls
-        numbers[N_ERR_COLUMN] = 0
-        return CUT, 0, 0
+        return fault(progress, nulls, 0, CUT)
     number = 0
     limit = out.shape[0]
     for c in range(count):
         if not bit_is_set(buf, present, c):
             if mode == _OLD_ROW:
-                old[c, 1] = -2
+                old[c, 1] = _ABSENT
             continue
-        k = first + c
-        is_null = bit_is_set(buf, nulls, number)
-        number += 1
-        kind = columns[k, C_KIND]
+        column = tables.columns[first + c]
         begin = p
-        size = np.int64(-1)
-        side_begin = np.int64(0)
+        size = np.int64(_NULL)
+        side_at = np.int64(0)
         text_size = np.int64(0)
-        if not is_null:
-            size = columns[k, C_WIDTH]
-            if size == 0:
-                prefix = columns[k, C_PREFIX]
-                if p + prefix > end:
-                    numbers[N_ERR_POS] = begin
-                    numbers[N_ERR_COLUMN] = c
-                    return CUT, 0, 0
-                size = prefix_value(buf, p, prefix)
-                p += prefix
-            if size > end - p:
-                numbers[N_ERR_POS] = begin
-                numbers[N_ERR_COLUMN] = c
-                return CUT, 0, 0
+        if not bit_is_set(buf, nulls, number):
+            p, size = value_bounds(column, buf, p, end)
+            if size < 0:
+                return fault(progress, begin, c, CUT)
             text_size = size
-            if kind == SIDE:
-                base = sources.side_base[k, 1 if mode == _OLD_ROW else 0] + side_row
-                side_begin = sources.side_at[base]
-                text_size = sources.side_at[base + 1] - side_begin
-        need = most_bytes(kind, text_size, columns[k, C_A]) + _SLACK
-        need += columns[k, C_PLAIN_SIZE] + columns[k, C_NULL_SIZE] + columns[k, C_WIDE_SIZE] + columns[k, C_TYPE_SIZE]
+            if column.kind == SIDE:
+                base = sources.side_base[first + c, 1 if mode == _OLD_ROW else 0] + side_row
+                side_at = sources.side_at[base]
+                text_size = sources.side_at[base + 1] - side_at
+        number += 1
+        need = most_bytes(column.kind, text_size, column.a) + _SLACK
+        need += column.plain_length + column.null_length + column.wide_length + column.declared_length
         if need > limit - at:
             return FULL, 0, 0
         updated = mode == _NEW_ROW
         if mode == _CHANGED_ROW:
-            if old[c, 1] != size:
-                updated = True
-            elif size > 0:
-                old_at = old[c, 0]
-                difference = np.uint8(0)
-                for i in range(size):
-                    difference |= buf[old_at + i] ^ buf[p + i]
-                updated = bool(difference != 0)
+            updated = is_changed(buf, p, size, old[c, 0], old[c, 1])
         elif mode == _OLD_ROW:
             old[c, 0] = p
             old[c, 1] = size
         out[at] = np.uint8(t.ROW_BEFORE if mode == _OLD_ROW else t.ROW_AFTER)
         body = at + 2
-        at = body
-        if is_null:
-            copy_bytes(out, at, consts, columns[k, C_NULL], columns[k, C_NULL_SIZE])
-            at += columns[k, C_NULL_SIZE]
-        elif kind == UNSIGNED and buf[p + size - 1] > 127:
-            copy_bytes(out, at, consts, columns[k, C_WIDE], columns[k, C_WIDE_SIZE])
-            at += columns[k, C_WIDE_SIZE]
-        else:
-            copy_bytes(out, at, consts, columns[k, C_PLAIN], columns[k, C_PLAIN_SIZE])
-            at += columns[k, C_PLAIN_SIZE]
-        if updated:
-            at = put_word(out, at, _IS_UPDATED)
-        at = put_word(out, at, _IS_NULL) if is_null else put_word(out, at, _IS_VALUE)
-        if not is_null:
+        at = put_column_head(column, tables.consts, buf, p, size, updated, out, body)
+        if size != _NULL:
             out[at] = np.uint8(t.COLUMN_VALUE)
             text = at + 2
-            if kind < DATE:
-                stop = put_number(buf, p, size, kind, columns[k, C_A], columns[k, C_B], out, text)
-            elif kind < UTF8:
-                stop = put_temporal(buf, p, kind, columns[k, C_A], tables.zone_at, tables.zone_offset, out, text)
-            elif kind < SIDE:
-                stop = put_characters(buf, p, size, kind, columns[k, C_A], tables.latin1, out, text)
+            if column.kind < SIDE:
+                stop = put_text(column, tables, buf, p, size, out, text)
             else:
-                copy_bytes(out, text, sources.side, side_begin, text_size)
+                copy_bytes(out, text, sources.side, side_at, text_size)
                 stop = text + text_size
             if stop < 0:
-                numbers[N_ERR_POS] = begin
-                numbers[N_ERR_COLUMN] = c
-                return BAD_UTF8 if stop == NOT_UTF8 else BAD_VALUE, 0, 0
+                return fault(progress, begin, c, BAD_UTF8 if stop == NOT_UTF8 else BAD_VALUE)
             if stop > text:
                 at = sealed(out, text, stop, 1)
             p += size
-        copy_bytes(out, at, consts, columns[k, C_TYPE], columns[k, C_TYPE_SIZE])
-        at = sealed(out, body, at + columns[k, C_TYPE_SIZE], 1)
+        copy_bytes(out, at, tables.consts, column.declared, column.declared_length)
+        at = sealed(out, body, at + column.declared_length, 1)
     return OK, p, at
+
+
+@inlined
+def put_column_head(
+    column: CanalColumn, consts: Bytes, buf: Bytes, p: int, size: int, updated: bool, out: Bytes, at: int
+) -> int:
+    """Writes what precedes the value at ``p``. Returns the offset behind it."""
+    start, length = column.plain, column.plain_length
+    if size == _NULL:
+        start, length = column.null, column.null_length
+    elif column.kind == UNSIGNED and buf[p + size - 1] > _LARGEST_SIGNED_BYTE:
+        start, length = column.wide, column.wide_length
+    copy_bytes(out, at, consts, start, length)
+    at += length
+    if updated:
+        at = put_word(out, at, _IS_UPDATED)
+    return put_word(out, at, _IS_NULL) if size == _NULL else put_word(out, at, _IS_VALUE)
+
+
+@inlined
+def put_text(column: CanalColumn, tables: TableArrays, buf: Bytes, p: int, size: int, out: Bytes, at: int) -> int:
+    """Writes the text of the value at ``p``. Returns the offset behind it, or a fault."""
+    if column.kind < DATE:
+        return put_number(buf, p, size, column.kind, column.a, column.b, out, at)
+    if column.kind < UTF8:
+        return put_temporal(buf, p, column.kind, column.a, tables.zone_at, tables.zone_offset, out, at)
+    return put_characters(buf, p, size, column.kind, column.a, tables.latin1, out, at)
 
 
 @njit
@@ -313,13 +356,10 @@ def put_rows(
     at: int,
 ) -> tuple[int, int, int]:
     """Writes the rows of a row event. Returns the status, the number of rows and the offset behind the output."""
-    count = tables.tables[table, T_COUNT]
-    err = output.numbers[N_ERR_POS:]
+    count = tables.tables[table].count
     p, columns = column_bitmaps(buf, offset, end, kind)
     if p < 0 or columns != count:
-        err[0] = offset
-        err[1] = -1
-        return BAD_HEADER if p < 0 else WRONG_COLUMNS, 0, 0
+        return fault(output.progress, offset, -1, BAD_HEADER if p < 0 else WRONG_COLUMNS)
     bitmap = bitmap_size(count)
     present = p
     p += bitmap
@@ -329,7 +369,7 @@ def put_rows(
         p += bitmap
     first = _NEW_ROW if change == _INSERT else _OLD_ROW
     limit = output.out.shape[0]
-    has_side = tables.tables[table, T_SIDE] == 1
+    has_side = tables.tables[table].has_side == 1
     rows = 0
     while p < end:
         if limit - at < _SLACK:
@@ -347,9 +387,7 @@ def put_rows(
         if status != OK:
             return status, 0, 0
         if p == before:  # a row without columns would be there for ever
-            err[0] = p
-            err[1] = -1
-            return CUT, 0, 0
+            return fault(output.progress, p, -1, CUT)
         at = sealed(output.out, body, at, 2)
         rows += 1
         if has_side:
@@ -385,7 +423,7 @@ def put_entry(
     tx, table = sources.tx[number], sources.table[number]
     head_size = np.int64(0)
     if table >= 0:
-        head_size = tables.tables[table, T_HEAD_SIZE]
+        head_size = tables.tables[table].head_length
     gtid = sources.gtid_at[tx]
     gtid_size = sources.gtid_at[tx + 1] - gtid
     length = sources.length[number]
@@ -400,7 +438,7 @@ def put_entry(
     at = put_field(out, at, t.HEADER_TIME, u32(buf, pos) * 1000)
     at = put_word(out, at, _MYSQL)
     if head_size:
-        copy_bytes(out, at, tables.consts, tables.tables[table, T_HEAD], head_size)
+        copy_bytes(out, at, tables.consts, tables.tables[table].head, head_size)
         at += head_size
     at = put_field(out, at, t.HEADER_LENGTH, length)
     if change:
@@ -463,7 +501,7 @@ def put_item(sources: Sources, tables: TableArrays, output: EntryOutput, number:
     tx, table = sources.tx[number], sources.table[number]
     head_size = np.int64(0)
     if table >= 0:
-        head_size = tables.tables[table, T_HEAD_SIZE]
+        head_size = tables.tables[table].head_length
     gtid_size = sources.gtid_at[tx + 1] - sources.gtid_at[tx]
     body = start + 160 + sources.head.shape[0] + head_size + 2 * gtid_size
     if out.shape[0] - body < 2 * _SLACK:
@@ -480,8 +518,7 @@ def put_item(sources: Sources, tables: TableArrays, output: EntryOutput, number:
         xid = np.uint64(0)
         if sources.type[number] == EventType.XID:
             if stop - pos < HEADER_SIZE + 8:
-                output.numbers[N_ERR_POS] = pos
-                output.numbers[N_ERR_COLUMN] = -1
+                fault(output.progress, pos, -1, BAD_HEADER)
                 return BAD_HEADER, 0
             xid = np.uint64(i64(buf, pos + HEADER_SIZE))
         at = put_unsigned(out, text, xid)
@@ -524,29 +561,23 @@ def frame_bytes(size: int) -> int:
 def put_items(
     sources: Sources, tables: TableArrays, output: EntryOutput, start: int, stop: int, max_bytes: int
 ) -> tuple[int, int]:
-    """Writes entries of items from ``start`` on, behind ``numbers[N_AT]``, until those in the output have more than
+    """Writes entries of items from ``start`` on, behind ``progress.end``, until those in the output have more than
     ``max_bytes`` without their tags and lengths.
 
     Returns the status and the number of the next item: OK: all are written, or a limit is reached; FULL: the output has
     no room for the next one; STATEMENT; BAD_UTF8; or a fault.
     """
-    numbers = output.numbers
-    at = numbers[N_AT]
-    size = numbers[N_BYTES]
+    progress = output.progress
     status = OK
-    frames = numbers[N_FRAMES]
-    while start < stop and at - frames <= max_bytes:
+    while start < stop and progress.end - progress.frames <= max_bytes:
         if sources.kind[start] == ITEM_STATEMENT:
             status = STATEMENT
             break
-        status, end = put_item(sources, tables, output, start, at)
+        status, end = put_item(sources, tables, output, start, progress.end)
         if status != OK:
             break
-        frames += frame_bytes(end - at)
-        at = end
-        size += sources.length[start]
+        progress.frames += frame_bytes(end - progress.end)
+        progress.end = end
+        progress.source_bytes += sources.length[start]
         start += 1
-    numbers[N_AT] = at
-    numbers[N_BYTES] = size
-    numbers[N_FRAMES] = frames
     return status, start

@@ -12,34 +12,46 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.constants import HEADER_SIZE, MARIADB_GTID_STANDALONE, EventType
+from cdc.binlog.constants import MARIADB_GTID_FLAGS_AT, MARIADB_GTID_STANDALONE, EventType
 from cdc.binlog.frame_events import BAD_LENGTHS, BEGIN, COMMIT, query_verb
 from cdc.binlog.row_header import BODY_AT, TABLE_ID_AT, holds_rows
 from cdc.decode.kernels.constants import BAD_CRC, BAD_EVENT, BAD_FRAME, FULL, OK
-from cdc.decode.kernels.scan import TransactionBytes, cannot_be_decoded, event_length, sound
+from cdc.decode.kernels.scan import TransactionBytes, cannot_be_decoded, event_length, note_fault, sound
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import equal_bytes, u48
+from cdc.kernels.records import Record
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
 NEED_TABLE = 100
-"""The table map at S_BAD_POS is not known."""
+"""The table map at ``bad_pos`` is not known."""
 TOO_MANY_TABLES = 101
 """One transaction has more than MOST_IDS table maps."""
 
-ITEM_BEGIN, ITEM_ROWS, ITEM_END, ITEM_STATEMENT = 1, 2, 3, 4
+NO_ITEM, ITEM_BEGIN, ITEM_ROWS, ITEM_END, ITEM_STATEMENT = 0, 1, 2, 3, 4
 """A BEGIN (QUERY or MariaDB's GTID event), a row event, an end (XID, or COMMIT as QUERY), any other QUERY event."""
 
 ID_SLOTS, MOST_IDS = 4096, 2048
-S_TX, S_POS, S_BEGIN_POS, S_BEGIN_KIND, S_BEGUN, S_IDS, S_BAD_POS, S_BAD_TYPE, STATE_SIZE = 0, 1, 2, 3, 4, 5, 6, 7, 8
+
+
+class SurveyPosition(Record):
+    """The numbers of a survey."""
+
+    tx: int  # number of the current transaction
+    pos: int  # offset of the next event; -1: the transaction's begin
+    begin_pos: int  # the transaction's event that begins it, until it is listed; -1: none
+    begin_kind: int  # the type of that
+    begun: int  # 1: it is listed
+    ids: int  # table ids in force
+    bad_pos: int  # the event that has a fault, or the table map that is not known
+    bad_type: int
 
 
 class SurveyState(NamedTuple):
     """The state from which the scan continues."""
 
-    numbers: Longs
-    """(STATE_SIZE,)"""
+    at: SurveyPosition
     ids: Longs
     """(ID_SLOTS, 2): a hash table of the table ids in force and the number of each one's table; -1: empty."""
     scratch: Bytes
@@ -118,17 +130,6 @@ def remember(ids: Longs, count: int, table_id: int, table: int) -> int:
     return count + 1
 
 
-@njit
-def query_kind(buf: Bytes, pos: int, stop: int) -> int:
-    """ITEM_BEGIN for ``BEGIN``, ITEM_END for ``COMMIT``, else ITEM_STATEMENT; -1 for impossible lengths."""
-    verb = query_verb(buf, pos, stop)
-    if verb == BAD_LENGTHS:
-        return -1
-    if verb == BEGIN:
-        return ITEM_BEGIN
-    return ITEM_END if verb == COMMIT else ITEM_STATEMENT
-
-
 @inlined
 def note(out: Items, count: int, kind: int, pos: int, length: int, type_: int, table: int, tx: int) -> int:
     """Appends an item. Returns the number of items."""
@@ -142,6 +143,76 @@ def note(out: Items, count: int, kind: int, pos: int, length: int, type_: int, t
 
 
 @njit
+def enter_table_map(buf: Bytes, stop: int, state: SurveyState, tables: TableMapIndex) -> int:
+    """Puts the table map at the position in force, whose checksum was verified. Returns OK, or why it cannot."""
+    at = state.at
+    table = find_table(buf, at.pos + BODY_AT, stop, tables)
+    if table < 0:
+        return NEED_TABLE
+    at.ids = remember(state.ids, at.ids, u48(buf, at.pos + TABLE_ID_AT), table)
+    if at.ids < 0:
+        at.ids = MOST_IDS
+        return TOO_MANY_TABLES
+    return OK
+
+
+@njit
+def item_of(source: TransactionBytes, stop: int, state: SurveyState, tables: TableMapIndex) -> tuple[int, int, int]:
+    """Finds out what the event at the position becomes. Returns OK or a fault, the kind of the item, and the number of
+    the table of a row event."""
+    buf, pos = source.buf, state.at.pos
+    kind = np.int64(buf[pos + 4])
+    if kind == EventType.TABLE_MAP:
+        if stop - pos < BODY_AT + 2:
+            return BAD_FRAME, NO_ITEM, -1
+        if not sound(buf, pos, stop, source.tail, state.scratch):
+            return BAD_CRC, NO_ITEM, -1
+        return enter_table_map(buf, stop, state, tables), NO_ITEM, -1
+    if holds_rows(kind):
+        if stop - pos < BODY_AT:
+            return BAD_FRAME, NO_ITEM, -1
+        table = table_of(state.ids, u48(buf, pos + TABLE_ID_AT))
+        return OK, ITEM_ROWS if table >= 0 and tables.rows[table, 2] == 1 else NO_ITEM, table
+    if kind == EventType.QUERY:
+        verb = query_verb(buf, pos, stop)
+        if verb == BAD_LENGTHS:
+            return BAD_FRAME, NO_ITEM, -1
+        return OK, ITEM_BEGIN if verb == BEGIN else ITEM_END if verb == COMMIT else ITEM_STATEMENT, -1
+    if kind == EventType.MARIADB_QUERY_COMPRESSED:
+        return OK, ITEM_STATEMENT, -1
+    if kind == EventType.XID:
+        return OK, ITEM_END, -1
+    if kind == EventType.MARIADB_GTID:
+        if stop - pos <= MARIADB_GTID_FLAGS_AT:
+            return BAD_FRAME, NO_ITEM, -1
+        stands_alone = buf[pos + MARIADB_GTID_FLAGS_AT] & MARIADB_GTID_STANDALONE != 0
+        return OK, NO_ITEM if stands_alone else ITEM_BEGIN, -1
+    return BAD_EVENT if cannot_be_decoded(kind) else OK, NO_ITEM, -1
+
+
+@njit
+def list_item(
+    source: TransactionBytes, state: SurveyState, out: Items, count: int, item: int, length: int, table: int
+) -> tuple[int, int, int]:
+    """Lists the event at the position, and before a transaction's first row event its begin. Returns OK or a fault, the
+    number of items, and the bytes of the events that were listed."""
+    at, buf, tail = state.at, source.buf, source.tail
+    pos, begin_pos = at.pos, at.begin_pos
+    if not sound(buf, pos, pos + length - tail, tail, state.scratch):
+        return BAD_CRC, count, 0
+    size = length
+    if begin_pos >= 0 and item == ITEM_ROWS:
+        begin_length = event_length(buf, begin_pos, source.end[at.tx], tail)
+        if not sound(buf, begin_pos, begin_pos + begin_length - tail, tail, state.scratch):
+            return BAD_CRC, count, 0
+        count = note(out, count, ITEM_BEGIN, begin_pos, begin_length, at.begin_kind, -1, at.tx)
+        size += begin_length
+        at.begin_pos = -1
+        at.begun = 1
+    return OK, note(out, count, item, pos, length, np.int64(buf[pos + 4]), table, at.tx), size
+
+
+@njit
 def survey(
     source: TransactionBytes, state: SurveyState, tables: TableMapIndex, out: Items, max_bytes: int
 ) -> tuple[int, int]:
@@ -149,110 +220,40 @@ def survey(
 
     Returns the status (OK: all transactions are listed; FULL; NEED_TABLE; or a fault) and the number of items.
     """
-    buf, tail = source.buf, source.tail
-    numbers, ids, scratch = state.numbers, state.ids, state.scratch
-    tx, pos = numbers[S_TX], numbers[S_POS]
-    begin_pos, begin_kind, begun, n_ids = numbers[S_BEGIN_POS], numbers[S_BEGIN_KIND], numbers[S_BEGUN], numbers[S_IDS]
+    buf, tail, at = source.buf, source.tail, state.at
     room = out.kind.shape[0] - 2
     count = 0
     size = 0
-    status = OK
-    while tx < source.begin.shape[0]:
-        end = source.end[tx]
-        if pos < 0:
-            pos = source.begin[tx]
-            begin_pos = -1
-            begun = 0
-            if n_ids > MOST_IDS // 2:
+    while at.tx < source.begin.shape[0]:
+        end = source.end[at.tx]
+        if at.pos < 0:
+            at.pos = source.begin[at.tx]
+            at.begin_pos = -1
+            at.begun = 0
+            if at.ids > MOST_IDS // 2:
                 for i in range(ID_SLOTS):
-                    ids[i, 0] = -1
-                n_ids = 0
-        while pos < end:
-            length = event_length(buf, pos, end, tail)
+                    state.ids[i, 0] = -1
+                at.ids = 0
+        while at.pos < end:
+            length = event_length(buf, at.pos, end, tail)
             if length < 0:
-                status = BAD_FRAME
-                break
-            kind = np.int64(buf[pos + 4])
-            stop = pos + length - tail
-            item = 0
-            table = -1
-            if kind == EventType.TABLE_MAP:
-                if stop - pos < BODY_AT + 2:
-                    status = BAD_FRAME
-                    break
-                if not sound(buf, pos, stop, tail, scratch):
-                    status = BAD_CRC
-                    break
-                table = find_table(buf, pos + BODY_AT, stop, tables)
-                if table < 0:
-                    status = NEED_TABLE
-                    break
-                n_ids = remember(ids, n_ids, u48(buf, pos + TABLE_ID_AT), table)
-                if n_ids < 0:
-                    n_ids = MOST_IDS
-                    status = TOO_MANY_TABLES
-                    break
-            elif holds_rows(kind):
-                if stop - pos < BODY_AT:
-                    status = BAD_FRAME
-                    break
-                table = table_of(ids, u48(buf, pos + TABLE_ID_AT))
-                if table >= 0 and tables.rows[table, 2] == 1:
-                    item = ITEM_ROWS
-            elif kind == EventType.QUERY:
-                item = query_kind(buf, pos, stop)
-                if item < 0:
-                    status = BAD_FRAME
-                    break
-            elif kind == EventType.MARIADB_QUERY_COMPRESSED:
-                item = ITEM_STATEMENT
-            elif kind == EventType.XID:
-                item = ITEM_END
-            elif kind == EventType.MARIADB_GTID:
-                if stop - pos < HEADER_SIZE + 13:
-                    status = BAD_FRAME
-                    break
-                if buf[pos + HEADER_SIZE + 12] & MARIADB_GTID_STANDALONE == 0:
-                    item = ITEM_BEGIN
-            elif cannot_be_decoded(kind):
-                status = BAD_EVENT
-                break
+                return note_fault(at, buf, BAD_FRAME), count
+            status, item, table = item_of(source, at.pos + length - tail, state, tables)
+            if status != OK:
+                return note_fault(at, buf, status), count
             if item == ITEM_BEGIN:
-                begin_pos = pos
-                begin_kind = kind
-            elif item == ITEM_END and begun == 0:
-                begin_pos = -1
-            elif item != 0:
+                at.begin_pos = at.pos
+                at.begin_kind = buf[at.pos + 4]
+            elif item == ITEM_END and at.begun == 0:
+                at.begin_pos = -1
+            elif item != NO_ITEM:
                 if count >= room or (count > 0 and size >= max_bytes):
-                    status = FULL
-                    break
-                if not sound(buf, pos, stop, tail, scratch):
-                    status = BAD_CRC
-                    break
-                if begin_pos >= 0 and item == ITEM_ROWS:
-                    begin_length = event_length(buf, begin_pos, end, tail)
-                    if not sound(buf, begin_pos, begin_pos + begin_length - tail, tail, scratch):
-                        status = BAD_CRC
-                        break
-                    count = note(out, count, ITEM_BEGIN, begin_pos, begin_length, begin_kind, -1, tx)
-                    size += begin_length
-                    begin_pos = -1
-                    begun = 1
-                count = note(out, count, item, pos, length, kind, table, tx)
-                size += length
-            pos += length
-        if status != OK:
-            break
-        tx += 1
-        pos = -1
-    numbers[S_TX] = tx
-    numbers[S_POS] = pos
-    numbers[S_BEGIN_POS] = begin_pos
-    numbers[S_BEGIN_KIND] = begin_kind
-    numbers[S_BEGUN] = begun
-    numbers[S_IDS] = n_ids
-    if status > FULL:
-        numbers[S_BAD_POS] = pos
-        if pos >= 0 and pos + 4 < buf.shape[0]:
-            numbers[S_BAD_TYPE] = buf[pos + 4]
-    return status, count
+                    return FULL, count
+                status, count, listed = list_item(source, state, out, count, item, length, table)
+                if status != OK:
+                    return note_fault(at, buf, status), count
+                size += listed
+            at.pos += length
+        at.tx += 1
+        at.pos = -1
+    return OK, count

@@ -54,10 +54,7 @@ OUT_LIMIT = 3
 """End of the room for the bytes of a column of texts."""
 OUT_SIZE = 4
 
-# The scan's state, from which it continues.
-SCAN_TX, SCAN_POS, SCAN_ORDINAL, SCAN_IDS, SCAN_LAYOUTS, SCAN_BAD_POS, SCAN_BAD_TYPE = 0, 1, 2, 3, 4, 5, 6
-SCAN_VERIFIED = 7  # 1: the checksums were verified before
-SCAN_STATE_SIZE = 8
+# Rooms of the scan.
 MAX_IDS = 16
 MAX_LAYOUTS = 256
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,13 @@ from cdc.decode.kernels.constants import (
     FULL,
     MAX_LAYOUTS,
     OK,
-    SCAN_BAD_POS,
-    SCAN_BAD_TYPE,
-    SCAN_IDS,
-    SCAN_LAYOUTS,
-    SCAN_ORDINAL,
-    SCAN_POS,
-    SCAN_TX,
-    SCAN_VERIFIED,
     TOO_MANY_LAYOUTS,
 )
 from cdc.decode.kernels.rows import EventArrays
 from cdc.kernels.crc import crc32
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import copy_bytes, same_bytes, u32, u48
+from cdc.kernels.records import Record
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -47,11 +40,23 @@ class TransactionBytes(NamedTuple):
     """Bytes of checksum at the end of each event: 4 or 0."""
 
 
+class ScanPosition(Record):
+    """The numbers of a scan for one table's events."""
+
+    tx: int  # number of the current transaction
+    pos: int  # offset of the next event; -1: the transaction's begin
+    ordinal: int  # the table's row events in the transaction so far
+    ids: int  # table ids in force
+    layouts: int  # table maps of the table so far
+    bad_pos: int  # the event that has a fault
+    bad_type: int
+    verified: int  # 1: the checksums were verified before
+
+
 class ScanState(NamedTuple):
     """The state from which the scan for one table's events continues."""
 
-    numbers: Longs
-    """(SCAN_STATE_SIZE,)"""
+    at: ScanPosition
     ids: Longs
     """(MAX_IDS, 2): the table ids in force and the layout of each."""
     layouts: Longs
@@ -335,6 +340,42 @@ def count_row_events(transactions: TransactionBytes, table: NameTable) -> tuple[
     return OK, count, 0
 
 
+@inlined
+def note_fault(at: Any, buf: Bytes, status: int) -> int:
+    """Notes the event at which a scan stops with a fault. Returns the status."""
+    at.bad_pos = at.pos
+    if at.pos >= 0 and at.pos + 4 < buf.shape[0]:
+        at.bad_type = buf[at.pos + 4]
+    return status
+
+
+@njit
+def enter_table_map(buf: Bytes, stop: int, name: Bytes, state: ScanState) -> int:
+    """Puts the table map at the scan's position in force. Returns OK or a fault."""
+    at, ids, layouts = state.at, state.ids, state.layouts
+    start = at.pos + BODY_AT
+    if stop < start:
+        return BAD_FRAME
+    table_id = u48(buf, at.pos + TABLE_ID_AT)
+    for i in range(at.ids):
+        if ids[i, 0] == table_id:
+            at.ids -= 1
+            ids[i, 0] = ids[at.ids, 0]
+            ids[i, 1] = ids[at.ids, 1]
+            break
+    if has_name(buf, start, stop, name):
+        layout = find_layout(buf, start, stop, layouts, at.layouts)
+        if layout < 0:
+            if at.layouts == MAX_LAYOUTS:
+                return TOO_MANY_LAYOUTS
+            layout = at.layouts
+            layouts[layout, 0] = start
+            layouts[layout, 1] = stop
+            at.layouts += 1
+        at.ids = remember(ids, at.ids, table_id, layout)
+    return OK
+
+
 @njit
 def scan_events(
     transactions: TransactionBytes, name: Bytes, state: ScanState, out: FoundEvents, max_bytes: int
@@ -345,93 +386,52 @@ def scan_events(
     of events listed). FULL: ``out`` is full, or the next event would exceed ``max_bytes`` in all, unpacked.
     """
     buf, tail = transactions.buf, transactions.tail
-    verify = state.numbers[SCAN_VERIFIED] == 0
-    numbers, ids, layouts = state.numbers, state.ids, state.layouts
+    at = state.at
     count = 0
     size = 0
-    tx = numbers[SCAN_TX]
-    pos = numbers[SCAN_POS]
-    ordinal = numbers[SCAN_ORDINAL]
-    n_ids = numbers[SCAN_IDS]
-    n_layouts = numbers[SCAN_LAYOUTS]
-    status = OK
-    while tx < transactions.begin.shape[0]:
-        if pos < 0:
-            pos = transactions.begin[tx]
-            ordinal = 0
-            n_ids = 0
-        end = transactions.end[tx]
-        if pos < 0 or end > buf.shape[0]:
-            status = BAD_FRAME
-            break
-        while pos < end:
+    while at.tx < transactions.begin.shape[0]:
+        if at.pos < 0:
+            at.pos = transactions.begin[at.tx]
+            at.ordinal = 0
+            at.ids = 0
+        end = transactions.end[at.tx]
+        if at.pos < 0 or end > buf.shape[0]:
+            return note_fault(at, buf, BAD_FRAME), count
+        while at.pos < end:
+            pos = at.pos
             length = event_length(buf, pos, end, tail)
             if length < 0:
-                status = BAD_FRAME
-                break
+                return note_fault(at, buf, BAD_FRAME), count
             kind = np.int64(buf[pos + 4])
             stop = pos + length - tail
             # Events of other tables are verified, too: a flipped bit in a type, an id or a name would make an event of
             # this table look like one of them.
-            if verify and not sound(buf, pos, stop, tail, state.scratch):
-                status = BAD_CRC
-                break
+            if at.verified == 0 and not sound(buf, pos, stop, tail, state.scratch):
+                return note_fault(at, buf, BAD_CRC), count
             if kind == EventType.TABLE_MAP:
-                if stop - pos < BODY_AT:
-                    status = BAD_FRAME
-                    break
-                table_id = u48(buf, pos + TABLE_ID_AT)
-                for k in range(n_ids):
-                    if ids[k, 0] == table_id:
-                        n_ids -= 1
-                        ids[k, 0] = ids[n_ids, 0]
-                        ids[k, 1] = ids[n_ids, 1]
-                        break
-                if has_name(buf, pos + BODY_AT, stop, name):
-                    layout = find_layout(buf, pos + BODY_AT, stop, layouts, n_layouts)
-                    if layout < 0:
-                        if n_layouts == MAX_LAYOUTS:
-                            status = TOO_MANY_LAYOUTS
-                            break
-                        layout = n_layouts
-                        layouts[layout, 0] = pos + BODY_AT
-                        layouts[layout, 1] = stop
-                        n_layouts += 1
-                    n_ids = remember(ids, n_ids, table_id, layout)
+                status = enter_table_map(buf, stop, name, state)
+                if status != OK:
+                    return note_fault(at, buf, status), count
             elif holds_rows(kind):
                 if stop - pos < BODY_AT:
-                    status = BAD_FRAME
-                    break
-                layout = recall(ids, n_ids, u48(buf, pos + TABLE_ID_AT))
+                    return note_fault(at, buf, BAD_FRAME), count
+                layout = recall(state.ids, at.ids, u48(buf, pos + TABLE_ID_AT))
                 if layout >= 0:
                     decoded = decoded_length(buf, pos, length, tail, kind)
                     if count == out.offset.shape[0] or (count > 0 and size + decoded > max_bytes):
-                        status = FULL
-                        break
+                        return FULL, count
                     out.offset[count] = pos
                     out.length[count] = length
                     out.type[count] = kind
-                    out.tx[count] = tx
-                    out.ordinal[count] = ordinal
+                    out.tx[count] = at.tx
+                    out.ordinal[count] = at.ordinal
                     out.layout[count] = layout
                     count += 1
-                    ordinal += 1
+                    at.ordinal += 1
                     size += decoded
             elif cannot_be_decoded(kind):
-                status = BAD_EVENT
-                break
-            pos += length
-        if status != OK:
-            break
-        tx += 1
-        pos = -1
-    numbers[SCAN_TX] = tx
-    numbers[SCAN_POS] = pos
-    numbers[SCAN_ORDINAL] = ordinal
-    numbers[SCAN_IDS] = n_ids
-    numbers[SCAN_LAYOUTS] = n_layouts
-    if status > FULL:
-        numbers[SCAN_BAD_POS] = pos
-        if pos >= 0 and pos + 4 < buf.shape[0]:
-            numbers[SCAN_BAD_TYPE] = buf[pos + 4]
-    return status, count
+                return note_fault(at, buf, BAD_EVENT), count
+            at.pos += length
+        at.tx += 1
+        at.pos = -1
+    return OK, count

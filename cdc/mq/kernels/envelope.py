@@ -8,9 +8,20 @@ import numpy.typing as npt
 from cdc.canal.kernels.texts import put_signed
 from cdc.kernels.jit import njit
 from cdc.kernels.memory import put_word
+from cdc.kernels.records import Records
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
-from cdc.mq.kernels.rows import Bytes, Definitions, MessageOutput, read_row, read_varint, row_partition
+from cdc.mq.kernels.rows import (
+    Bytes,
+    Cell,
+    Definitions,
+    EntryParts,
+    MessageOutput,
+    note,
+    read_row,
+    read_varint,
+    row_partition,
+)
 from cdc.mq.kernels.texts import SLACK, put_const, put_null, put_value, room_of
 
 Longs = npt.NDArray[np.int64]
@@ -22,28 +33,28 @@ def put_object(
     buf: Bytes, definitions: Definitions, table: int, output: MessageOutput, base: int, keys: bool, at: int
 ) -> int:
     """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of
-    its column's type, which ``numbers[N_ERR]`` names."""
+    its column's type, which ``progress.err_column`` names."""
     out, cells, columns = output.out, output.cells, definitions.columns
-    first, limit = definitions.tables[table, r.D_FIRST], out.shape[0]
+    first, limit = definitions.tables[table].first, out.shape[0]
     if limit - at < SLACK:
         return -1
     out[at] = np.uint8(w.OPEN_OBJECT)
     at += 1
     some = False
-    for c in range(definitions.tables[table, r.D_COUNT]):
+    for c in range(definitions.tables[table].count):
         cell, k = base + c, first + c
-        if not cells[cell, r.V_PRESENT] or (keys and not columns[k, r.K_KEY]):
+        if not cells[cell].present or (keys and not columns[k].key):
             continue
-        p, size, code = cells[cell, r.V_AT], cells[cell, r.V_SIZE], columns[k, r.K_CODE]
-        name_size = columns[k, r.K_NAME_SIZE]
-        if limit - at < name_size + room_of(buf, code, p, size, columns[k, r.K_A]) + SLACK:
+        p, size, code = cells[cell].at, cells[cell].length, columns[k].code
+        name_size = columns[k].name_length
+        if limit - at < name_size + room_of(buf, code, p, size, columns[k].a) + SLACK:
             return -1
         if some:
             out[at] = np.uint8(w.COMMA)
             at += 1
         some = True
-        at = put_const(out, at, definitions.consts, columns[k, r.K_NAME], name_size)
-        if cells[cell, r.V_NULL]:
+        at = put_const(out, at, definitions.consts, columns[k].name, name_size)
+        if cells[cell].null:
             at = put_null(out, at)
         else:
             at = put_value(
@@ -53,49 +64,51 @@ def put_object(
                 p,
                 size,
                 code,
-                columns[k, r.K_A],
-                columns[k, r.K_B],
+                columns[k].a,
+                columns[k].b,
                 definitions.members,
                 definitions.consts,
             )
             if at < 0:
-                output.numbers[r.N_ERR] = c
+                output.progress.err_column = c
                 return -2
     out[at] = np.uint8(w.CLOSE_OBJECT)
     return at + 1
 
 
 @njit
-def put_source(buf: Bytes, entry: Longs, definitions: Definitions, table: int, row: int, out: Bytes, at: int) -> int:
+def put_source(
+    buf: Bytes, entry: EntryParts, definitions: Definitions, table: int, row: int, out: Bytes, at: int
+) -> int:
     """Writes the part ``source``, up to its last field. The room was looked at."""
     tables, consts = definitions.tables, definitions.consts
-    at = put_const(out, at, consts, tables[table, r.D_HEAD], tables[table, r.D_HEAD_SIZE])
-    at = put_signed(out, at, entry[r.E_TIME])
-    at = put_const(out, at, consts, tables[table, r.D_TYPES], tables[table, r.D_TYPES_SIZE])
-    at = put_signed(out, at, entry[r.E_TIME] * 1000)
+    at = put_const(out, at, consts, tables[table].head, tables[table].head_length)
+    at = put_signed(out, at, entry.time)
+    at = put_const(out, at, consts, tables[table].types, tables[table].types_length)
+    at = put_signed(out, at, entry.time * 1000)
     at = put_word(out, at, w.TS_NS)
-    at = put_signed(out, at, entry[r.E_TIME] * 1_000_000)
-    at = put_const(out, at, consts, tables[table, r.D_TAIL], tables[table, r.D_TAIL_SIZE])
-    at = put_signed(out, at, entry[r.E_SERVER])
-    if entry[r.E_GTID_SIZE]:
+    at = put_signed(out, at, entry.time * 1_000_000)
+    at = put_const(out, at, consts, tables[table].tail, tables[table].tail_length)
+    at = put_signed(out, at, entry.server)
+    if entry.gtid_length:
         at = put_word(out, at, w.A_GTID)
-        at = put_const(out, at, buf, entry[r.E_GTID], entry[r.E_GTID_SIZE])
+        at = put_const(out, at, buf, entry.gtid, entry.gtid_length)
         at = put_word(out, at, w.FILE)
     else:
         at = put_word(out, at, w.NO_GTID)
-    at = put_const(out, at, buf, entry[r.E_FILE], entry[r.E_FILE_SIZE])
+    at = put_const(out, at, buf, entry.file, entry.file_length)
     at = put_word(out, at, w.POS)
-    at = put_signed(out, at, entry[r.E_POS])
+    at = put_signed(out, at, entry.pos)
     at = put_word(out, at, w.ROW)
     at = put_signed(out, at, row)
     at = put_word(out, at, w.THREAD)
-    return put_signed(out, at, entry[r.E_THREAD]) if entry[r.E_THREAD] else put_null(out, at)
+    return put_signed(out, at, entry.thread) if entry.thread else put_null(out, at)
 
 
 @njit
 def put_message(
     buf: Bytes,
-    entry: Longs,
+    entry: EntryParts,
     table: int,
     definitions: Definitions,
     output: MessageOutput,
@@ -105,13 +118,13 @@ def put_message(
     at: int,
 ) -> int:
     """Writes the value of one change of the row in the cells. Returns what :func:`put_object` returns."""
-    out, count = output.out, definitions.tables[table, r.D_COUNT]
+    out, count = output.out, definitions.tables[table].count
     fixed = (
-        definitions.tables[table, r.D_HEAD_SIZE]
-        + definitions.tables[table, r.D_TYPES_SIZE]
-        + definitions.tables[table, r.D_TAIL_SIZE]
+        definitions.tables[table].head_length
+        + definitions.tables[table].types_length
+        + definitions.tables[table].tail_length
     )
-    fixed += entry[r.E_GTID_SIZE] + entry[r.E_FILE_SIZE] + w.MOST_WORDS
+    fixed += entry.gtid_length + entry.file_length + w.MOST_WORDS
     if out.shape[0] - at < fixed:
         return -1
     at = put_word(out, at, w.BEFORE)
@@ -149,54 +162,42 @@ def put_message(
 
 
 @njit
-def note(
-    output: MessageOutput, count: int, entry: Longs, table: int, start: int, end: int, key: int, key_end: int, part: int
-) -> int:
-    """Appends a message. Returns the number of messages."""
-    messages = output.messages
-    messages[count, r.M_START] = start
-    messages[count, r.M_END] = end
-    messages[count, r.M_KEY] = key
-    messages[count, r.M_KEY_END] = key_end
-    messages[count, r.M_TABLE] = table
-    messages[count, r.M_PARTITION] = part
-    messages[count, r.M_ROWS] = 1 if start >= 0 else 0
-    messages[count, r.M_KIND] = r.PLAIN
-    messages[count, r.M_POS] = entry[r.E_POS]
-    return count + 1
-
-
-@njit
-def moved(definitions: Definitions, table: int, cells: Longs, count: int) -> bool:
+def moved(definitions: Definitions, table: int, cells: Records[Cell], count: int) -> bool:
     """Whether an update has changed the row's key."""
-    first = definitions.tables[table, r.D_FIRST]
+    first = definitions.tables[table].first
     for c in range(count):
-        if definitions.columns[first + c, r.K_KEY] and cells[count + c, r.V_PRESENT] and cells[count + c, r.V_UPDATED]:
+        if definitions.columns[first + c].key and cells[count + c].present and cells[count + c].updated:
             return True
     return False
 
 
 @njit
-def place_of(buf: Bytes, definitions: Definitions, table: int, cells: Longs, base: int) -> int:
+def place_of(buf: Bytes, definitions: Definitions, table: int, cells: Records[Cell], base: int) -> int:
     """The partition of the row at ``base``; -1: that of the message's key."""
-    mode = definitions.tables[table, r.D_MODE]
+    mode = definitions.tables[table].mode
     if mode == r.BY_HASH:
         return row_partition(buf, definitions, table, cells, base)
-    return -1 if mode == r.BY_KEY else definitions.tables[table, r.D_PARTITION]
+    return -1 if mode == r.BY_KEY else definitions.tables[table].partition
 
 
 @njit
 def put_envelopes(
-    buf: Bytes, entry: Longs, table: int, definitions: Definitions, output: MessageOutput, now_us: int, tombstones: bool
+    buf: Bytes,
+    entry: EntryParts,
+    table: int,
+    definitions: Definitions,
+    output: MessageOutput,
+    now_us: int,
+    tombstones: bool,
 ) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
-    cells, numbers = output.cells, output.numbers
-    count, has_key = definitions.tables[table, r.D_COUNT], definitions.tables[table, r.D_HAS_KEY] == 1
-    at, number = numbers[r.N_AT], numbers[r.N_COUNT]
-    change = entry[r.E_CHANGE]
-    p = entry[r.E_ROWS]
+    cells, progress = output.cells, output.progress
+    count, has_key = definitions.tables[table].count, definitions.tables[table].has_key == 1
+    at, number = progress.end, progress.count
+    change = entry.change
+    p = entry.rows
     row = 0
-    while p < entry[r.E_ROWS_END]:
+    while p < entry.rows_end:
         size, p = read_varint(buf, p + 1)
         if number + _MESSAGES_OF_ROW > output.messages.shape[0]:
             return r.FULL
@@ -223,29 +224,29 @@ def put_envelopes(
             at = put_message(buf, entry, table, definitions, output, r.DELETE, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
-            number = note(output, number, entry, table, old_end, at, old, old_end, old_part)
-            output.messages[number - 1, r.M_KIND] = r.HAS_NEW_KEY
-            output.messages[number - 1, r.M_OTHER] = key
-            output.messages[number - 1, r.M_OTHER_END] = key_end
-            output.messages[number - 1, r.M_ROWS] = 0
+            number = note(output, number, entry, table, old_end, at, old, old_end, old_part, 1)
+            output.messages[number - 1].kind = r.HAS_NEW_KEY
+            output.messages[number - 1].other = key
+            output.messages[number - 1].other_end = key_end
+            output.messages[number - 1].rows = 0
             if tombstones:
-                number = note(output, number, entry, table, -1, -1, old, old_end, old_part)
+                number = note(output, number, entry, table, -1, -1, old, old_end, old_part, 0)
             start = at
             at = put_message(buf, entry, table, definitions, output, r.INSERT, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
-            number = note(output, number, entry, table, start, at, key, key_end, part)
-            output.messages[number - 1, r.M_KIND] = r.HAS_OLD_KEY
-            output.messages[number - 1, r.M_OTHER] = old
-            output.messages[number - 1, r.M_OTHER_END] = old_end
+            number = note(output, number, entry, table, start, at, key, key_end, part, 1)
+            output.messages[number - 1].kind = r.HAS_OLD_KEY
+            output.messages[number - 1].other = old
+            output.messages[number - 1].other_end = old_end
         else:
             start = at
             at = put_message(buf, entry, table, definitions, output, change, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
-            number = note(output, number, entry, table, start, at, key, key_end, part)
+            number = note(output, number, entry, table, start, at, key, key_end, part, 1)
             if change == r.DELETE and has_key and tombstones:
-                number = note(output, number, entry, table, -1, -1, key, key_end, part)
+                number = note(output, number, entry, table, -1, -1, key, key_end, part, 0)
         row += 1
-    numbers[r.N_AT], numbers[r.N_COUNT] = at, number
+    progress.end, progress.count = at, number
     return r.OK

@@ -10,7 +10,7 @@ from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.envelope import put_envelopes
 from cdc.mq.kernels.flat import put_flat
 from cdc.mq.kernels.raw import put_entries
-from cdc.mq.kernels.rows import Bytes, Definitions, MessageOutput, definition_of, read_entry
+from cdc.mq.kernels.rows import Bytes, Definitions, EntryParts, MessageOutput, definition_of, read_entry
 
 Longs = npt.NDArray[np.int64]
 
@@ -22,7 +22,7 @@ def put_messages(
     buf: Bytes,
     at: int,
     end: int,
-    entry: Longs,
+    entry: EntryParts,
     definitions: Definitions,
     output: MessageOutput,
     form: int,
@@ -34,8 +34,8 @@ def put_messages(
     about; OK: all are written, and the offset is ``end``. ``entry`` then has the parts of that entry."""
     while at < end:
         stop = read_entry(buf, at, entry)
-        if entry[r.E_KIND] == r.ROWS:
-            if entry[r.E_ROWS_END] == 0 or entry[r.E_CHANGE] > r.DELETE:
+        if entry.kind == r.ROWS:
+            if entry.rows_end == 0 or entry.change > r.DELETE:
                 return r.STATEMENT, at
             table = definition_of(buf, entry, definitions)
             if table < 0:

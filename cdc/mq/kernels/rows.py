@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cdc.canal.kernels import tags as t
 from cdc.kernels.jit import inlined, njit
+from cdc.kernels.records import Record, Records
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -21,39 +22,85 @@ OK, FULL, NEED_DEFINITION, STATEMENT, BAD_ENTRY, BAD_TEXT = 0, 1, 2, 3, 4, 5
 """FULL: the output has no room for the entry's messages. STATEMENT: the entry has no rows; the caller writes it.
 BAD_TEXT: a value's text is not what its type says."""
 
-(
-    E_START,
-    E_END,
-    E_HEADER,
-    E_HEADER_SIZE,
-    E_KIND,
-    E_CHANGE,
-    E_TIME,
-    E_POS,
-    E_SERVER,
-    E_FILE,
-    E_FILE_SIZE,
-    E_GTID,
-    E_GTID_SIZE,
-    E_NAME,
-    E_NAME_SIZE,
-    E_VALUE,
-    E_VALUE_SIZE,
-    E_ROWS,
-    E_ROWS_END,
-    E_THREAD,
-    E_SIZE,
-) = range(21)
-"""An entry's parts. E_START, E_END: the entry itself; E_NAME: the header's fields of schema and table, which follow
-each other; E_ROWS: its rows, in the value; E_THREAD: of the last transaction that began."""
-V_AT, V_SIZE, V_NULL, V_UPDATED, V_TYPE, V_PRESENT, V_FIELDS = range(7)
-"""A column's value: where its text is, and the type's number in java.sql.Types."""
+
+class EntryParts(Record):
+    """Where an entry and its parts are."""
+
+    start: int
+    end: int
+    header: int
+    header_length: int
+    kind: int
+    change: int
+    time: int
+    pos: int
+    server: int
+    file: int
+    file_length: int
+    gtid: int
+    gtid_length: int
+    name: int  # the header's fields of schema and table, which follow each other
+    name_length: int
+    value: int
+    value_length: int
+    rows: int  # its rows, in the value
+    rows_end: int
+    thread: int  # of the last transaction that began
+
+
+class Cell(Record):
+    """A column's value."""
+
+    at: int  # its text
+    length: int
+    null: int
+    updated: int
+    kind: int  # the type's number in java.sql.Types
+    present: int
+
+
 INSERT, UPDATE, DELETE = 1, 2, 3
 BEGIN, ROWS = 1, 2
 _WIRE, _BYTES = 7, 2
 """The bits of a tag that say how the field is encoded, and what they are for bytes."""
 _DEFINING = (t.COLUMN_INDEX, t.COLUMN_NAME, t.COLUMN_IS_KEY, t.COLUMN_MYSQL_TYPE)
 """The fields of a column by which its table's definition is found."""
+
+
+class Definition(Record):
+    """The definition of a table. The texts are in the constants."""
+
+    first: int  # its first column
+    count: int
+    mode: int  # FIXED, BY_HASH, BY_KEY
+    partition: int
+    seed: int  # with which a hash begins
+    head: int
+    head_length: int
+    types: int
+    types_length: int
+    keys: int
+    keys_length: int
+    has_key: int
+    tail: int
+    tail_length: int
+
+
+FIXED, BY_HASH, BY_KEY = 0, 1, 2
+"""The ways to find a message's partition: that of the definition; the hash of values; by the client, from the message's
+key."""
+
+
+class DefinedColumn(Record):
+    """A column of a definition."""
+
+    name: int  # ``"name":`` in the constants
+    name_length: int
+    key: int  # 1: it is in the message's key
+    hashed: int  # 1: it is in the hash
+    code: int  # how its values are written, and what that needs
+    a: int
+    b: int
 
 
 class Definitions(NamedTuple):
@@ -63,56 +110,49 @@ class Definitions(NamedTuple):
     """(definitions, 2)"""
     slots: Longs
     """(a power of two,): the number of a definition at its hash; -1: empty."""
-    tables: Longs
-    """(definitions, D_SIZE)"""
-    columns: Longs
-    """(columns of all definitions, K_SIZE)"""
+    tables: Records[Definition]
+    columns: Records[DefinedColumn]
+    """Those of all definitions."""
     members: Longs
     """(members of all ENUM and SET columns, 2): where a member's text is in ``consts``, and its size."""
     consts: Bytes
 
 
-(
-    D_FIRST,
-    D_COUNT,
-    D_MODE,
-    D_PARTITION,
-    D_SEED,
-    D_HEAD,
-    D_HEAD_SIZE,
-    D_TYPES,
-    D_TYPES_SIZE,
-    D_KEYS,
-    D_KEYS_SIZE,
-    D_HAS_KEY,
-    D_TAIL,
-    D_TAIL_SIZE,
-    D_SIZE,
-) = range(15)
-"""D_FIRST: the first of its columns; D_SEED: with which a hash begins; the others are texts in the constants."""
-FIXED, BY_HASH, BY_KEY = 0, 1, 2
-"""The ways to find a message's partition: D_PARTITION; the hash of values; by the client, from the message's key."""
-(K_NAME, K_NAME_SIZE, K_KEY, K_HASHED, K_CODE, K_A, K_B, K_FIELDS) = range(8)
-"""K_NAME: ``"name":`` in the constants; K_KEY: in the message's key; K_HASHED: in the hash; K_CODE: how it is
-written."""
-(M_START, M_END, M_KEY, M_KEY_END, M_TABLE, M_PARTITION, M_ROWS, M_OTHER, M_OTHER_END, M_KIND, M_POS, M_FIELDS) = range(
-    12
-)
-"""A message in the output. M_KEY -1: no key; M_START -1: no value; M_OTHER: the key that its row had or will have."""
+class Message(Record):
+    """A message in the output."""
+
+    start: int  # -1: no value
+    end: int
+    key: int  # -1: no key
+    key_end: int
+    table: int
+    partition: int
+    rows: int
+    other: int  # the key that its row had or will have
+    other_end: int
+    kind: int  # PLAIN, HAS_OLD_KEY, HAS_NEW_KEY
+    pos: int
+
+
 PLAIN, HAS_OLD_KEY, HAS_NEW_KEY = 0, 1, 2
-N_AT, N_COUNT, N_ERR, N_SIZE = 0, 1, 2, 3
+
+
+class MessageProgress(Record):
+    """What has been written."""
+
+    end: int  # of the messages in the output
+    count: int  # messages
+    err_column: int
 
 
 class MessageOutput(NamedTuple):
     """The output and scratch space."""
 
     out: Bytes
-    messages: Longs
-    """(room, M_FIELDS)"""
-    numbers: Longs
-    """(N_SIZE,): the end of the output, the number of messages, the column of an error."""
-    cells: Longs
-    """(2 * most columns, V_FIELDS): the values of a row, old ones first."""
+    messages: Records[Message]
+    progress: MessageProgress
+    cells: Records[Cell]
+    """(2 * most columns,): the values of a row, old ones first."""
     parts: Longs
     """(most rows of an event,): the partition of each row."""
 
@@ -143,91 +183,91 @@ def skip(buf: Bytes, p: int, wire: int) -> int:
 
 
 @njit
-def read_entry(buf: Bytes, at: int, entry: Longs) -> int:
+def read_entry(buf: Bytes, at: int, entry: EntryParts) -> int:
     """Reads the field ``messages`` at ``at`` into ``entry``. Returns the offset behind it."""
     size, p = read_varint(buf, at + 1)
     end = p + size
-    thread = entry[E_THREAD]
-    for i in range(E_SIZE):
-        entry[i] = 0
-    entry[E_START], entry[E_END], entry[E_THREAD] = p, end, thread
+    thread = entry.thread
+    for i in range(entry.numbers.shape[0]):
+        entry.numbers[i] = 0
+    entry.start, entry.end, entry.thread = p, end, thread
     while p < end:
         tag = np.int64(buf[p])
         if tag == t.ENTRY_HEADER:
             size, p = read_varint(buf, p + 1)
-            entry[E_HEADER], entry[E_HEADER_SIZE] = p, size
+            entry.header, entry.header_length = p, size
             read_header(buf, p, p + size, entry)
             p += size
         elif tag == t.ENTRY_TYPE:
-            entry[E_KIND], p = read_varint(buf, p + 1)
+            entry.kind, p = read_varint(buf, p + 1)
         elif tag == t.ENTRY_VALUE:
             size, p = read_varint(buf, p + 1)
-            entry[E_VALUE], entry[E_VALUE_SIZE] = p, size
+            entry.value, entry.value_length = p, size
             p += size
         else:
             p = skip(buf, p + 1, tag & _WIRE)
-    if entry[E_KIND] == BEGIN:
-        entry[E_THREAD] = 0
-        if entry[E_VALUE_SIZE] > 1 and buf[entry[E_VALUE]] == t.BEGIN_THREAD:
-            entry[E_THREAD], p = read_varint(buf, entry[E_VALUE] + 1)
-    elif entry[E_KIND] == ROWS:
+    if entry.kind == BEGIN:
+        entry.thread = 0
+        if entry.value_length > 1 and buf[entry.value] == t.BEGIN_THREAD:
+            entry.thread, p = read_varint(buf, entry.value + 1)
+    elif entry.kind == ROWS:
         find_rows(buf, entry)
     return end
 
 
 @njit
-def read_header(buf: Bytes, p: int, end: int, entry: Longs) -> None:
+def read_header(buf: Bytes, p: int, end: int, entry: EntryParts) -> None:
     while p < end:
         begin = p
         tag = np.int64(buf[p])
         value, p = read_varint(buf, p + 1)
         if tag == t.HEADER_OFFSET:
-            entry[E_POS] = value
+            entry.pos = value
         elif tag == t.HEADER_SERVER:
-            entry[E_SERVER] = value
+            entry.server = value
         elif tag == t.HEADER_TIME:
-            entry[E_TIME] = value
+            entry.time = value
         elif tag == t.HEADER_CHANGE:
-            entry[E_CHANGE] = value
+            entry.change = value
         elif tag & _WIRE == _BYTES:
             if tag == t.HEADER_FILE:
-                entry[E_FILE], entry[E_FILE_SIZE] = p, value
+                entry.file, entry.file_length = p, value
             elif tag == t.HEADER_SCHEMA or tag == t.HEADER_TABLE:
-                if entry[E_NAME] == 0:
-                    entry[E_NAME] = begin
-                entry[E_NAME_SIZE] = p + value - entry[E_NAME]
+                if entry.name == 0:
+                    entry.name = begin
+                entry.name_length = p + value - entry.name
             elif tag == t.HEADER_GTID:
-                entry[E_GTID], entry[E_GTID_SIZE] = p, value
+                entry.gtid, entry.gtid_length = p, value
             p += value
 
 
 @njit
-def find_rows(buf: Bytes, entry: Longs) -> None:
+def find_rows(buf: Bytes, entry: EntryParts) -> None:
     """Notes where the rows begin and end in the value: they follow each other."""
-    p = entry[E_VALUE]
-    end = p + entry[E_VALUE_SIZE]
+    p = entry.value
+    end = p + entry.value_length
     while p < end:
         begin = p
         tag = np.int64(buf[p])
         p = skip(buf, p + 1, tag & _WIRE)
         if tag == t.CHANGE_ROW:
-            if entry[E_ROWS_END] == 0:
-                entry[E_ROWS] = begin
-            entry[E_ROWS_END] = p
+            if entry.rows_end == 0:
+                entry.rows = begin
+            entry.rows_end = p
 
 
 @njit
-def definition_of(buf: Bytes, entry: Longs, definitions: Definitions) -> int:
+def definition_of(buf: Bytes, entry: EntryParts, definitions: Definitions) -> int:
     """The number of the definition of the entry's table: its name, and names, types and key of the columns of the first
     row; -1 if it is not known."""
     a = np.int64(1469598103934665603)
     b = np.int64(7809847782465536322)
-    for i in range(entry[E_NAME], entry[E_NAME] + entry[E_NAME_SIZE]):
+    for i in range(entry.name, entry.name + entry.name_length):
         a = (a ^ np.int64(buf[i])) * np.int64(1099511628211)
         b = (b + np.int64(buf[i])) * np.int64(6364136223846793005)
-    size, p = read_varint(buf, entry[E_ROWS] + 1)
+    size, p = read_varint(buf, entry.rows + 1)
     end = p + size
-    row_tag = t.ROW_BEFORE if entry[E_CHANGE] == DELETE else t.ROW_AFTER
+    row_tag = t.ROW_BEFORE if entry.change == DELETE else t.ROW_AFTER
     while p < end:
         tag = np.int64(buf[p])
         size, p = read_varint(buf, p + 1)
@@ -254,48 +294,50 @@ def definition_of(buf: Bytes, entry: Longs, definitions: Definitions) -> int:
     return -1
 
 
+@inlined
+def read_column_index(buf: Bytes, p: int, stop: int) -> tuple[int, int]:
+    """The index of the column ``buf[p:stop]``, its first field, which is left out if it is 0; and the offset behind
+    it."""
+    if p < stop and buf[p] == t.COLUMN_INDEX:
+        return read_varint(buf, p + 1)
+    return np.int64(0), p
+
+
+@inlined
+def read_cell(buf: Bytes, p: int, stop: int, cell: Cell) -> None:
+    """Reads the other fields of a column."""
+    cell.at = cell.length = cell.null = cell.updated = cell.kind = 0
+    cell.present = 1
+    while p < stop:
+        field = np.int64(buf[p])
+        value, p = read_varint(buf, p + 1)
+        if field == t.COLUMN_TYPE:
+            cell.kind = value
+        elif field == t.COLUMN_UPDATED:
+            cell.updated = value
+        elif field == t.COLUMN_IS_NULL:
+            cell.null = value
+        elif field & _WIRE == _BYTES:
+            if field == t.COLUMN_VALUE:
+                cell.at, cell.length = p, value
+            p += value
+
+
 @njit
-def read_row(buf: Bytes, p: int, end: int, cells: Longs, count: int) -> bool:
+def read_row(buf: Bytes, p: int, end: int, cells: Records[Cell], count: int) -> bool:
     """Reads the columns of the row ``buf[p:end]``: old ones into the first ``count`` cells, new ones into the next.
     Returns False for a column that is not in the definition."""
     for i in range(2 * count):
-        cells[i, V_PRESENT] = 0
+        cells[i].present = 0
     while p < end:
         tag = np.int64(buf[p])
         size, p = read_varint(buf, p + 1)
         stop = p + size
         if tag == t.ROW_BEFORE or tag == t.ROW_AFTER:
-            index = np.int64(0)
-            kind = np.int64(0)
-            updated = np.int64(0)
-            null = np.int64(0)
-            text = np.int64(0)
-            text_size = np.int64(0)
-            while p < stop:
-                field = np.int64(buf[p])
-                value, p = read_varint(buf, p + 1)
-                if field == t.COLUMN_INDEX:
-                    index = value
-                elif field == t.COLUMN_TYPE:
-                    kind = value
-                elif field == t.COLUMN_UPDATED:
-                    updated = value
-                elif field == t.COLUMN_IS_NULL:
-                    null = value
-                elif field & _WIRE == _BYTES:
-                    if field == t.COLUMN_VALUE:
-                        text, text_size = p, value
-                    p += value
+            index, p = read_column_index(buf, p, stop)
             if index >= count:
                 return False
-            if tag == t.ROW_AFTER:
-                index += count
-            cells[index, V_AT] = text
-            cells[index, V_SIZE] = text_size
-            cells[index, V_NULL] = null
-            cells[index, V_UPDATED] = updated
-            cells[index, V_TYPE] = kind
-            cells[index, V_PRESENT] = 1
+            read_cell(buf, p, stop, cells[index if tag == t.ROW_BEFORE else index + count])
         p = stop
     return True
 
@@ -334,23 +376,50 @@ def partition_of(code: int, partitions: int) -> int:
 
 
 @njit
-def row_partition(buf: Bytes, definitions: Definitions, table: int, cells: Longs, base: int) -> int:
+def row_partition(buf: Bytes, definitions: Definitions, table: int, cells: Records[Cell], base: int) -> int:
     """The partition of the row whose cells begin at ``base``."""
-    code = definitions.tables[table, D_SEED]
-    first = definitions.tables[table, D_FIRST]
-    for c in range(definitions.tables[table, D_COUNT]):
+    code = definitions.tables[table].seed
+    first = definitions.tables[table].first
+    for c in range(definitions.tables[table].count):
         cell = base + c
-        if definitions.columns[first + c, K_HASHED] and cells[cell, V_PRESENT] and not cells[cell, V_NULL]:
-            code ^= java_hash(buf, cells[cell, V_AT], cells[cell, V_SIZE])
-    return partition_of(code, definitions.tables[table, D_PARTITION])
+        if definitions.columns[first + c].hashed and cells[cell].present and not cells[cell].null:
+            code ^= java_hash(buf, cells[cell].at, cells[cell].length)
+    return partition_of(code, definitions.tables[table].partition)
 
 
 @njit
-def number_of(buf: Bytes, entry: Longs) -> int:
+def note(
+    output: MessageOutput,
+    count: int,
+    entry: EntryParts,
+    table: int,
+    start: int,
+    end: int,
+    key: int,
+    key_end: int,
+    part: int,
+    rows: int,
+) -> int:
+    """Appends a message to the first ``count`` ones. Returns their number."""
+    message = output.messages[count]
+    message.start = start
+    message.end = end
+    message.key = key
+    message.key_end = key_end
+    message.table = table
+    message.partition = part
+    message.rows = rows
+    message.kind = PLAIN
+    message.pos = entry.pos
+    return count + 1
+
+
+@njit
+def number_of(buf: Bytes, entry: EntryParts) -> int:
     """The number of rows of an entry."""
     rows = 0
-    p = entry[E_ROWS]
-    while p < entry[E_ROWS_END]:
+    p = entry.rows
+    while p < entry.rows_end:
         size, p = read_varint(buf, p + 1)
         p += size
         rows += 1

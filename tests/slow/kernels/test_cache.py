@@ -80,7 +80,6 @@ def test_a_change_renames_the_folders_of_the_module_and_of_its_importers(tmp_pat
             "canal/kernels/texts.py",
             "canal/kernels/entries.py",
             "canal/kernels/floats.py",
-            "canal/kernels/survey.py",
             "mq/kernels/messages.py",
             "mq/kernels/flat.py",
             "mq/kernels/raw.py",

@@ -493,7 +493,7 @@ def test_kernel_uncompiled_does_the_same() -> None:
     body = b"".join(log.events[1:])
     results = []
     for kernel in (frame_kernel.frame_input, frame_kernel.frame_input.py_func):
-        st = k.new_state()
+        st = k.FrameState.new()
         st.scan, st.has_crc, st.verify, st.hold = 1, 1, 1, -1
         src = np.frombuffer(body, dtype=np.uint8).copy()
         st.in_end = len(src)

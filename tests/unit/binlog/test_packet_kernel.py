@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cdc.binlog import packet_kernel as k
+from cdc.binlog.constants import FULL_PACKET
 from cdc.testing.binlog import BinlogBuilder, packets_of
 
 
@@ -25,50 +26,50 @@ def log_with(padding: int) -> BinlogBuilder:
     return log
 
 
-def packed(pack: Callable[..., int], data: bytes, rng: random.Random) -> tuple[bytes, int, np.ndarray]:
+def packed(pack: Callable[..., int], data: bytes, rng: random.Random) -> tuple[bytes, int, k.PacketState]:
     """Feeds the events of a file in pieces. Returns the packets, the last status and the state."""
-    st = np.zeros(k.STATE_SIZE, dtype=np.int64)
-    st[k.FILE_POS], st[k.LIMIT] = 4, len(data)
+    st = k.PacketState.new()
+    st.file_pos, st.limit = 4, len(data)
     src = np.empty(1 << 20, dtype=np.uint8)
     found, at, status = bytearray(), 4, k.NEED_INPUT
     while True:
         if status == k.NEED_INPUT:
-            rest = src[st[k.IN_POS] : st[k.IN_END]].copy()
+            rest = src[st.in_pos : st.in_end].copy()
             piece = data[at : at + rng.randrange(1, len(src) - len(rest))]
             if not piece:
                 return bytes(found), status, st
             src[: len(rest)] = rest
             src[len(rest) : len(rest) + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-            st[k.IN_POS], st[k.IN_END] = 0, len(rest) + len(piece)
+            st.in_pos, st.in_end = 0, len(rest) + len(piece)
             at += len(piece)
         elif status == k.RARE:
-            st[k.PASS] = 1
+            st.passes = 1
         elif status != k.OUT_FULL:
             return bytes(found), status, st
         out = np.empty(rng.randrange(1 << 17, 1 << 20), dtype=np.uint8)
-        st[k.OUT_POS] = 0
+        st.out_pos = 0
         status = pack(st, src, out)
-        found += out[: st[k.OUT_POS]].tobytes()
+        found += out[: st.out_pos].tobytes()
 
 
 @pytest.mark.parametrize("pack", [k.pack, k.pack.py_func])
 def test_packets_are_those_of_a_server(pack: Callable[..., int]) -> None:
     rng = random.Random(1)
     largest = max(len(event) for event in log_with(1 << 16).events)
-    exact = k.FULL_PACKET - 1 - (largest - (1 << 16))  # the event fills a packet
-    for padding in (0, 1000, 1 << 16, exact - 1, exact, exact + 1, 2 * k.FULL_PACKET):
+    exact = FULL_PACKET - 1 - (largest - (1 << 16))  # the event fills a packet
+    for padding in (0, 1000, 1 << 16, exact - 1, exact, exact + 1, 2 * FULL_PACKET):
         log = log_with(padding)
         wanted = b"".join(_numbered(log.events))
         found, status, st = packed(pack, log.data, rng)
         assert found == wanted, padding
-        assert status == k.NEED_INPUT and st[k.FILE_POS] == len(log.data) and st[k.LAST_TIME] == log.timestamp
+        assert status == k.NEED_INPUT and st.file_pos == len(log.data) and st.last_time == log.timestamp
 
 
 def _numbered(events: list[bytes]) -> list[bytes]:
     number, found = 0, []
     for event in events:
         found.append(packets_of(event, number))
-        number += (len(event) + 1) // k.FULL_PACKET + 1
+        number += (len(event) + 1) // FULL_PACKET + 1
     return found
 
 
@@ -81,11 +82,11 @@ def test_an_event_is_begun_when_all_of_it_is_there(pack: Callable[..., int]) -> 
     for cut in (1, 5, 18, 19, 30, 60):
         data = log.data[:-cut]
         _, status, st = packed(pack, data, random.Random(cut))
-        assert st[k.FILE_POS] == max(b for b in boundaries if b <= len(data))
+        assert st.file_pos == max(b for b in boundaries if b <= len(data))
         assert status in (k.CUT, k.NEED_INPUT)
     zeros = log.data + bytes(100)
     _, status, st = packed(pack, zeros, random.Random(1))
-    assert (status, st[k.FILE_POS]) == (k.NO_EVENT, len(log.data))
+    assert (status, st.file_pos) == (k.NO_EVENT, len(log.data))
 
 
 @pytest.mark.parametrize("walk", [k.walk, k.walk.py_func])
@@ -96,14 +97,14 @@ def test_the_end_of_the_last_whole_event(walk: Callable[..., int], cut: int) -> 
     boundaries = [4]
     for event in log.events:
         boundaries.append(boundaries[-1] + len(event))
-    st = np.zeros(k.STATE_SIZE, dtype=np.int64)
-    st[k.FILE_POS], st[k.LIMIT] = 4, len(data)
-    while st[k.FILE_POS] < len(data):
-        at = int(st[k.FILE_POS])
+    st = k.PacketState.new()
+    st.file_pos, st.limit = 4, len(data)
+    while st.file_pos < len(data):
+        at = int(st.file_pos)
         src = data[at : at + 5000].copy()
-        st[k.IN_POS], st[k.IN_END] = 0, len(src)
+        st.in_pos, st.in_end = 0, len(src)
         status = walk(st, src)
-        if status != k.NEED_INPUT or st[k.FILE_POS] == at:
+        if status != k.NEED_INPUT or st.file_pos == at:
             break
-    assert st[k.EVENT_LEFT] == 0
-    assert st[k.FILE_POS] == max(b for b in boundaries if b <= len(data))
+    assert st.event_left == 0
+    assert st.file_pos == max(b for b in boundaries if b <= len(data))
