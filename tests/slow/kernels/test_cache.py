@@ -79,7 +79,6 @@ def test_a_change_renames_the_folders_of_the_module_and_of_its_importers(tmp_pat
             "snapshot/binary_kernels.py",
             "canal/kernels/texts.py",
             "canal/kernels/entries.py",
-            "canal/kernels/floats.py",
             "mq/kernels/messages.py",
             "mq/kernels/flat.py",
             "mq/kernels/raw.py",
