@@ -57,7 +57,7 @@ def read_digits(text: Bytes, begin: int, end: int, digits: Bytes) -> tuple[bool,
                 negative = True
         elif byte == POINT:
             seen_point = True
-        elif byte == LETTER_E or byte == CAPITAL_E:
+        elif byte in (LETTER_E, CAPITAL_E):
             in_exponent = True
         elif byte == PLUS:
             continue

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cdc.decode.kernels.constants import NO_DATE
 from cdc.decode.kernels.values import days_of
 from cdc.kernels.jit import inlined, njit
+from cdc.kernels.texts import COLON, MINUS, POINT, SPACE, ZERO
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -188,14 +189,14 @@ def fill_integers(buf: Bytes, at: Longs, size: Ints, out: Longs) -> int:
             continue
         p = at[row]
         stop = p + length
-        negative = length > 0 and buf[p] == 45
+        negative = length > 0 and buf[p] == MINUS
         if negative:
             p += 1
         if p == stop:
             return row
         value = np.int64(0)
         while p < stop:
-            digit = np.int64(buf[p]) - 48
+            digit = np.int64(buf[p]) - ZERO
             if digit < 0 or digit > 9:
                 return row
             value = value * 10 + digit
@@ -215,7 +216,7 @@ def fill_decimals(buf: Bytes, at: Longs, size: Ints, scale: int, out: Longs) -> 
             continue
         p = at[row]
         stop = p + length
-        negative = length > 0 and buf[p] == 45
+        negative = length > 0 and buf[p] == MINUS
         if negative:
             p += 1
         if p == stop:
@@ -231,11 +232,11 @@ def fill_decimals(buf: Bytes, at: Longs, size: Ints, scale: int, out: Longs) -> 
         while p < stop or fraction < scale:
             digit = np.int64(0)
             if p < stop:
-                if buf[p] == 46 and fraction < 0:
+                if buf[p] == POINT and fraction < 0:
                     fraction = 0
                     p += 1
                     continue
-                digit = np.int64(buf[p]) - 48
+                digit = np.int64(buf[p]) - ZERO
                 if digit < 0 or digit > 9:
                     return row
                 p += 1
@@ -297,7 +298,7 @@ def number(buf: Bytes, p: int, count: int) -> int:
     """The decimal number of ``count`` digits at ``p``; a large negative number if one of them is no digit."""
     value = np.int64(0)
     for i in range(count):
-        digit = np.int64(buf[p + i]) - 48
+        digit = np.int64(buf[p + i]) - ZERO
         if digit < 0 or digit > 9:
             return -1_000_000_000
         value = value * 10 + digit
@@ -310,7 +311,7 @@ def date_at(buf: Bytes, p: int) -> int:
     year = number(buf, p, 4)
     month = number(buf, p + 5, 2)
     day = number(buf, p + 8, 2)
-    if year < 0 or month < 0 or day < 0 or buf[p + 4] != 45 or buf[p + 7] != 45:
+    if year < 0 or month < 0 or day < 0 or buf[p + 4] != MINUS or buf[p + 7] != MINUS:
         return NO_DATE - 1
     return days_of(year, month, day)
 
@@ -318,14 +319,14 @@ def date_at(buf: Bytes, p: int) -> int:
 @inlined
 def clock_at(buf: Bytes, p: int, stop: int) -> int:
     """The microseconds of ``MM:SS`` and an optional fraction between ``p`` and ``stop``; negative for other bytes."""
-    if stop - p < 5 or buf[p + 2] != 58:
+    if stop - p < 5 or buf[p + 2] != COLON:
         return -1
     minute = number(buf, p, 2)
     second = number(buf, p + 3, 2)
     us = np.int64(0)
     if stop - p > 5:
         digits = stop - p - 6
-        if buf[p + 5] != 46 or digits < 1 or digits > 6:
+        if buf[p + 5] != POINT or digits < 1 or digits > 6:
             return -1
         us = number(buf, p + 6, digits)
         for _ in range(6 - digits):
@@ -363,7 +364,7 @@ def fill_datetimes(buf: Bytes, at: Longs, size: Ints, out: Longs, valid: Bytes) 
         if size[row] < 0:
             continue
         p = at[row]
-        if size[row] < 19 or buf[p + 10] != 32 or buf[p + 13] != 58:
+        if size[row] < 19 or buf[p + 10] != SPACE or buf[p + 13] != COLON:
             return row
         days = date_at(buf, p)
         hour = number(buf, p + 11, 2)
@@ -385,11 +386,11 @@ def fill_times(buf: Bytes, at: Longs, size: Ints, out: Longs) -> int:
             continue
         p = at[row]
         stop = p + size[row]
-        negative = size[row] > 0 and buf[p] == 45
+        negative = size[row] > 0 and buf[p] == MINUS
         if negative:
             p += 1
         digits = 0
-        while p + digits < stop and buf[p + digits] != 58:
+        while p + digits < stop and buf[p + digits] != COLON:
             digits += 1
         if digits < 2 or digits > 3 or p + digits == stop:
             return row

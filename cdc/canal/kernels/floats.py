@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.canal.kernels.texts import MINUS, POINT, ZERO
 from cdc.kernels.jit import njit
+from cdc.kernels.texts import CAPITAL_E, MINUS, POINT, ZERO, read_digits
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
-_PLUS, _E = b"+E"
 MOST_BYTES = 32
 """Of one number's text."""
 
@@ -23,41 +22,10 @@ def put_java(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: i
     From 0.001 up to 10,000,000 it has a point and at least one digit on each side, otherwise one digit before the
     point and an exponent. ``digits`` is room for its digits.
     """
-    if begin < end and text[begin] == MINUS:
+    negative, count, point = read_digits(text, begin, end, digits)
+    if negative:
         out[at] = np.uint8(MINUS)
         at += 1
-        begin += 1
-    count = 0
-    point = 0  # of the digits so far, how many are before the point
-    seen = False
-    exponent = 0
-    i = begin
-    while i < end:
-        c = np.int64(text[i])
-        if c == POINT:
-            seen = True
-        elif c >= 48 and c <= 57:
-            if count > 0 or c != 48:
-                digits[count] = np.uint8(c)
-                count += 1
-                if not seen:
-                    point += 1
-            elif seen:
-                point -= 1
-        else:  # e
-            i += 1
-            negative = text[i] == MINUS
-            if negative or text[i] == _PLUS:
-                i += 1
-            while i < end:
-                exponent = exponent * 10 + np.int64(text[i]) - 48
-                i += 1
-            if negative:
-                exponent = -exponent
-        i += 1
-    point += exponent
-    while count > 0 and digits[count - 1] == ZERO:
-        count -= 1
     if count == 0:
         out[at] = np.uint8(ZERO)
         out[at + 1] = np.uint8(POINT)
@@ -85,7 +53,7 @@ def put_java(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: i
     if plain:
         return at
     exponent = point - 1
-    out[at] = np.uint8(_E)
+    out[at] = np.uint8(CAPITAL_E)
     at += 1
     if exponent < 0:
         out[at] = np.uint8(MINUS)

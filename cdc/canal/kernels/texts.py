@@ -9,6 +9,7 @@ from cdc.decode.kernels.constants import DAMAGED_DATE
 from cdc.decode.kernels.values import fraction_us, put_decimal_text, put_digits, time_us
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import big_endian, copy_bytes, i64, prefix_value, u24, u32
+from cdc.kernels.texts import COLON, MINUS, POINT, SPACE, ZERO
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -31,8 +32,6 @@ _TEN = np.uint64(10)
 _DAY_S = 86_400
 
 
-MINUS, COLON, SPACE, POINT, ZERO = b"-: .0"
-"""The bytes of these characters."""
 _ZERO = np.uint64(ZERO)
 
 

@@ -10,12 +10,7 @@ import pyarrow.compute as pc
 from cdc.base.errors import UnsupportedError
 from cdc.decode.binary_json import scalar_kernels as k
 from cdc.decode.binary_json.diffs import apply_partial
-from cdc.decode.binary_json.document_kernels import (
-    STACK_SHAPE,
-    DocumentArrays,
-    measure_documents,
-    write_documents,
-)
+from cdc.decode.binary_json.document_kernels import Container, DocumentArrays, measure_documents, write_documents
 from cdc.decode.conversions.base import BadValueError, TextBuffers, binary_parts
 
 _WHAT = {
@@ -57,7 +52,7 @@ def documents(raw: pa.Array, *, of_mysql_5: bool = False) -> tuple[pa.Array, npt
     bits = np.empty(size // 8 + 1, dtype=np.int64)
     partial = np.zeros(rows, dtype=np.bool_)
     arrays = DocumentArrays(
-        stack=np.zeros(STACK_SHAPE, dtype=np.int64),
+        containers=Container.array(k.MAX_DEPTH),
         double_bits=bits,
         double_at=np.empty(0, dtype=np.int32),
         double_text=np.empty(0, dtype=np.uint8),

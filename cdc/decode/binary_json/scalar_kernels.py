@@ -12,6 +12,21 @@ import numpy.typing as npt
 from cdc.decode.kernels.values import decimal_size, put_decimal_text
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import copy_bytes, i64
+from cdc.kernels.texts import (
+    BACKSLASH,
+    COLON,
+    HEX,
+    LETTER_E,
+    LETTER_N,
+    LETTER_U,
+    MINUS,
+    POINT,
+    QUOTE,
+    SPACE,
+    ZERO,
+    put_base64_group,
+    read_digits,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -44,8 +59,6 @@ def _escapes() -> Bytes:
 
 
 _ESCAPES = _escapes()
-_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8).copy()
-_BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8).copy()
 _WORDS = np.frombuffer(b"nulltruefalse", dtype=np.uint8).copy()
 _POWERS = 10 ** np.arange(19, dtype=np.int64)
 _TEN_19 = -8446744073709551616
@@ -72,7 +85,7 @@ def put_digits(value: int, size: int, out: Bytes, at: int, write: bool) -> int:
     """Writes a number with ``size`` digits, leading zeros included."""
     if write:
         for i in range(at + size - 1, at - 1, -1):
-            out[i] = np.uint8(48 + value % 10)
+            out[i] = np.uint8(ZERO + value % 10)
             value //= 10
     return at + size
 
@@ -85,7 +98,7 @@ def put_unsigned(value: int, out: Bytes, at: int, write: bool) -> int:
         if write:
             tens = (value >> 1 & 0x7FFFFFFFFFFFFFFF) // 5
             last_digit = (value & 0xF) - (tens * 10 & 0xF)  # the difference is below ten, so four bits tell it
-            out[at + size - 1] = np.uint8(48 + (last_digit & 0xF))
+            out[at + size - 1] = np.uint8(ZERO + (last_digit & 0xF))
             put_digits(tens, size - 1, out, at, write)
         return at + size
     size = 1
@@ -100,7 +113,7 @@ def put_signed(value: int, out: Bytes, at: int, write: bool) -> int:
     if value >= 0:
         return put_unsigned(value, out, at, write)
     if write:
-        out[at] = np.uint8(45)
+        out[at] = np.uint8(MINUS)
     return put_unsigned(~value + 1, out, at + 1, write)
 
 
@@ -109,16 +122,16 @@ def put_quoted(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) 
     """Writes text in quotes, with escapes if it needs them."""
     special = False
     for i in range(p, p + size):  # without an early end, so that it is compiled into wide instructions
-        special |= (buf[i] < 32) | (buf[i] == 34) | (buf[i] == 92)
+        special |= (buf[i] < 32) | (buf[i] == QUOTE) | (buf[i] == BACKSLASH)
     if not special:
         if write:
-            out[at] = np.uint8(34)
+            out[at] = np.uint8(QUOTE)
             if size < _SHORT:
                 for i in range(size):
                     out[at + 1 + i] = buf[p + i]
             else:
                 copy_bytes(out, at + 1, buf, p, size)
-            out[at + 1 + size] = np.uint8(34)
+            out[at + 1 + size] = np.uint8(QUOTE)
         return at + size + 2
     return put_escaped(buf, p, size, out, at, write)
 
@@ -127,7 +140,7 @@ def put_quoted(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) 
 def put_escaped(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) -> int:
     """Writes text in quotes, byte by byte with escapes."""
     if write:
-        out[at] = np.uint8(34)
+        out[at] = np.uint8(QUOTE)
     at += 1
     for i in range(p, p + size):
         byte = buf[i]
@@ -138,18 +151,18 @@ def put_escaped(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool)
             at += 1
             continue
         if write:
-            out[at] = np.uint8(92)
+            out[at] = np.uint8(BACKSLASH)
             out[at + 1] = letter
         at += 2
-        if letter == 117:
+        if letter == LETTER_U:
             if write:
-                out[at] = np.uint8(48)
-                out[at + 1] = np.uint8(48)
-                out[at + 2] = _HEX[byte >> 4]
-                out[at + 3] = _HEX[byte & 15]
+                out[at] = np.uint8(ZERO)
+                out[at + 1] = np.uint8(ZERO)
+                out[at + 2] = HEX[byte >> 4]
+                out[at + 3] = HEX[byte & 15]
             at += 4
     if write:
-        out[at] = np.uint8(34)
+        out[at] = np.uint8(QUOTE)
     return at + 1
 
 
@@ -157,8 +170,8 @@ def put_escaped(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool)
 def put_two(value: int, mark: int, out: Bytes, at: int, write: bool) -> int:
     """Writes two digits and the character ``mark``."""
     if write:
-        out[at] = np.uint8(48 + value // 10)
-        out[at + 1] = np.uint8(48 + value % 10)
+        out[at] = np.uint8(ZERO + value // 10)
+        out[at + 1] = np.uint8(ZERO + value % 10)
         out[at + 2] = np.uint8(mark)
     return at + 3
 
@@ -173,9 +186,9 @@ def put_clock(hour: int, low: int, out: Bytes, at: int, write: bool) -> int:
         return -1
     if hour > 99:
         at = put_digits(hour // 100, 1, out, at, write)
-    at = put_two(hour % 100, 58, out, at, write)
-    at = put_two(minute, 58, out, at, write)
-    at = put_two(second, 46, out, at, write)
+    at = put_two(hour % 100, COLON, out, at, write)
+    at = put_two(minute, COLON, out, at, write)
+    at = put_two(second, POINT, out, at, write)
     return put_digits(fraction, 6, out, at, write)
 
 
@@ -183,13 +196,13 @@ def put_clock(hour: int, low: int, out: Bytes, at: int, write: bool) -> int:
 def put_temporal(kind: int, value: int, out: Bytes, at: int, write: bool) -> int:
     """Writes a packed DATE, TIME, DATETIME or TIMESTAMP (MySQL's ``my_time.cc``) in quotes."""
     if write:
-        out[at] = np.uint8(34)
+        out[at] = np.uint8(QUOTE)
     at += 1
     if kind == TYPE_TIME:
         if value < 0:
             value = -value
             if write:
-                out[at] = np.uint8(45)
+                out[at] = np.uint8(MINUS)
             at += 1
         hour = value >> 36
         if hour < 0 or hour > 838:
@@ -204,17 +217,17 @@ def put_temporal(kind: int, value: int, out: Bytes, at: int, write: bool) -> int
             return -1
         at = put_digits(year, 4, out, at, write)
         if write:
-            out[at] = np.uint8(45)
-        at = put_two(year_month % 13, 45, out, at + 1, write)
+            out[at] = np.uint8(MINUS)
+        at = put_two(year_month % 13, MINUS, out, at + 1, write)
         at = put_digits(day, 2, out, at, write)
         if kind != TYPE_DATE:
             if write:
-                out[at] = np.uint8(32)
+                out[at] = np.uint8(SPACE)
             at = put_clock(hour, value, out, at + 1, write)
     if at < 0:
         return -1
     if write:
-        out[at] = np.uint8(34)
+        out[at] = np.uint8(QUOTE)
     return at + 1
 
 
@@ -228,25 +241,15 @@ def put_base64(kind: int, buf: Bytes, p: int, size: int, out: Bytes, at: int, wr
     for i in range(_HEAD.shape[0]):
         out[at + i] = _HEAD[i]
     at = put_unsigned(kind, out, at + _HEAD.shape[0], write)
-    out[at] = np.uint8(58)
+    out[at] = np.uint8(COLON)
     at += 1
     for i in range(0, size, 3):
         if i > 0 and i % 57 == 0:
-            out[at] = np.uint8(92)
-            out[at + 1] = np.uint8(110)
+            out[at] = np.uint8(BACKSLASH)
+            out[at + 1] = np.uint8(LETTER_N)
             at += 2
-        left = size - i
-        group = np.int64(buf[p + i]) << 16
-        if left > 1:
-            group |= np.int64(buf[p + i + 1]) << 8
-        if left > 2:
-            group |= np.int64(buf[p + i + 2])
-        out[at] = _BASE64[group >> 18]
-        out[at + 1] = _BASE64[group >> 12 & 63]
-        out[at + 2] = _BASE64[group >> 6 & 63] if left > 1 else np.uint8(61)
-        out[at + 3] = _BASE64[group & 63] if left > 2 else np.uint8(61)
-        at += 4
-    out[at] = np.uint8(34)
+        at = put_base64_group(out, at, buf, p + i, size - i)
+    out[at] = np.uint8(QUOTE)
     return at + 1
 
 
@@ -287,7 +290,7 @@ MAX_DOUBLE_BYTES = 34
 def put_zeros(out: Bytes, at: int, count: int) -> int:
     """Writes zeros. Returns the offset behind them."""
     for _ in range(count):
-        out[at] = np.uint8(48)
+        out[at] = np.uint8(ZERO)
         at += 1
     return at
 
@@ -295,66 +298,37 @@ def put_zeros(out: Bytes, at: int, count: int) -> int:
 @inlined
 def put_double(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at: int) -> int:
     """Writes the number ``text[begin:end]``, which may be in any usual notation. Returns the offset behind it."""
-    count = 0
-    point = np.int64(0)  # digits before the decimal point
-    exponent = np.int64(0)
-    seen_point = False
-    in_exponent = False
-    negative_exponent = False
-    for i in range(begin, end):
-        byte = np.int64(text[i])
-        if byte == 45:
-            if in_exponent:
-                negative_exponent = True
-            else:
-                out[at] = np.uint8(45)
-                at += 1
-        elif byte == 46:
-            seen_point = True
-        elif byte == 101 or byte == 69:
-            in_exponent = True
-        elif byte == 43:
-            continue
-        elif in_exponent:
-            exponent = exponent * 10 + byte - 48
-        else:
-            if count > 0 or byte != 48:
-                digits[count] = np.uint8(byte)
-                count += 1
-                if not seen_point:
-                    point += 1
-            elif seen_point:
-                point -= 1
-    point += -exponent if negative_exponent else exponent
-    while count > 0 and digits[count - 1] == 48:
-        count -= 1
+    negative, count, point = read_digits(text, begin, end, digits)
+    if negative:
+        out[at] = np.uint8(MINUS)
+        at += 1
     if count == 0:
-        out[at] = np.uint8(48)
-        out[at + 1] = np.uint8(46)
-        out[at + 2] = np.uint8(48)
+        out[at] = np.uint8(ZERO)
+        out[at + 1] = np.uint8(POINT)
+        out[at + 2] = np.uint8(ZERO)
         return at + 3
     if (point > _MOST_BEFORE and count <= point) or point < -_MOST_ZEROS:
         for i in range(count):
             out[at] = digits[i]
             at += 1
             if i == 0 and count > 1:
-                out[at] = np.uint8(46)
+                out[at] = np.uint8(POINT)
                 at += 1
         power = point - 1
-        out[at] = np.uint8(101)
+        out[at] = np.uint8(LETTER_E)
         at += 1
         if power < 0:
-            out[at] = np.uint8(45)
+            out[at] = np.uint8(MINUS)
             at += 1
             power = -power
         size = 3 if power > 99 else (2 if power > 9 else 1)
         for i in range(at + size - 1, at - 1, -1):
-            out[i] = np.uint8(48 + power % 10)
+            out[i] = np.uint8(ZERO + power % 10)
             power //= 10
         return at + size
     if point <= 0:
-        out[at] = np.uint8(48)
-        out[at + 1] = np.uint8(46)
+        out[at] = np.uint8(ZERO)
+        out[at + 1] = np.uint8(POINT)
         at = put_zeros(out, at + 2, -point)
         for i in range(count):
             out[at + i] = digits[i]
@@ -363,7 +337,7 @@ def put_double(text: Bytes, begin: int, end: int, digits: Bytes, out: Bytes, at:
         out[at] = digits[i]
         at += 1
     at = put_zeros(out, at, point - count)
-    out[at] = np.uint8(46)
+    out[at] = np.uint8(POINT)
     at += 1
     if count <= point:
         return put_zeros(out, at, 1)

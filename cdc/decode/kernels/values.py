@@ -8,6 +8,7 @@ import numpy.typing as npt
 from cdc.decode.kernels.constants import DAMAGED_DATE, NO_DATE
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import big_endian, u24
+from cdc.kernels.texts import COLON, MINUS, POINT, ZERO
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -196,7 +197,7 @@ def put_decimal(buf: Bytes, p: int, precision: int, scale: int, out: Longs, at: 
 def put_digits(out: Bytes, at: int, value: int, count: int) -> None:
     """Writes the last ``count`` decimal digits of a number."""
     for i in range(at + count - 1, at - 1, -1):
-        out[i] = np.uint8(48 + value % 10)
+        out[i] = np.uint8(ZERO + value % 10)
         value //= 10
 
 
@@ -229,7 +230,7 @@ def write_times(us: Longs, valid: Bytes, digits: int, offsets: Ints, out: Bytes)
         at = np.int64(offsets[row])
         value = us[row]
         if value < 0:
-            out[at] = 45
+            out[at] = MINUS
             at += 1
             value = -value
         seconds = value // 1_000_000
@@ -237,12 +238,12 @@ def write_times(us: Longs, valid: Bytes, digits: int, offsets: Ints, out: Bytes)
         wide = 3 if hours > 99 else 2
         put_digits(out, at, hours, wide)
         at += wide
-        out[at] = 58
+        out[at] = COLON
         put_digits(out, at + 1, seconds // 60 % 60, 2)
-        out[at + 3] = 58
+        out[at + 3] = COLON
         put_digits(out, at + 4, seconds % 60, 2)
         if digits:
-            out[at + 6] = 46
+            out[at + 6] = POINT
             put_digits(out, at + 7, value % 1_000_000 // power, digits)
 
 
@@ -255,7 +256,7 @@ def measure_points(at: Ints, data: Bytes, scale: int, offsets: Ints) -> int:
     offsets[0] = 0
     for row in range(offsets.shape[0] - 1):
         size = np.int64(at[row + 1]) - np.int64(at[row])
-        sign = np.int64(1) if size > 0 and data[at[row]] == 45 else np.int64(0)
+        sign = np.int64(1) if size > 0 and data[at[row]] == MINUS else np.int64(0)
         total += sign + max(size - sign, scale + 1) + 1
         if total > 0x7FFFFFFF:
             return -1
@@ -270,8 +271,8 @@ def write_points(at: Ints, data: Bytes, scale: int, offsets: Ints, out: Bytes) -
         p = np.int64(at[row])
         end = np.int64(at[row + 1])
         to = np.int64(offsets[row])
-        if p < end and data[p] == 45:
-            out[to] = 45
+        if p < end and data[p] == MINUS:
+            out[to] = MINUS
             to += 1
             p += 1
         zeros = scale + 1 - (end - p)
@@ -279,9 +280,9 @@ def write_points(at: Ints, data: Bytes, scale: int, offsets: Ints, out: Bytes) -
         point = stop - scale - 1
         while to < stop:
             if to == point:
-                out[to] = 46
+                out[to] = POINT
             elif zeros > 0:
-                out[to] = 48
+                out[to] = ZERO
                 zeros -= 1
             else:
                 out[to] = data[p]
@@ -301,7 +302,7 @@ def put_decimal_text(buf: Bytes, p: int, precision: int, scale: int, out: Bytes,
     first = np.int64(0x80)
     if negative:
         if write:
-            out[at] = np.uint8(45)
+            out[at] = np.uint8(MINUS)
         at += 1
     left = precision - scale
     started = False
@@ -312,12 +313,12 @@ def put_decimal_text(buf: Bytes, p: int, precision: int, scale: int, out: Bytes,
                 return at
             if not started:
                 if write:
-                    out[at] = np.uint8(48)
+                    out[at] = np.uint8(ZERO)
                 at += 1
             if scale == 0:
                 return at
             if write:
-                out[at] = np.uint8(46)
+                out[at] = np.uint8(POINT)
             at += 1
             in_fraction = True
             started = True
@@ -342,7 +343,7 @@ def put_decimal_text(buf: Bytes, p: int, precision: int, scale: int, out: Bytes,
         if write:
             rest = group
             for i in range(at + size - 1, at - 1, -1):
-                out[i] = np.uint8(48 + rest % 10)
+                out[i] = np.uint8(ZERO + rest % 10)
                 rest //= 10
         at += size
         left -= digits

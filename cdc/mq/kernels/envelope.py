@@ -9,6 +9,7 @@ from cdc.canal.kernels.texts import put_signed
 from cdc.kernels.jit import njit
 from cdc.kernels.memory import put_word
 from cdc.kernels.records import Records
+from cdc.kernels.texts import CLOSE_OBJECT, COMMA, OPEN_OBJECT
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
 from cdc.mq.kernels.rows import (
@@ -38,7 +39,7 @@ def put_object(
     first, limit = definitions.tables[table].first, out.shape[0]
     if limit - at < SLACK:
         return -1
-    out[at] = np.uint8(w.OPEN_OBJECT)
+    out[at] = np.uint8(OPEN_OBJECT)
     at += 1
     some = False
     for c in range(definitions.tables[table].count):
@@ -50,7 +51,7 @@ def put_object(
         if limit - at < name_size + room_of(buf, code, p, size, columns[k].a) + SLACK:
             return -1
         if some:
-            out[at] = np.uint8(w.COMMA)
+            out[at] = np.uint8(COMMA)
             at += 1
         some = True
         at = put_const(out, at, definitions.consts, columns[k].name, name_size)
@@ -72,7 +73,7 @@ def put_object(
             if at < 0:
                 output.progress.err_column = c
                 return -2
-    out[at] = np.uint8(w.CLOSE_OBJECT)
+    out[at] = np.uint8(CLOSE_OBJECT)
     return at + 1
 
 
@@ -157,7 +158,7 @@ def put_message(
     at = put_signed(out, at, now_us)
     at = put_word(out, at, w.TS_NS)
     at = put_signed(out, at, now_us * 1000)
-    out[at] = np.uint8(w.CLOSE_OBJECT)
+    out[at] = np.uint8(CLOSE_OBJECT)
     return at + 1
 
 

@@ -9,6 +9,7 @@ from cdc.canal.kernels.texts import put_signed
 from cdc.kernels.jit import njit
 from cdc.kernels.memory import put_word
 from cdc.kernels.records import Records
+from cdc.kernels.texts import CLOSE_LIST, CLOSE_OBJECT, COMMA, OPEN_LIST, OPEN_OBJECT
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
 from cdc.mq.kernels.rows import (
@@ -48,7 +49,7 @@ def put_columns(
     first, limit = definitions.tables[table].first, out.shape[0]
     if limit - at < SLACK:
         return -1
-    out[at] = np.uint8(w.OPEN_OBJECT)
+    out[at] = np.uint8(OPEN_OBJECT)
     at += 1
     some = False
     for c in range(definitions.tables[table].count):
@@ -59,13 +60,13 @@ def put_columns(
         if limit - at < name_size + escaped_size(buf, cells[cell].at, cells[cell].length) + SLACK:
             return -1
         if some:
-            out[at] = np.uint8(w.COMMA)
+            out[at] = np.uint8(COMMA)
             at += 1
         some = True
         at = put_const(out, at, definitions.consts, definitions.columns[first + c].name, name_size)
         value = cells[cell]
         at = put_null(out, at) if value.null else put_text(out, at, buf, value.at, value.length)
-    out[at] = np.uint8(w.CLOSE_OBJECT)
+    out[at] = np.uint8(CLOSE_OBJECT)
     return at + 1
 
 
@@ -94,7 +95,7 @@ def put_rows(
             if not read_row(buf, p, p + size, cells, count):
                 return -2
             if some:
-                out[at] = np.uint8(w.COMMA)
+                out[at] = np.uint8(COMMA)
                 at += 1
             some = True
             at = put_columns(buf, definitions, table, cells, base, count if old else -1, out, at)
@@ -166,7 +167,7 @@ def put_types(
             if out.shape[0] - at < name_size + SLACK:
                 return -1
             if some:
-                out[at] = np.uint8(w.COMMA)
+                out[at] = np.uint8(COMMA)
                 at += 1
             some = True
             at = put_const(out, at, definitions.consts, definitions.columns[first + c].name, name_size)
@@ -214,13 +215,13 @@ def put_flat(
         at = put_signed(out, at, batch)
         at = put_const(out, at, consts, tables[table].types, tables[table].types_length)
         if entry.change == r.UPDATE:
-            out[at] = np.uint8(w.OPEN_LIST)
+            out[at] = np.uint8(OPEN_LIST)
             at = put_rows(buf, entry, table, definitions, output, part, True, at + 1)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_ENTRY
             if out.shape[0] - at < fixed:
                 return r.FULL
-            out[at] = np.uint8(w.CLOSE_LIST)
+            out[at] = np.uint8(CLOSE_LIST)
             at += 1
         else:
             at = put_null(out, at)

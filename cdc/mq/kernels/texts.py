@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc.canal.kernels.texts import COLON, MINUS, POINT, ZERO, put_signed
+from cdc.canal.kernels.texts import put_signed
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import copy_bytes, put_word, word
+from cdc.kernels.texts import BACKSLASH, CLOSE_OBJECT, COLON, COMMA, HEX, MINUS, POINT, QUOTE, ZERO, put_base64_group
 from cdc.mq.kernels import words as w
 
 Bytes = npt.NDArray[np.uint8]
@@ -20,9 +21,7 @@ _DAY_S = 86_400
 _LETTERS = word(bytes(8) + b"btn\0fr" + bytes(18))
 """The letter behind the backslash for each byte below 32; 0: none, so that its code is written."""
 _CODE = word(b"\\u00")
-_HEX = word(b"0123456789abcdef")
-_BASE64 = word(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
-_PADDING, _T, _Z = b"=TZ"
+_T, _Z = b"TZ"
 SLACK = 64
 
 
@@ -36,7 +35,7 @@ def escaped_size(buf: Bytes, at: int, size: int) -> int:
         byte = buf[i]
         if byte < 32:
             most_bytes += 6
-        elif byte == w.QUOTE or byte == w.BACKSLASH:
+        elif byte in (QUOTE, BACKSLASH):
             most_bytes += 2
         else:
             most_bytes += 1
@@ -46,12 +45,12 @@ def escaped_size(buf: Bytes, at: int, size: int) -> int:
 @njit
 def put_text(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
     """Writes a text in UTF-8 as a JSON string. Returns the offset behind it."""
-    out[at] = np.uint8(w.QUOTE)
+    out[at] = np.uint8(QUOTE)
     at += 1
     plain = True
     for i in range(p, p + size):
         byte = buf[i]
-        if (byte < 32) | (byte == w.QUOTE) | (byte == w.BACKSLASH):
+        if (byte < 32) | (byte == QUOTE) | (byte == BACKSLASH):
             plain = False
     if plain:
         copy_bytes(out, at, buf, p, size)
@@ -59,26 +58,26 @@ def put_text(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
     else:
         for i in range(p, p + size):
             at = put_escaped(out, at, buf[i])
-    out[at] = np.uint8(w.QUOTE)
+    out[at] = np.uint8(QUOTE)
     return at + 1
 
 
 @njit
 def put_escaped(out: Bytes, at: int, byte: np.uint8) -> int:
     if byte >= 32:
-        if byte == w.QUOTE or byte == w.BACKSLASH:
-            out[at] = np.uint8(w.BACKSLASH)
+        if byte in (QUOTE, BACKSLASH):
+            out[at] = np.uint8(BACKSLASH)
             at += 1
         out[at] = byte
         return at + 1
     letter = _LETTERS[byte]
     if letter:
-        out[at] = np.uint8(w.BACKSLASH)
+        out[at] = np.uint8(BACKSLASH)
         out[at + 1] = letter
         return at + 2
     at = put_word(out, at, _CODE)
-    out[at] = _HEX[byte >> 4]
-    out[at + 1] = _HEX[byte & 15]
+    out[at] = HEX[byte >> 4]
+    out[at + 1] = HEX[byte & 15]
     return at + 2
 
 
@@ -96,23 +95,13 @@ def put_const(out: Bytes, at: int, consts: Bytes, start: int, size: int) -> int:
 @njit
 def put_base64(out: Bytes, at: int, raw: Bytes, p: int, size: int) -> int:
     """Writes bytes as a JSON string in base64."""
-    out[at] = np.uint8(w.QUOTE)
+    out[at] = np.uint8(QUOTE)
     at += 1
     end = p + size
     while p < end:
-        left = end - p
-        bits = np.int64(raw[p]) << 16
-        if left > 1:
-            bits |= np.int64(raw[p + 1]) << 8
-        if left > 2:
-            bits |= np.int64(raw[p + 2])
-        out[at] = _BASE64[bits >> 18]
-        out[at + 1] = _BASE64[bits >> 12 & 63]
-        out[at + 2] = _BASE64[bits >> 6 & 63] if left > 1 else np.uint8(_PADDING)
-        out[at + 3] = _BASE64[bits & 63] if left > 2 else np.uint8(_PADDING)
-        at += 4
+        at = put_base64_group(out, at, raw, p, end - p)
         p += 3
-    out[at] = np.uint8(w.QUOTE)
+    out[at] = np.uint8(QUOTE)
     return at + 1
 
 
@@ -294,7 +283,7 @@ def put_value(
 def put_members(out: Bytes, at: int, value: np.uint64, code: int, b: int, members: Longs, consts: Bytes) -> int:
     """Writes the texts of an ENUM's or SET's members, which are escaped already."""
     first, count = b >> 16, b & 0xFFFF
-    out[at] = np.uint8(w.QUOTE)
+    out[at] = np.uint8(QUOTE)
     at += 1
     if code == ENUM:
         number = np.int64(value)
@@ -309,11 +298,11 @@ def put_members(out: Bytes, at: int, value: np.uint64, code: int, b: int, member
         for i in range(count):
             if value >> np.uint64(i) & np.uint64(1):
                 if some:
-                    out[at] = np.uint8(w.COMMA)
+                    out[at] = np.uint8(COMMA)
                     at += 1
                 at = put_const(out, at, consts, members[first + i, 0], members[first + i, 1])
                 some = True
-    out[at] = np.uint8(w.QUOTE)
+    out[at] = np.uint8(QUOTE)
     return at + 1
 
 
@@ -330,7 +319,7 @@ def put_geometry(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
     at = put_base64(out, put_word(out, at, w.WKB), out, raw + 4, stop - raw - 4)
     at = put_word(out, at, w.SRID)
     at = put_signed(out, at, srid) if srid else put_null(out, at)
-    out[at] = np.uint8(w.CLOSE_OBJECT)
+    out[at] = np.uint8(CLOSE_OBJECT)
     return at + 1
 
 
@@ -349,11 +338,11 @@ def put_moment(out: Bytes, at: int, buf: Bytes, p: int, size: int, code: int) ->
     if size < 19:
         return -1
     if code == INSTANT:
-        out[at] = np.uint8(w.QUOTE)
+        out[at] = np.uint8(QUOTE)
         copy_bytes(out, at + 1, buf, p, size)
         out[at + 11] = np.uint8(_T)
         out[at + 1 + size] = np.uint8(_Z)
-        out[at + 2 + size] = np.uint8(w.QUOTE)
+        out[at + 2 + size] = np.uint8(QUOTE)
         return at + 3 + size
     us = days * _DAY_S * 1_000_000 + clock_us(buf, p + 11, p + size)
     return put_signed(out, at, us // 1000 if code == MILLIS else us)

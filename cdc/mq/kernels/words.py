@@ -25,7 +25,5 @@ TS_US = word(b',"ts_us":')
 TS_NS = word(b',"ts_ns":')
 TRUE, FALSE, NULL = word(b"true"), word(b"false"), word(b"null")
 WKB, SRID = word(b'{"wkb":'), word(b',"srid":')
-QUOTE, COMMA, BACKSLASH = b'",\\'
-OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = b"[]{}"
 MOST_WORDS = 600
 """Bytes that the texts, numbers and punctuation of a message take at most, without names and values."""
