@@ -82,19 +82,9 @@ class MessageWriter:
         while at < end:
             if len(self._cells) < 2 * self.definitions.most_columns:
                 self._cells = r.Cell.array(2 * self.definitions.most_columns)
+            source = r.MessageSource(taken.out, self._entry, self.definitions.arrays)
             output = r.MessageOutput(self._out, self._messages, self._progress, self._cells, self._parts)
-            status, at = m.put_messages(
-                taken.out,
-                at,
-                end,
-                self._entry,
-                self.definitions.arrays,
-                output,
-                self._form,
-                batch,
-                now_us,
-                self.options.tombstones,
-            )
+            status, at = m.put_messages(source, at, end, output, self._form, batch, now_us, self.options.tombstones)
             if status == r.NEED_DEFINITION:
                 self.definitions.add(self._entry, taken.out)
             elif status == r.FULL and self._progress.count == 0:

@@ -16,8 +16,8 @@ from cdc.mq.kernels.rows import (
     Bytes,
     Cell,
     Definitions,
-    EntryParts,
     MessageOutput,
+    MessageSource,
     note,
     read_row,
     read_varint,
@@ -30,11 +30,10 @@ _MESSAGES_OF_ROW = 3
 
 
 @njit
-def put_object(
-    buf: Bytes, definitions: Definitions, table: int, output: MessageOutput, base: int, keys: bool, at: int
-) -> int:
+def put_object(source: MessageSource, table: int, output: MessageOutput, base: int, keys: bool, at: int) -> int:
     """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of
     its column's type, which ``progress.err_column`` names."""
+    buf, definitions = source.buf, source.definitions
     out, cells, columns = output.out, output.cells, definitions.columns
     first, limit = definitions.tables[table].first, out.shape[0]
     if limit - at < SLACK:
@@ -58,18 +57,7 @@ def put_object(
         if cells[cell].null:
             at = put_null(out, at)
         else:
-            at = put_value(
-                out,
-                at,
-                buf,
-                p,
-                size,
-                code,
-                columns[k].a,
-                columns[k].b,
-                definitions.members,
-                definitions.consts,
-            )
+            at = put_value(out, at, buf, p, size, columns[k], definitions.members, definitions.consts)
             if at < 0:
                 output.progress.err_column = c
                 return -2
@@ -78,10 +66,9 @@ def put_object(
 
 
 @njit
-def put_source(
-    buf: Bytes, entry: EntryParts, definitions: Definitions, table: int, row: int, out: Bytes, at: int
-) -> int:
+def put_source(source: MessageSource, table: int, row: int, out: Bytes, at: int) -> int:
     """Writes the part ``source``, up to its last field. The room was looked at."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     tables, consts = definitions.tables, definitions.consts
     at = put_const(out, at, consts, tables[table].head, tables[table].head_length)
     at = put_signed(out, at, entry.time)
@@ -108,17 +95,10 @@ def put_source(
 
 @njit
 def put_message(
-    buf: Bytes,
-    entry: EntryParts,
-    table: int,
-    definitions: Definitions,
-    output: MessageOutput,
-    change: int,
-    row: int,
-    now_us: int,
-    at: int,
+    source: MessageSource, table: int, output: MessageOutput, change: int, row: int, now_us: int, at: int
 ) -> int:
     """Writes the value of one change of the row in the cells. Returns what :func:`put_object` returns."""
+    entry, definitions = source.entry, source.definitions
     out, count = output.out, definitions.tables[table].count
     fixed = (
         definitions.tables[table].head_length
@@ -132,7 +112,7 @@ def put_message(
     if change == r.INSERT:
         at = put_null(out, at)
     else:
-        at = put_object(buf, definitions, table, output, 0, False, at)
+        at = put_object(source, table, output, 0, False, at)
         if at < 0:
             return at
     if out.shape[0] - at < fixed:
@@ -141,12 +121,12 @@ def put_message(
     if change == r.DELETE:
         at = put_null(out, at)
     else:
-        at = put_object(buf, definitions, table, output, count, False, at)
+        at = put_object(source, table, output, count, False, at)
         if at < 0:
             return at
     if out.shape[0] - at < fixed:
         return -1
-    at = put_source(buf, entry, definitions, table, row, out, at)
+    at = put_source(source, table, row, out, at)
     if change == r.INSERT:
         at = put_word(out, at, w.CREATED)
     elif change == r.UPDATE:
@@ -182,16 +162,9 @@ def place_of(buf: Bytes, definitions: Definitions, table: int, cells: Records[Ce
 
 
 @njit
-def put_envelopes(
-    buf: Bytes,
-    entry: EntryParts,
-    table: int,
-    definitions: Definitions,
-    output: MessageOutput,
-    now_us: int,
-    tombstones: bool,
-) -> int:
+def put_envelopes(source: MessageSource, table: int, output: MessageOutput, now_us: int, tombstones: bool) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     cells, progress = output.cells, output.progress
     count, has_key = definitions.tables[table].count, definitions.tables[table].has_key == 1
     at, number = progress.end, progress.count
@@ -210,19 +183,19 @@ def put_envelopes(
         key_end = np.int64(-1)
         if has_key:
             key = at
-            at = put_object(buf, definitions, table, output, base, True, at)
+            at = put_object(source, table, output, base, True, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             key_end = at
         part = place_of(buf, definitions, table, cells, base)
         if change == r.UPDATE and has_key and moved(definitions, table, cells, count):
             old = at
-            at = put_object(buf, definitions, table, output, 0, True, at)
+            at = put_object(source, table, output, 0, True, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             old_end = at
             old_part = place_of(buf, definitions, table, cells, 0)
-            at = put_message(buf, entry, table, definitions, output, r.DELETE, row, now_us, at)
+            at = put_message(source, table, output, r.DELETE, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, old_end, at, old, old_end, old_part, 1)
@@ -233,7 +206,7 @@ def put_envelopes(
             if tombstones:
                 number = note(output, number, entry, table, -1, -1, old, old_end, old_part, 0)
             start = at
-            at = put_message(buf, entry, table, definitions, output, r.INSERT, row, now_us, at)
+            at = put_message(source, table, output, r.INSERT, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, start, at, key, key_end, part, 1)
@@ -242,7 +215,7 @@ def put_envelopes(
             output.messages[number - 1].other_end = old_end
         else:
             start = at
-            at = put_message(buf, entry, table, definitions, output, change, row, now_us, at)
+            at = put_message(source, table, output, change, row, now_us, at)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, start, at, key, key_end, part, 1)

@@ -8,16 +8,12 @@ import numpy.typing as npt
 from cdc.canal.kernels.texts import put_signed
 from cdc.kernels.jit import njit
 from cdc.kernels.memory import put_word
-from cdc.kernels.records import Records
 from cdc.kernels.texts import CLOSE_LIST, CLOSE_OBJECT, COMMA, OPEN_LIST, OPEN_OBJECT
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
 from cdc.mq.kernels.rows import (
-    Bytes,
-    Cell,
-    Definitions,
-    EntryParts,
     MessageOutput,
+    MessageSource,
     note,
     number_of,
     read_row,
@@ -34,18 +30,11 @@ caller restores."""
 
 
 @njit
-def put_columns(
-    buf: Bytes,
-    definitions: Definitions,
-    table: int,
-    cells: Records[Cell],
-    base: int,
-    updated: int,
-    out: Bytes,
-    at: int,
-) -> int:
+def put_columns(source: MessageSource, table: int, output: MessageOutput, base: int, updated: int, at: int) -> int:
     """Writes a row as an object of texts. ``updated`` is the first cell whose columns say which ones are wanted; -1:
     all. Returns the offset behind it; -1: there is no room."""
+    buf, definitions = source.buf, source.definitions
+    cells, out = output.cells, output.out
     first, limit = definitions.tables[table].first, out.shape[0]
     if limit - at < SLACK:
         return -1
@@ -71,18 +60,10 @@ def put_columns(
 
 
 @njit
-def put_rows(
-    buf: Bytes,
-    entry: EntryParts,
-    table: int,
-    definitions: Definitions,
-    output: MessageOutput,
-    part: int,
-    old: bool,
-    at: int,
-) -> int:
+def put_rows(source: MessageSource, table: int, output: MessageOutput, part: int, old: bool, at: int) -> int:
     """Writes the rows of a partition, separated by commas; their old columns if ``old``. Returns the offset behind
     them; -1: there is no room; -2: a column is not in the definition."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     cells, out = output.cells, output.out
     count = definitions.tables[table].count
     base = 0 if old or entry.change == r.DELETE else count
@@ -98,7 +79,7 @@ def put_rows(
                 out[at] = np.uint8(COMMA)
                 at += 1
             some = True
-            at = put_columns(buf, definitions, table, cells, base, count if old else -1, out, at)
+            at = put_columns(source, table, output, base, count if old else -1, at)
             if at < 0:
                 return at
         p += size
@@ -107,8 +88,9 @@ def put_rows(
 
 
 @njit
-def find_parts(buf: Bytes, entry: EntryParts, table: int, definitions: Definitions, output: MessageOutput) -> int:
+def find_parts(source: MessageSource, table: int, output: MessageOutput) -> int:
     """Notes the partition of each row. Returns OK or BAD_ENTRY."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     count = definitions.tables[table].count
     base = 0 if entry.change == r.DELETE else count
     p = entry.rows
@@ -147,10 +129,9 @@ def rows_in(parts: Longs, rows: int, part: int) -> int:
 
 
 @njit
-def put_types(
-    buf: Bytes, entry: EntryParts, table: int, definitions: Definitions, output: MessageOutput, at: int
-) -> int:
+def put_types(source: MessageSource, table: int, output: MessageOutput, at: int) -> int:
     """Writes the types of the columns in the last row. Returns the offset behind them; -1: there is no room."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     cells, out = output.cells, output.out
     count, first = definitions.tables[table].count, definitions.tables[table].first
     base = 0 if entry.change == r.DELETE else count
@@ -176,21 +157,14 @@ def put_types(
 
 
 @njit
-def put_flat(
-    buf: Bytes,
-    entry: EntryParts,
-    table: int,
-    definitions: Definitions,
-    output: MessageOutput,
-    batch: int,
-    now_ms: int,
-) -> int:
+def put_flat(source: MessageSource, table: int, output: MessageOutput, batch: int, now_ms: int) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     out, progress = output.out, output.progress
     rows = number_of(buf, entry)
     if rows > output.parts.shape[0]:
         return MORE_ROWS
-    if find_parts(buf, entry, table, definitions, output) != r.OK:
+    if find_parts(source, table, output) != r.OK:
         return r.BAD_ENTRY
     tables, consts = definitions.tables, definitions.consts
     fixed = tables[table].head_length + tables[table].types_length + tables[table].keys_length
@@ -202,7 +176,7 @@ def put_flat(
             return r.FULL
         start = at
         at = put_word(out, at, w.DATA)
-        at = put_rows(buf, entry, table, definitions, output, part, False, at)
+        at = put_rows(source, table, output, part, False, at)
         if at < 0:
             return r.FULL if at == -1 else r.BAD_ENTRY
         if out.shape[0] - at < fixed:
@@ -216,7 +190,7 @@ def put_flat(
         at = put_const(out, at, consts, tables[table].types, tables[table].types_length)
         if entry.change == r.UPDATE:
             out[at] = np.uint8(OPEN_LIST)
-            at = put_rows(buf, entry, table, definitions, output, part, True, at + 1)
+            at = put_rows(source, table, output, part, True, at + 1)
             if at < 0:
                 return r.FULL if at == -1 else r.BAD_ENTRY
             if out.shape[0] - at < fixed:
@@ -226,7 +200,7 @@ def put_flat(
         else:
             at = put_null(out, at)
         at = put_const(out, at, consts, tables[table].keys, tables[table].keys_length)
-        at = put_types(buf, entry, table, definitions, output, at)
+        at = put_types(source, table, output, at)
         if at < 0 or out.shape[0] - at < fixed:
             return r.FULL
         at = put_const(out, at, consts, tables[table].tail, tables[table].tail_length)

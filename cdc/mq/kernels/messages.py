@@ -10,7 +10,7 @@ from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.envelope import put_envelopes
 from cdc.mq.kernels.flat import put_flat
 from cdc.mq.kernels.raw import put_entries
-from cdc.mq.kernels.rows import Bytes, Definitions, EntryParts, MessageOutput, definition_of, read_entry
+from cdc.mq.kernels.rows import MessageOutput, MessageSource, definition_of, read_entry
 
 Longs = npt.NDArray[np.int64]
 
@@ -19,19 +19,18 @@ FLAT, RAW, ENVELOPE = 0, 1, 2
 
 @njit
 def put_messages(
-    buf: Bytes,
+    source: MessageSource,
     at: int,
     end: int,
-    entry: EntryParts,
-    definitions: Definitions,
     output: MessageOutput,
     form: int,
     batch: int,
     now_us: int,
     tombstones: bool,
 ) -> tuple[int, int]:
-    """Writes the messages of the entries in ``buf[at:end]``. Returns a status and the offset of the entry that it is
-    about; OK: all are written, and the offset is ``end``. ``entry`` then has the parts of that entry."""
+    """Writes the messages of the entries between ``at`` and ``end``. Returns a status and the offset of the entry that
+    it is about; OK: all are written, and the offset is ``end``. ``source.entry`` then has the parts of that entry."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     while at < end:
         stop = read_entry(buf, at, entry)
         if entry.kind == r.ROWS:
@@ -41,11 +40,11 @@ def put_messages(
             if table < 0:
                 return r.NEED_DEFINITION, at
             if form == FLAT:
-                status = put_flat(buf, entry, table, definitions, output, batch, now_us // 1000)
+                status = put_flat(source, table, output, batch, now_us // 1000)
             elif form == RAW:
-                status = put_entries(buf, entry, table, definitions, output)
+                status = put_entries(source, table, output)
             else:
-                status = put_envelopes(buf, entry, table, definitions, output, now_us, tombstones)
+                status = put_envelopes(source, table, output, now_us, tombstones)
             if status != r.OK:
                 return status, at
         at = stop

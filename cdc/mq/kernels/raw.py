@@ -10,7 +10,15 @@ from cdc.canal.kernels.entries import put_varint, varint_size
 from cdc.kernels.jit import njit
 from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.flat import MORE_ROWS, find_parts, next_part, rows_in
-from cdc.mq.kernels.rows import Bytes, Definitions, EntryParts, MessageOutput, note, number_of, read_varint
+from cdc.mq.kernels.rows import (
+    Bytes,
+    EntryParts,
+    MessageOutput,
+    MessageSource,
+    note,
+    number_of,
+    read_varint,
+)
 from cdc.mq.kernels.texts import put_const
 
 Longs = npt.NDArray[np.int64]
@@ -33,14 +41,15 @@ def rows_bytes(buf: Bytes, entry: EntryParts, parts: Longs, part: int) -> int:
 
 
 @njit
-def put_entries(buf: Bytes, entry: EntryParts, table: int, definitions: Definitions, output: MessageOutput) -> int:
+def put_entries(source: MessageSource, table: int, output: MessageOutput) -> int:
     """Writes the field ``messages`` for each partition that rows of an entry belong to. Returns a status; unless it is
     OK, nothing is written."""
+    buf, entry, definitions = source.buf, source.entry, source.definitions
     out, progress = output.out, output.progress
     rows = number_of(buf, entry)
     if rows > output.parts.shape[0]:
         return MORE_ROWS
-    if find_parts(buf, entry, table, definitions, output) != r.OK:
+    if find_parts(source, table, output) != r.OK:
         return r.BAD_ENTRY
     at, count = progress.end, progress.count
     rest = entry.value_length - (entry.rows_end - entry.rows)

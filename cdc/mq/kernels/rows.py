@@ -145,6 +145,15 @@ class MessageProgress(Record):
     err_column: int
 
 
+class MessageSource(NamedTuple):
+    """What messages are made of."""
+
+    buf: Bytes
+    entry: EntryParts
+    """The current entry in ``buf``."""
+    definitions: Definitions
+
+
 class MessageOutput(NamedTuple):
     """The output and scratch space."""
 

@@ -10,6 +10,7 @@ from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import copy_bytes, put_word, word
 from cdc.kernels.texts import BACKSLASH, CLOSE_OBJECT, COLON, COMMA, HEX, MINUS, POINT, QUOTE, ZERO, put_base64_group
 from cdc.mq.kernels import words as w
+from cdc.mq.kernels.rows import DefinedColumn
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -245,13 +246,14 @@ def room_of(buf: Bytes, code: int, p: int, size: int, a: int) -> int:
 
 @njit
 def put_value(
-    out: Bytes, at: int, buf: Bytes, p: int, size: int, code: int, a: int, b: int, members: Longs, consts: Bytes
+    out: Bytes, at: int, buf: Bytes, p: int, size: int, column: DefinedColumn, members: Longs, consts: Bytes
 ) -> int:
     """Writes a value's text as Debezium's value. Returns the offset behind it; -1 if the text is not of the type.
 
-    ``a``, ``b``: BITS: the bytes; ENUM, SET: the bytes of all members, and (b) the first one among ``members``,
+    ``column.a``: BITS: the bytes; ENUM, SET: the bytes of all members. ``column.b``: the first one among ``members``,
     followed by their number in the low 16 bits.
     """
+    code = column.code
     if code == TEXT:
         return put_text(out, at, buf, p, size)
     if code == NUMBER:
@@ -269,11 +271,11 @@ def put_value(
         for i in range(p, p + size):
             value = value * np.uint64(10) + np.uint64(np.int64(buf[i]) - ZERO)
         if code == BITS:
-            for i in range(a):
+            for i in range(column.a):
                 out[at + 64 + i] = np.uint8(value & np.uint64(255))
                 value >>= np.uint64(8)
-            return put_base64(out, at, out, at + 64, a)
-        return put_members(out, at, value, code, b, members, consts)
+            return put_base64(out, at, out, at + 64, column.a)
+        return put_members(out, at, value, code, column.b, members, consts)
     if code == GEOMETRY:
         return put_geometry(out, at, buf, p, size)
     return put_moment(out, at, buf, p, size, code)
