@@ -6,14 +6,14 @@ the last 1,000 acked batches of each subscriber are kept; those of rolled-back b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from cdc.base.errors import DamagedError, VersionError
+from cdc.base.documents import json_object, require_version
+from cdc.base.errors import DamagedError
 from cdc.base.run_identity import current_run
 from cdc.base.validation import first_fault
 from cdc.batches.manifest import FORMAT, VERSION, Acked, Manifest, TableResult
@@ -117,19 +117,10 @@ def load_manifest(path: Path) -> Manifest:
 
 def parse_manifest(data: bytes, place: str) -> Manifest:
     """Parses and checks a manifest's content. Raises DamagedError, VersionError."""
-    try:
-        document = json.loads(data)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DamagedError(f"is not whole JSON: {error}", place=place, remedy=_REMEDY) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    document = json_object(data, place, _REMEDY)
+    if document.get("format") != FORMAT:
         raise DamagedError(f"is not a manifest: its format is not {FORMAT}", place=place, remedy=_REMEDY)
-    version = document.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise VersionError(
-            f"has format version {version}; this Towpath knows {VERSION}",
-            place=place,
-            remedy="Update Towpath on this machine.",
-        )
+    require_version(document.get("version"), VERSION, place)
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdc.base.addresses import Address
-from cdc.base.errors import ConfigError, DamagedError, UsageError, VersionError
+from cdc.base.documents import require_version
+from cdc.base.errors import ConfigError, DamagedError, UsageError
 
 DEFAULT_ROOT = "/otter/canal"
 LEADER_VERSION = 1
@@ -101,13 +102,7 @@ def parse_leader(data: bytes, place: str) -> LeaderRecord | None:
         "while no server runs."
     )
     document = _object(data, place, remedy)
-    version = document.get("version")
-    if isinstance(version, int) and version > LEADER_VERSION:
-        raise VersionError(
-            f"has format version {version}; this Towpath knows {LEADER_VERSION}",
-            place=place,
-            remedy="Update Towpath on this machine.",
-        )
+    require_version(document.get("version"), LEADER_VERSION, place)
     try:
         epoch, address, nonce, since = (document[key] for key in ("epoch", "address", "nonce", "since"))
         http = document.get("http")

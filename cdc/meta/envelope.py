@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cdc.base.documents import json_object, require_version
 from cdc.base.errors import DamagedError, VersionError
 from cdc.base.validation import first_fault
 
@@ -31,18 +32,13 @@ def wrap(body: Any, version: int = VERSION, **further: Any) -> dict[str, Any]:
 def unwrap(data: bytes, place: str, remedy: str, what: str = "file", newest: int = VERSION) -> dict[str, Any]:
     """Parses and checks a document of the version ``newest``, or of the one before it; returns it with its ``body``.
     Raises DamagedError and VersionError."""
-    document = read_object(data, place, remedy)
+    document = json_object(data, place, remedy)
     if document.get("format") != FORMAT:
         raise DamagedError(f"is not a meta {what}: its format is not {FORMAT}", place=place, remedy=remedy)
     version = document.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise DamagedError(f"has the impossible format version {version!r}", place=place, remedy=remedy)
-    if version > newest:
-        raise VersionError(
-            f"has format version {version}; this Towpath knows {newest}",
-            place=place,
-            remedy="Update Towpath on this machine.",
-        )
+    require_version(version, newest, place)
     if version < newest - _READ_BEFORE:
         raise VersionError(
             f"has format version {version}; this Towpath reads versions from {newest - _READ_BEFORE} on",
@@ -55,15 +51,6 @@ def unwrap(data: bytes, place: str, remedy: str, what: str = "file", newest: int
             f"its checksum is wrong: it has {recorded!r}, but its body gives {computed!r}", place=place, remedy=remedy
         )
     return document
-
-
-def read_object(data: bytes, place: str, remedy: str) -> dict[str, Any]:
-    """Parses a JSON object. Raises DamagedError if it is not JSON; JSON that is not an object gives an empty one."""
-    try:
-        document = json.loads(data)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DamagedError(f"is not whole JSON: {error}", place=place, remedy=remedy) from None
-    return document if isinstance(document, dict) else {}
 
 
 def invalid(error: ValidationError, within: str, place: str, remedy: str) -> DamagedError:

@@ -16,9 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from cdc.base.addresses import Address
+from cdc.base.documents import json_object
 from cdc.base.errors import DamagedError, IdentityError, UsageError
 from cdc.binlog.positions import make_file_name, split_seq
-from cdc.meta.envelope import NODES_VERSION, checksum, invalid, read_object, unwrap, wrap
+from cdc.meta.envelope import NODES_VERSION, checksum, invalid, unwrap, wrap
 from cdc.meta.state import Outstanding, State, Subscription
 
 OURS, FILTER, CURSOR, MARK = "towpath", "filter", "cursor", "mark"
@@ -167,7 +168,7 @@ def _read_subscription(
     node: str, nodes: Mapping[str, bytes], state: State, place: FullName
 ) -> tuple[str, Subscription]:
     """Returns the subscriber's name too."""
-    ours = read_object(nodes[OURS], place(OURS), _REMEDY)
+    ours = json_object(nodes[OURS], place(OURS), _REMEDY)
     name = ours.pop(SUBSCRIBER, node)
     if name != node and (not isinstance(name, str) or node_of(name, ()) != node):
         raise DamagedError(f"is not the node of a subscriber {name!r}", place=place(OURS), remedy=_REMEDY)
@@ -191,7 +192,7 @@ def _read_subscription(
     for key, names in (("tables", TABLES), ("parked", PARKED)):
         for node in names:
             if node in nodes:
-                body[key].update(read_object(nodes[node], place(node), _REMEDY))
+                body[key].update(json_object(nodes[node], place(node), _REMEDY))
     try:
         subscription = Subscription.model_validate_json(json.dumps(body))
     except ValidationError as error:
@@ -208,7 +209,7 @@ def _read_subscription(
 
 
 def _read_cursor(data: bytes, state: State, place: str) -> int:
-    cursor = read_object(data, place, _REMEDY)
+    cursor = json_object(data, place, _REMEDY)
     ours = cursor.get(OURS)
     seq = ours.get("acked_seq") if isinstance(ours, dict) else None
     if not isinstance(seq, int) or isinstance(seq, bool):
@@ -224,7 +225,7 @@ def _read_cursor(data: bytes, state: State, place: str) -> int:
 
 
 def _read_mark(path: str, data: bytes, place: str) -> Any:
-    ours = read_object(data, place, _REMEDY).get(OURS)
+    ours = json_object(data, place, _REMEDY).get(OURS)
     try:
         entry = Outstanding.model_validate_json(json.dumps(ours))
     except ValidationError as error:

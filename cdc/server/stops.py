@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cdc.base.errors import DamagedError, VersionError
+from cdc.base.documents import require_version
+from cdc.base.errors import DamagedError
 from cdc.disk.durable import explain, remove_file, replace_file
 from cdc.disk.permissions import CHANGE, secure_folder
 
@@ -49,13 +50,7 @@ def _parse(data: bytes, path: Path) -> Stop:
         document = json.loads(data)
         if document["format"] != FORMAT:
             raise ValueError(f"its format is {document['format']!r}")
-        version = document["version"]
-        if isinstance(version, int) and version > VERSION:
-            raise VersionError(
-                f"has format version {version}; this Towpath knows {VERSION}",
-                place=str(path),
-                remedy="Update Towpath on this machine.",
-            )
+        require_version(document["version"], VERSION, str(path))
         at = datetime.fromisoformat(document["stopped"]["at"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"is not the record of a stop: {error}", place=str(path), remedy=_REMEDY) from None

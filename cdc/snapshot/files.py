@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from cdc.base.errors import ConfigError, DamagedError, UsageError, VersionError
+from cdc.base.documents import require_version
+from cdc.base.errors import ConfigError, DamagedError, UsageError
 from cdc.base.targets import encode_name
 from cdc.config import DestinationConfig
 from cdc.disk import files as file_layer
@@ -446,13 +447,7 @@ def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:
 
 def _parse(model: type[_Model], data: bytes, place: str) -> _Model:
     try:
-        version = json.loads(data)["version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise VersionError(
-                f"has format version {version}; this Towpath knows {FORMAT_VERSION}",
-                place=place,
-                remedy="Update Towpath on this machine.",
-            )
+        require_version(json.loads(data)["version"], FORMAT_VERSION, place)
         return model.model_validate_json(data)
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise DamagedError(

@@ -13,7 +13,8 @@ from typing import Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cdc.base.errors import DamagedError, StorageError, VersionError
+from cdc.base.documents import require_version
+from cdc.base.errors import DamagedError, StorageError
 from cdc.base.patterns import exclusion
 from cdc.base.validation import first_fault
 from cdc.disk.durable import make_folder, replace_file
@@ -222,16 +223,13 @@ class Schemas(BaseModel):
         try:
             schemas = cls.model_validate_json(text)
         except ValidationError as error:
-            version = _version_of(text)
-            if version is not None and version > FORMAT_VERSION:
-                raise _newer(version, path) from None
+            require_version(_version_of(text), FORMAT_VERSION, str(path))
             raise DamagedError(
                 f"is not a file of table schemas: {first_fault(error, whole='the file')}",
                 place=str(path),
                 remedy="Restore it from a copy of the store.",
             ) from None
-        if schemas.version > FORMAT_VERSION:
-            raise _newer(schemas.version, path)
+        require_version(schemas.version, FORMAT_VERSION, str(path))
         return schemas
 
 
@@ -244,14 +242,6 @@ def _version_of(text: bytes) -> int | None:
         return _Head.model_validate_json(text).version
     except ValidationError:
         return None
-
-
-def _newer(version: int, path: Path) -> VersionError:
-    return VersionError(
-        f"has format version {version}; this Towpath knows {FORMAT_VERSION}",
-        place=str(path),
-        remedy="Update Towpath on this machine.",
-    )
 
 
 def charset_of_collation(collation: str | None) -> str | None:

@@ -21,7 +21,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from cdc.base.errors import DamagedError, VersionError
+from cdc.base.documents import json_object, require_version
+from cdc.base.errors import DamagedError
 from cdc.base.validation import first_fault
 from cdc.meta.envelope import checksum
 
@@ -136,19 +137,10 @@ def render_state(state: ArchiveState) -> bytes:
 
 def parse_state(data: bytes, place: str) -> ArchiveState:
     """Parses and checks the object of a state. Raises DamagedError, VersionError."""
-    try:
-        document = json.loads(data)
-    except (UnicodeDecodeError, ValueError) as error:
-        raise DamagedError(f"is not whole JSON: {error}", place=place, remedy=_REMEDY) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    document = json_object(data, place, _REMEDY)
+    if document.get("format") != FORMAT:
         raise DamagedError("is not the state of an archive", place=place, remedy=_REMEDY)
-    version = document.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise VersionError(
-            f"has format version {version}; this Towpath knows {VERSION}",
-            place=place,
-            remedy="Use the Towpath that wrote it, or a newer one.",
-        )
+    require_version(document.get("version"), VERSION, place)
     body = document.get("body")
     if document.get("checksum") != checksum(body):
         raise DamagedError("its checksum is wrong", place=place, remedy=_REMEDY)

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.errors import VersionError
+from cdc.base.documents import require_version
 from cdc.binlog.sql.schemas import ColumnSchema, TableSchema, quote_members
 from cdc.binlog.table_map import ColumnType
 from cdc.decode.columns import BINARY, BLOBS, Column
@@ -61,12 +61,7 @@ class SchemaRecord:
     @classmethod
     def of_json(cls, text: str, place: str) -> SchemaRecord:
         content = json.loads(text)
-        if int(content["version"]) > RECORD_VERSION:
-            raise VersionError(
-                f"its {SCHEMA_PROPERTY} has format version {content['version']}; this Towpath knows {RECORD_VERSION}",
-                place=place,
-                remedy="Update Towpath on this machine.",
-            )
+        require_version(int(content["version"]), RECORD_VERSION, place, what=f"its {SCHEMA_PROPERTY}")
         schema = content["schema"]
         return cls(
             int(content["seq"]),

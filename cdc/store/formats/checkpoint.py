@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from cdc.base.errors import DamagedError, VersionError
+from cdc.base.documents import require_version
+from cdc.base.errors import DamagedError
 from cdc.disk import files
 from cdc.disk.durable import remove_file, replace_file, storage_errors
 from cdc.disk.encryption.read import content_size
@@ -101,12 +102,7 @@ def parse(data: bytes, place: str) -> Checkpoint:
     _, version, size = _HEAD.unpack_from(data)
     if len(data) != size or zlib.crc32(data[:-4]).to_bytes(4, "little") != data[-4:]:
         raise DamagedError("is not whole: its size or its checksum is wrong", place=place, remedy=_REMEDY)
-    if version > VERSION:
-        raise VersionError(
-            f"has format version {version}; this Towpath knows version {VERSION}",
-            place=place,
-            remedy="Use the Towpath that wrote it, or a newer one.",
-        )
+    require_version(version, VERSION, place)
     if size != SIZE:
         raise DamagedError(f"has {size} bytes; version {VERSION} has {SIZE}", place=place, remedy=_REMEDY)
     _, _, _, flags, tables, log_bytes, index_bytes, seq, time_us, name = _FIELDS.unpack_from(data)

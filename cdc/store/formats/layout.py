@@ -27,7 +27,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cdc.base.errors import DamagedError, IdentityError, StorageError, VersionError
+from cdc.base import documents
+from cdc.base.errors import DamagedError, IdentityError, StorageError
 from cdc.base.patterns import lower_name
 from cdc.binlog.positions import make_seq
 from cdc.disk import files
@@ -118,13 +119,7 @@ def read_json(path: Path, remedy: str | None = None) -> Any:
 def require_version(document: Any, path: Path) -> None:
     """Raises VersionError if a file has a newer format version than this Towpath knows."""
     version = document.get("version") if isinstance(document, dict) else None
-    newest = STORE_VERSION if path.name == "store.json" else VERSION
-    if isinstance(version, int) and version > newest:
-        raise VersionError(
-            f"has format version {version}; this Towpath knows {newest}",
-            place=str(path),
-            remedy="Use the Towpath that wrote it, or a newer one.",
-        )
+    documents.require_version(version, STORE_VERSION if path.name == "store.json" else VERSION, str(path))
 
 
 def create(
@@ -219,10 +214,6 @@ def check(store: Path, document: Any = None) -> None:
         return
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise DamagedError("is not the description of a store", place=str(store / "store.json"), remedy=_REMAKE)
-    if not isinstance(description.get("version"), int) or description["version"] > STORE_VERSION:
-        raise VersionError(
-            f"the store has format version {description.get('version')}, and this Towpath knows versions up to "
-            f"{STORE_VERSION}",
-            place=str(store / "store.json"),
-            remedy="Use the Towpath that wrote it, or a newer one.",
-        )
+    if not isinstance(description.get("version"), int):
+        raise DamagedError("has no format version", place=str(store / "store.json"), remedy=_REMAKE)
+    require_version(description, store / "store.json")

@@ -4,7 +4,6 @@ twice. ``docs/formats/alarms.md`` describes it.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from cdc.base.errors import DamagedError, VersionError
+from cdc.base.documents import json_object, require_version
+from cdc.base.errors import DamagedError
 from cdc.base.log import get_logger
 from cdc.disk.durable import explain, make_folder, replace_file, storage_errors
 from cdc.watch.alarms.conditions import Condition, Findings, Severity
@@ -219,20 +219,12 @@ class AlarmBook:
 def read_records(path: Path) -> list[AlarmRecord]:
     """Returns the alarms in a file; none if there is no file. Raises DamagedError, VersionError, StorageError."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json_object(path.read_bytes(), str(path), _REMEDY)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise explain(error, path) from error
-    except ValueError:
-        raise DamagedError("is not valid JSON", place=str(path), remedy=_REMEDY) from None
-    version = document.get("version") if isinstance(document, dict) else None
-    if isinstance(version, int) and version > VERSION:
-        raise VersionError(
-            f"has format version {version}, and this version of Towpath knows {VERSION}",
-            place=str(path),
-            remedy="Install the newer Towpath, or remove the file: alarms that last are then sent once more.",
-        )
+    require_version(document.get("version"), VERSION, str(path), remedy=f"Install the newer Towpath. {_REMEDY}")
     try:
         return _Document.model_validate(document).alarms
     except ValidationError as error:
