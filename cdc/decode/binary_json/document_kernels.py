@@ -13,33 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.decode.binary_json.scalar_kernels import (
-    BAD_SCALAR,
-    BAD_TYPE,
-    CUT,
-    DOUBLE,
-    ERR_CODE,
-    ERR_POS,
-    ERR_ROW,
-    INT16,
-    INT32,
-    LARGE_ARRAY,
-    LITERAL,
-    MAX_DEPTH,
-    OPAQUE,
-    OVERLAP,
-    SMALL_ARRAY,
-    STRING,
-    TOO_DEEP,
-    UINT16,
-    UINT32,
-    UINT64,
-    put_opaque,
-    put_quoted,
-    put_signed,
-    put_unsigned,
-    put_word,
-)
+from cdc.decode.binary_json import scalar_kernels as k
+from cdc.decode.binary_json.scalar_kernels import put_opaque, put_quoted, put_signed, put_unsigned, put_word
 from cdc.decode.kernels.constants import JSON_DIFFS
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import i64, u16, u32
@@ -77,8 +52,8 @@ def number(buf: Bytes, p: int, width: int) -> int:
 @inlined
 def bad(err: Longs, code: int, pos: int) -> tuple[int, int]:
     """Notes a fault and returns (-1, 0)."""
-    err[ERR_CODE] = code
-    err[ERR_POS] = pos
+    err[k.ERR_CODE] = code
+    err[k.ERR_POS] = pos
     return -1, 0
 
 
@@ -114,14 +89,14 @@ def open_container(buf: Bytes, p: int, stop: int, kind: int, container: Containe
         return False
     count = number(buf, p, width)
     size = number(buf, p + width, width)
-    head = 2 * width + count * ((2 * width + 3) if kind < SMALL_ARRAY else (width + 1))
+    head = 2 * width + count * ((2 * width + 3) if kind < k.SMALL_ARRAY else (width + 1))
     container.start = p
     container.limit = p + size
     container.width = width
     container.head = head
     container.count = count
     container.index = 0
-    container.is_object = 1 if kind < SMALL_ARRAY else 0
+    container.is_object = 1 if kind < k.SMALL_ARRAY else 0
     return bool(size <= stop - p and head <= size)
 
 
@@ -146,29 +121,29 @@ def text_bounds(buf: Bytes, p: int, stop: int) -> tuple[int, int]:
 @inlined
 def scalar_size(kind: int) -> int:
     """The bytes of a number or literal; 0 for a type that is none."""
-    if kind == LITERAL:
+    if kind == k.LITERAL:
         return 1
-    if kind <= UINT16:
+    if kind <= k.UINT16:
         return 2
-    if kind <= UINT32:
+    if kind <= k.UINT32:
         return 4
-    return 8 if kind <= DOUBLE else 0
+    return 8 if kind <= k.DOUBLE else 0
 
 
 @inlined
 def put_scalar(buf: Bytes, p: int, kind: int, out: Bytes, at: int, write: bool) -> int:
     """Writes a literal, or a number that is no double. Returns the offset behind it, or -1."""
-    if kind == LITERAL:
+    if kind == k.LITERAL:
         return put_word(np.int64(buf[p]), out, at, write)
-    if kind == UINT64:
+    if kind == k.UINT64:
         return put_unsigned(i64(buf, p), out, at, write)
-    if kind <= UINT16:
+    if kind <= k.UINT16:
         value = u16(buf, p)
-        if kind == INT16:
+        if kind == k.INT16:
             value = (value ^ 0x8000) - 0x8000
-    elif kind <= UINT32:
+    elif kind <= k.UINT32:
         value = u32(buf, p)
-        if kind == INT32:
+        if kind == k.INT32:
             value = (value ^ 0x80000000) - 0x80000000
     else:
         value = i64(buf, p)
@@ -224,52 +199,52 @@ def put_document(
     start = limit = width = head = count = index = np.int64(0)
     is_object = False
     while True:
-        if kind <= LARGE_ARRAY:
-            if depth == MAX_DEPTH:
-                return bad(err, TOO_DEEP, p)
+        if kind <= k.LARGE_ARRAY:
+            if depth == k.MAX_DEPTH:
+                return bad(err, k.TOO_DEEP, p)
             if depth > 0:
                 containers[depth - 1].index = index
             if not open_container(buf, p, stop, kind, containers[depth]):
-                return bad(err, CUT, p)
+                return bad(err, k.CUT, p)
             start, limit, width, head, count, index, is_object = parts_of(containers[depth])
             unvisited -= head
             if unvisited < 0:
-                return bad(err, OVERLAP, p)
+                return bad(err, k.OVERLAP, p)
             at = put_character(OPEN_OBJECT if is_object else OPEN_LIST, out, at, write)
             depth += 1
-        elif kind in (STRING, OPAQUE):
+        elif kind in (k.STRING, k.OPAQUE):
             value = p
-            if kind == OPAQUE and p < stop:
+            if kind == k.OPAQUE and p < stop:
                 p += 1
             p, size = text_bounds(buf, p, stop)
             if size < 0:
-                return bad(err, CUT, value)
+                return bad(err, k.CUT, value)
             unvisited -= p + size - value
             if unvisited < 0:
-                return bad(err, OVERLAP, value)
-            if kind == STRING:
+                return bad(err, k.OVERLAP, value)
+            if kind == k.STRING:
                 at = put_quoted(buf, p, size, out, at, write)
             else:
                 at = put_opaque(np.int64(buf[value]), buf, p, size, out, at, write)
                 if at < 0:
-                    return bad(err, BAD_SCALAR, value)
+                    return bad(err, k.BAD_SCALAR, value)
         else:
             size = scalar_size(kind)
             if size == 0:
-                return bad(err, BAD_TYPE, p - 1)
+                return bad(err, k.BAD_TYPE, p - 1)
             if size > stop - p:
-                return bad(err, CUT, p)
+                return bad(err, k.CUT, p)
             if not inline:
                 unvisited -= size
                 if unvisited < 0:
-                    return bad(err, OVERLAP, p)
-            if kind == DOUBLE:
+                    return bad(err, k.OVERLAP, p)
+            if kind == k.DOUBLE:
                 at = put_next_double(i64(buf, p), arrays, doubles, at, write)
                 doubles += 1
             else:
                 at = put_scalar(buf, p, kind, out, at, write)
             if at < 0:
-                return bad(err, BAD_SCALAR, p)
+                return bad(err, k.BAD_SCALAR, p)
         while depth > 0 and index == count:
             at = put_character(CLOSE_OBJECT if is_object else CLOSE_LIST, out, at, write)
             depth -= 1
@@ -285,23 +260,23 @@ def put_document(
             key = number(buf, entry, width)
             size = u16(buf, entry + width)
             if key < head or key + size > limit - start:
-                return bad(err, CUT, entry)
+                return bad(err, k.CUT, entry)
             unvisited -= size
             if unvisited < 0:
-                return bad(err, OVERLAP, entry)
+                return bad(err, k.OVERLAP, entry)
             at = put_quoted(buf, start + key, size, out, at, write)
             at = put_character(SPACE, out, put_character(COLON, out, at, write), write)
             entry = start + 2 * width + count * (width + 2)
         entry += index * (width + 1)
         index += 1
         kind = np.int64(buf[entry])
-        inline = (kind >= LITERAL and kind <= UINT16) or (width == 4 and (kind in (INT32, UINT32)))
+        inline = (kind >= k.LITERAL and kind <= k.UINT16) or (width == 4 and (kind in (k.INT32, k.UINT32)))
         p = entry + 1
         stop = p + width
         if not inline:
             p = number(buf, p, width)
             if p < head or p >= limit - start:
-                return bad(err, CUT, entry)
+                return bad(err, k.CUT, entry)
             p += start
             stop = limit
 
@@ -331,8 +306,8 @@ def measure_documents(
         else:
             total, doubles = put_document(buf, begin, end, arrays, doubles, total, write)
             if total < 0:
-                arrays.err[ERR_ROW] = row
-                arrays.err[ERR_POS] -= begin
+                arrays.err[k.ERR_ROW] = row
+                arrays.err[k.ERR_POS] -= begin
                 return -1, 0
     return total, doubles
 
@@ -356,8 +331,8 @@ def write_documents(buf: Bytes, offsets: Ints, nulls: Bools, arrays: DocumentArr
             elif buf[begin] != JSON_DIFFS:
                 at, doubles = put_document(buf, begin, end, arrays, doubles, at, write)
                 if at < 0:
-                    arrays.err[ERR_ROW] = row
-                    arrays.err[ERR_POS] -= begin
+                    arrays.err[k.ERR_ROW] = row
+                    arrays.err[k.ERR_POS] -= begin
                     return -1
         out_offsets[row + 1] = at
     return at

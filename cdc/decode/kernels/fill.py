@@ -13,55 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.decode.kernels.constants import (
-    BAD_MEMBER,
-    BAD_VALUE,
-    BIT64,
-    BYTES,
-    CUT,
-    DAMAGED_DATE,
-    DATE,
-    DATETIME,
-    DECIMAL,
-    ENUM,
-    ERR_CODE,
-    ERR_COLUMN,
-    ERR_EVENT,
-    ERR_POS,
-    F32,
-    F64,
-    I8,
-    I16,
-    I24,
-    I32,
-    I64,
-    LATIN1,
-    NO_DATE,
-    NO_ROOM,
-    OK,
-    OUT_LIMIT,
-    OUT_OFFSETS,
-    OUT_VALIDITY,
-    OUT_VALUES,
-    PADDED,
-    SKIP,
-    SPEC_A,
-    SPEC_B,
-    SPEC_KIND,
-    SPEC_OUT,
-    SPEC_PREFIX,
-    SPEC_WIDTH,
-    TIME,
-    TIMESTAMP,
-    U8,
-    U16,
-    U24,
-    U32,
-    U64,
-    YEAR,
-    ZERO_DATE,
-    ColumnArrays,
-)
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.constants import ColumnArrays
 from cdc.decode.kernels.values import date_days, datetime_us, put_decimal, time_us, timestamp_us
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import copy_bytes, i64, prefix_value, u16, u24, u32
@@ -114,11 +67,11 @@ def is_null(buf: Bytes, nulls: int, c: int) -> bool:
 @inlined
 def refuse(err: Longs, code: int, c: int, p: int, row: int) -> int:
     """Notes a fault, if none is noted yet, and returns its code."""
-    if err[ERR_CODE] == OK:
-        err[ERR_CODE] = code
-        err[ERR_COLUMN] = c
-        err[ERR_POS] = p
-    err[ERR_EVENT] = row
+    if err[k.ERR_CODE] == k.OK:
+        err[k.ERR_CODE] = code
+        err[k.ERR_COLUMN] = c
+        err[k.ERR_POS] = p
+    err[k.ERR_EVENT] = row
     return code
 
 
@@ -150,31 +103,31 @@ def put_number(
 ) -> None:
     """Writes an integer, FLOAT, DOUBLE or YEAR; ``base`` is the offset of the column's values. The output's views are
     separate arguments, because this is compiled into a loop over values."""
-    if kind == I32:
+    if kind == k.I32:
         out32[(base >> 2) + row] = signed(u32(buf, p), 32)
-    elif kind == I64:
+    elif kind == k.I64:
         out64[(base >> 3) + row] = i64(buf, p)
-    elif kind in (I8, F32):
-        for i in range(1 if kind == I8 else 4):
-            out8[base + (row if kind == I8 else 4 * row) + i] = buf[p + i]
-    elif kind == U8:
+    elif kind in (k.I8, k.F32):
+        for i in range(1 if kind == k.I8 else 4):
+            out8[base + (row if kind == k.I8 else 4 * row) + i] = buf[p + i]
+    elif kind == k.U8:
         out16[(base >> 1) + row] = np.int16(buf[p])
-    elif kind == I16:
+    elif kind == k.I16:
         out16[(base >> 1) + row] = signed(u16(buf, p), 16)
-    elif kind == U16:
+    elif kind == k.U16:
         out32[(base >> 2) + row] = u16(buf, p)
-    elif kind == I24:
+    elif kind == k.I24:
         out32[(base >> 2) + row] = signed(u24(buf, p), 24)
-    elif kind == U24:
+    elif kind == k.U24:
         out32[(base >> 2) + row] = u24(buf, p)
-    elif kind == U32:
+    elif kind == k.U32:
         out64[(base >> 3) + row] = u32(buf, p)
-    elif kind == U64:
+    elif kind == k.U64:
         out64[(base >> 3) + 2 * row] = i64(buf, p)
         out64[(base >> 3) + 2 * row + 1] = 0
-    elif kind == F64:
+    elif kind == k.F64:
         out64[(base >> 3) + row] = i64(buf, p)
-    elif kind == YEAR:
+    elif kind == k.YEAR:
         out16[(base >> 1) + row] = np.int16(1900 + np.int64(buf[p])) if buf[p] != 0 else np.int16(0)
 
 
@@ -200,8 +153,8 @@ def put_latin1(buf: Bytes, p: int, size: int, latin1: Bytes, out: Bytes, at: int
             out[at] = byte
             at += 1
         else:
-            for k in range(latin1[byte, 3]):
-                out[at] = latin1[byte, k]
+            for unit in range(latin1[byte, 3]):
+                out[at] = latin1[byte, unit]
                 at += 1
     return at
 
@@ -216,7 +169,7 @@ def skip_column(
     buf: Bytes, limit: int, row_at: Longs, start: int, stop: int, c: int, spec: Longs, at: Longs, err: Longs
 ) -> int:
     """Steps over a column's values."""
-    width, prefix = spec[c, SPEC_WIDTH], spec[c, SPEC_PREFIX]
+    width, prefix = spec[c, k.SPEC_WIDTH], spec[c, k.SPEC_PREFIX]
     for row in range(start, stop):
         if is_null(buf, row_at[row], c):
             continue
@@ -224,13 +177,13 @@ def skip_column(
         size = width
         if width == 0:
             if p + prefix > limit:
-                return refuse(err, CUT, c, p, row)
+                return refuse(err, k.CUT, c, p, row)
             size = prefix_value(buf, p, prefix)
             p += prefix
         if size > limit - p:
-            return refuse(err, CUT, c, p, row)
+            return refuse(err, k.CUT, c, p, row)
         at[row - start] = p + size
-    return OK
+    return k.OK
 
 
 @njit
@@ -251,22 +204,22 @@ def fill_numbers(
     err: Longs,
 ) -> int:
     """Writes integers, FLOAT, DOUBLE, YEAR and BIT."""
-    kind, width, out_width = spec[c, SPEC_KIND], spec[c, SPEC_WIDTH], spec[c, SPEC_OUT]
-    base, validity = places[c, OUT_VALUES], places[c, OUT_VALIDITY]
-    bits = kind > F64 and kind <= BIT64
+    kind, width, out_width = spec[c, k.SPEC_KIND], spec[c, k.SPEC_WIDTH], spec[c, k.SPEC_OUT]
+    base, validity = places[c, k.OUT_VALUES], places[c, k.OUT_VALIDITY]
+    bits = kind > k.F64 and kind <= k.BIT64
     for row in range(start, stop):
         if is_null(buf, row_at[row], c):
             put_null(out8, validity, base, out_width, row)
             continue
         p = at[row - start]
         if width > limit - p:
-            return refuse(err, CUT, c, p, row)
+            return refuse(err, k.CUT, c, p, row)
         if bits:
-            put_bits(buf, p, width, kind == BIT64, base, row, out64)
+            put_bits(buf, p, width, kind == k.BIT64, base, row, out64)
         else:
             put_number(buf, p, kind, base, row, out8, out16, out32, out64)
         at[row - start] = p + width
-    return OK
+    return k.OK
 
 
 @njit
@@ -285,19 +238,19 @@ def fill_decimals(
     err: Longs,
 ) -> int:
     """Writes DECIMAL of at most 38 digits."""
-    width, precision, scale = spec[c, SPEC_WIDTH], spec[c, SPEC_A], spec[c, SPEC_B]
-    base, validity = places[c, OUT_VALUES], places[c, OUT_VALIDITY]
+    width, precision, scale = spec[c, k.SPEC_WIDTH], spec[c, k.SPEC_A], spec[c, k.SPEC_B]
+    base, validity = places[c, k.OUT_VALUES], places[c, k.OUT_VALIDITY]
     for row in range(start, stop):
         if is_null(buf, row_at[row], c):
-            put_null(out8, validity, base, spec[c, SPEC_OUT], row)
+            put_null(out8, validity, base, spec[c, k.SPEC_OUT], row)
             continue
         p = at[row - start]
         if width > limit - p:
-            return refuse(err, CUT, c, p, row)
+            return refuse(err, k.CUT, c, p, row)
         if not put_decimal(buf, p, precision, scale, out64, (base >> 3) + 2 * row):
-            return refuse(err, BAD_VALUE, c, p, row)
+            return refuse(err, k.BAD_VALUE, c, p, row)
         at[row - start] = p + width
-    return OK
+    return k.OK
 
 
 @njit
@@ -318,37 +271,37 @@ def fill_times(
     err: Longs,
 ) -> int:
     """Writes DATE, DATETIME, TIMESTAMP and TIME."""
-    kind, width, fraction = spec[c, SPEC_KIND], spec[c, SPEC_WIDTH], spec[c, SPEC_A]
-    base, validity = places[c, OUT_VALUES], places[c, OUT_VALIDITY]
+    kind, width, fraction = spec[c, k.SPEC_KIND], spec[c, k.SPEC_WIDTH], spec[c, k.SPEC_A]
+    base, validity = places[c, k.OUT_VALUES], places[c, k.OUT_VALIDITY]
     for row in range(start, stop):
         if is_null(buf, row_at[row], c):
-            put_null(out8, validity, base, spec[c, SPEC_OUT], row)
+            put_null(out8, validity, base, spec[c, k.SPEC_OUT], row)
             continue
         p = at[row - start]
         if width > limit - p:
-            return refuse(err, CUT, c, p, row)
-        if kind == DATE:
+            return refuse(err, k.CUT, c, p, row)
+        if kind == k.DATE:
             value = date_days(buf, p)
-        elif kind == DATETIME:
+        elif kind == k.DATETIME:
             value = datetime_us(buf, p, fraction)
-        elif kind == TIMESTAMP:
+        elif kind == k.TIMESTAMP:
             value = timestamp_us(buf, p, fraction)
         else:
             value = time_us(buf, p, fraction)
         at[row - start] = p + width
-        if value > NO_DATE:
-            if kind == DATE:
+        if value > k.NO_DATE:
+            if kind == k.DATE:
                 out32[(base >> 2) + row] = value
             else:
                 out64[(base >> 3) + row] = value
             continue
-        if value == DAMAGED_DATE:
-            return refuse(err, BAD_VALUE, c, p, row)
-        if spec[c, SPEC_B] == 1:
-            return refuse(err, ZERO_DATE, c, p, row)
-        put_null(out8, validity, base, spec[c, SPEC_OUT], row)
+        if value == k.DAMAGED_DATE:
+            return refuse(err, k.BAD_VALUE, c, p, row)
+        if spec[c, k.SPEC_B] == 1:
+            return refuse(err, k.ZERO_DATE, c, p, row)
+        put_null(out8, validity, base, spec[c, k.SPEC_OUT], row)
         null_dates[c] += 1
-    return OK
+    return k.OK
 
 
 @njit
@@ -371,50 +324,50 @@ def fill_texts(
     err: Longs,
 ) -> int:
     """Appends texts and bytes to those of the column, and writes their offsets."""
-    kind, width, prefix, most = spec[c, SPEC_KIND], spec[c, SPEC_WIDTH], spec[c, SPEC_PREFIX], spec[c, SPEC_A]
-    base, offsets, end = places[c, OUT_VALUES], places[c, OUT_OFFSETS] >> 2, places[c, OUT_LIMIT]
+    kind, width, prefix, most = spec[c, k.SPEC_KIND], spec[c, k.SPEC_WIDTH], spec[c, k.SPEC_PREFIX], spec[c, k.SPEC_A]
+    base, offsets, end = places[c, k.OUT_VALUES], places[c, k.OUT_OFFSETS] >> 2, places[c, k.OUT_LIMIT]
     to = cursor[c]
     for row in range(start, stop):
         if is_null(buf, row_at[row], c):
-            put_null(out8, places[c, OUT_VALIDITY], base, 0, row)
+            put_null(out8, places[c, k.OUT_VALIDITY], base, 0, row)
             out32[offsets + row + 1] = to - base
             continue
         p = at[row - start]
         size = width
         if width == 0:
             if p + prefix > limit:
-                return refuse(err, CUT, c, p, row)
+                return refuse(err, k.CUT, c, p, row)
             size = prefix_value(buf, p, prefix)
             p += prefix
         if size > limit - p:
-            return refuse(err, CUT, c, p, row)
+            return refuse(err, k.CUT, c, p, row)
         room = end - to
-        if kind == BYTES:
+        if kind == k.BYTES:
             if size > room:
-                return refuse(err, NO_ROOM, c, p, row)
+                return refuse(err, k.NO_ROOM, c, p, row)
             copy_bytes(out8, to, buf, p, size)
             to += size
-        elif kind == LATIN1:
+        elif kind == k.LATIN1:
             if 3 * size > room:  # the exact need is counted only if it may matter
                 need = np.int64(0)
                 for i in range(size):
                     need += latin1[buf[p + i], 3]
                 if need > room:
-                    return refuse(err, NO_ROOM, c, p, row)
+                    return refuse(err, k.NO_ROOM, c, p, row)
             to = put_latin1(buf, p, size, latin1, out8, to)
-        elif kind == ENUM:
+        elif kind == k.ENUM:
             member = prefix_value(buf, p, size)
             if member > most:
-                return refuse(err, BAD_MEMBER, c, p, row)
-            begin = member_at[spec[c, SPEC_B] + member]
-            length = member_at[spec[c, SPEC_B] + member + 1] - begin
+                return refuse(err, k.BAD_MEMBER, c, p, row)
+            begin = member_at[spec[c, k.SPEC_B] + member]
+            length = member_at[spec[c, k.SPEC_B] + member + 1] - begin
             if length > room:
-                return refuse(err, NO_ROOM, c, p, row)
+                return refuse(err, k.NO_ROOM, c, p, row)
             copy_bytes(out8, to, members, begin, length)
             to += length
-        elif kind == PADDED:
+        elif kind == k.PADDED:
             if size > most or most > room:
-                return refuse(err, NO_ROOM, c, p, row)
+                return refuse(err, k.NO_ROOM, c, p, row)
             copy_bytes(out8, to, buf, p, size)
             for i in range(size, most):
                 out8[to + i] = 0
@@ -422,7 +375,7 @@ def fill_texts(
         at[row - start] = p + size
         out32[offsets + row + 1] = to - base
     cursor[c] = to
-    return OK
+    return k.OK
 
 
 @njit
@@ -439,16 +392,16 @@ def fill_rows(rows: RowsToFill, columns: ColumnArrays, out: OutputArrays) -> int
         for row in range(start, stop):
             at[row - start] = row_at[row] + bitmap
             if row_at[row] >= 0 and at[row - start] > limit:
-                return refuse(err, CUT, 0, row_at[row], row)
+                return refuse(err, k.CUT, 0, row_at[row], row)
         for c in range(count):
-            kind = spec[c, SPEC_KIND]
-            if kind == SKIP:
+            kind = spec[c, k.SPEC_KIND]
+            if kind == k.SKIP:
                 skip_column(buf, limit, row_at, start, stop, c, spec, at, err)
-            elif kind <= YEAR:
+            elif kind <= k.YEAR:
                 fill_numbers(buf, limit, row_at, start, stop, c, spec, places, at, out8, out16, out32, out64, err)
-            elif kind == DECIMAL:
+            elif kind == k.DECIMAL:
                 fill_decimals(buf, limit, row_at, start, stop, c, spec, places, at, out8, out64, err)
-            elif kind <= TIME:
+            elif kind <= k.TIME:
                 fill_times(buf, limit, row_at, start, stop, c, spec, places, at, out8, out32, out64, null_dates, err)
             else:
                 fill_texts(
@@ -469,6 +422,6 @@ def fill_rows(rows: RowsToFill, columns: ColumnArrays, out: OutputArrays) -> int
                     cursor,
                     err,
                 )
-            if err[ERR_CODE] != OK:
-                return int(err[ERR_CODE])
-    return OK
+            if err[k.ERR_CODE] != k.OK:
+                return int(err[k.ERR_CODE])
+    return k.OK

@@ -12,15 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.row_header import bitmap_size, is_update
-from cdc.decode.kernels.constants import (
-    CUT,
-    PART_IMAGE,
-    SKIP,
-    SPEC_KEY,
-    SPEC_KIND,
-    SPEC_PREFIX,
-    SPEC_WIDTH,
-)
+from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.rows import EventArrays, bitmaps_begin, fault, finished, moved, value_end
 from cdc.kernels.jit import njit
 from cdc.kernels.memory import bit_is_set
@@ -48,9 +40,9 @@ def count_held(buf: Bytes, p: int, spec: Longs, err: Longs) -> int:
     for c in range(spec.shape[0]):
         if bit_is_set(buf, p, c):
             held += 1
-        elif spec[c, SPEC_KIND] != SKIP or spec[c, SPEC_KEY] == 1:
-            return fault(err, PART_IMAGE, c, p)
-    return held or fault(err, PART_IMAGE, -1, p)
+        elif spec[c, k.SPEC_KIND] != k.SKIP or spec[c, k.SPEC_KEY] == 1:
+            return fault(err, k.PART_IMAGE, c, p)
+    return held or fault(err, k.PART_IMAGE, -1, p)
 
 
 @njit
@@ -64,7 +56,7 @@ def fill_image(
     nulls = p
     p += bitmap_size(held)
     if p > end:
-        return fault(err, CUT, 0, nulls), 0
+        return fault(err, k.CUT, 0, nulls), 0
     values = p
     size = bitmap_size(columns)
     if write:
@@ -77,9 +69,9 @@ def fill_image(
             is_null = bit_is_set(buf, nulls, number)
             number += 1
         if not is_null:
-            stop = value_end(buf, p, end, spec[c, SPEC_WIDTH], spec[c, SPEC_PREFIX])
+            stop = value_end(buf, p, end, spec[c, k.SPEC_WIDTH], spec[c, k.SPEC_PREFIX])
             if stop < 0:
-                return fault(err, CUT, c, p), 0
+                return fault(err, k.CUT, c, p), 0
             p = stop
         elif write:
             out[at + (c >> 3)] = np.uint8(np.int64(out[at + (c >> 3)]) | (1 << (c & 7)))

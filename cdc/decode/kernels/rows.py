@@ -16,35 +16,8 @@ import numpy.typing as npt
 
 from cdc.binlog.constants import EventType
 from cdc.binlog.row_header import bitmap_size, column_bitmaps, is_insert, is_update
-from cdc.decode.kernels.constants import (
-    BAD_HEADER,
-    BAD_MEMBER,
-    BAD_VALUE,
-    BYTES,
-    CUT,
-    ENUM,
-    ERR_CODE,
-    ERR_COLUMN,
-    ERR_EVENT,
-    ERR_POS,
-    JSON_DIFFS,
-    LATIN1,
-    NO_ROOM,
-    OK,
-    OP_DELETE,
-    OP_INSERT,
-    OP_UPDATE,
-    PADDED,
-    PART_IMAGE,
-    SPEC_A,
-    SPEC_B,
-    SPEC_KEY,
-    SPEC_KIND,
-    SPEC_PREFIX,
-    SPEC_WIDTH,
-    WRONG_COLUMNS,
-    ColumnArrays,
-)
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.constants import ColumnArrays
 from cdc.kernels.jit import inlined, njit
 from cdc.kernels.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32
 
@@ -101,10 +74,10 @@ class Measured(NamedTuple):
 @inlined
 def fault(err: Longs, code: int, column: int, pos: int) -> int:
     """Notes the first fault. Returns -1, which is no position."""
-    if err[ERR_CODE] == OK:
-        err[ERR_CODE] = code
-        err[ERR_COLUMN] = column
-        err[ERR_POS] = pos
+    if err[k.ERR_CODE] == k.OK:
+        err[k.ERR_CODE] = code
+        err[k.ERR_COLUMN] = column
+        err[k.ERR_POS] = pos
     return -1
 
 
@@ -125,8 +98,8 @@ def bitmaps_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, er
     them inside the event, or -1 with a fault noted."""
     p, count = column_bitmaps(buf, offset, end, kind)
     if p < 0:
-        return fault(err, BAD_HEADER, -1, offset)
-    return p if count == columns else fault(err, WRONG_COLUMNS, -1, offset)
+        return fault(err, k.BAD_HEADER, -1, offset)
+    return p if count == columns else fault(err, k.WRONG_COLUMNS, -1, offset)
 
 
 @njit
@@ -138,7 +111,7 @@ def rows_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: 
         return -1
     for _ in range(2 if is_update(kind) else 1):
         if not all_present(buf, p, columns):
-            return fault(err, PART_IMAGE, -1, p)
+            return fault(err, k.PART_IMAGE, -1, p)
         p += bitmap_size(columns)
     return p
 
@@ -167,7 +140,7 @@ def step_over_image(
     nulls = p
     p += bitmap_size(count)
     if p > end:
-        return fault(err, CUT, 0, nulls)
+        return fault(err, k.CUT, 0, nulls)
     for c in range(count):
         if buf[nulls + (c >> 3)] >> (c & 7) & 1:
             if keys:
@@ -175,41 +148,41 @@ def step_over_image(
                 key_at[c, 1] = p
             continue
         begin = p
-        width = spec[c, SPEC_WIDTH]
+        width = spec[c, k.SPEC_WIDTH]
         if width > 0:
             p += width
             if p > end:
-                return fault(err, CUT, c, begin)
-            if measure and spec[c, SPEC_KIND] >= BYTES:
-                if spec[c, SPEC_KIND] == ENUM:
+                return fault(err, k.CUT, c, begin)
+            if measure and spec[c, k.SPEC_KIND] >= k.BYTES:
+                if spec[c, k.SPEC_KIND] == k.ENUM:
                     member = prefix_value(buf, begin, width)
-                    if member > spec[c, SPEC_A]:
-                        return fault(err, BAD_MEMBER, c, begin)
-                    at = spec[c, SPEC_B] + member
+                    if member > spec[c, k.SPEC_A]:
+                        return fault(err, k.BAD_MEMBER, c, begin)
+                    at = spec[c, k.SPEC_B] + member
                     totals[c] += member_at[at + 1] - member_at[at]
                 else:
                     totals[c] += width
         else:
-            prefix = spec[c, SPEC_PREFIX]
+            prefix = spec[c, k.SPEC_PREFIX]
             p += prefix
             if p > end:
-                return fault(err, CUT, c, begin)
+                return fault(err, k.CUT, c, begin)
             size = prefix_value(buf, begin, prefix)
             if size > end - p:
-                return fault(err, CUT, c, begin)
+                return fault(err, k.CUT, c, begin)
             if measure:
-                kind = spec[c, SPEC_KIND]
-                if kind == BYTES:
+                kind = spec[c, k.SPEC_KIND]
+                if kind == k.BYTES:
                     totals[c] += size
-                elif kind == LATIN1:
+                elif kind == k.LATIN1:
                     for i in range(size):
                         totals[c] += latin1[buf[p + i], 3]
-                elif kind == PADDED:
-                    if size > spec[c, SPEC_A]:
-                        return fault(err, CUT, c, begin)
-                    totals[c] += spec[c, SPEC_A]
+                elif kind == k.PADDED:
+                    if size > spec[c, k.SPEC_A]:
+                        return fault(err, k.CUT, c, begin)
+                    totals[c] += spec[c, k.SPEC_A]
             p += size
-        if keys and spec[c, SPEC_KEY] == 1:
+        if keys and spec[c, k.SPEC_KEY] == 1:
             key_at[c, 0] = begin
             key_at[c, 1] = p
     return p
@@ -220,7 +193,7 @@ def key_changed(buf: Bytes, spec: Longs, key_at: Longs) -> bool:
     """Whether a column of the key has other bytes in the new row than in the old one; ``key_at`` as in
     :class:`Measured`."""
     for c in range(spec.shape[0]):
-        if spec[c, SPEC_KEY] == 1:
+        if spec[c, k.SPEC_KEY] == 1:
             size = key_at[1, c, 1] - key_at[1, c, 0]
             if key_at[0, c, 1] - key_at[0, c, 0] != size or not same_bytes(buf, key_at[1, c, 0], key_at[0, c, 0], size):
                 return True
@@ -251,13 +224,13 @@ def locate_rows(
     for e in range(events.offset.shape[0]):
         kind = events.type[e]
         end = events.offset[e] + events.length[e] - events.tail
-        err[ERR_EVENT] = e
+        err[k.ERR_EVENT] = e
         p = rows_begin(buf, events.offset[e], end, kind, count, err)
         if p < 0:
             return e, row_count
         update = is_update(kind)
         compare_keys = update and has_key and not both
-        op = OP_UPDATE if update else (OP_INSERT if is_insert(kind) else OP_DELETE)
+        op = k.OP_UPDATE if update else (k.OP_INSERT if is_insert(kind) else k.OP_DELETE)
         first_row = row_count
         for c in range(count):
             saved[0, c] = totals[0, c]
@@ -277,7 +250,7 @@ def locate_rows(
                 if p < 0:
                     return e, row_count
                 at = p
-            elif both and op == OP_DELETE:
+            elif both and op == k.OP_DELETE:
                 old = p
                 if step_over_image(buf, p, end, spec, member_at, latin1, True, totals[1], False, key_at[1], err) < 0:
                     return e, row_count
@@ -286,11 +259,11 @@ def locate_rows(
                 return e, row_count
             if compare_keys and key_changed(buf, spec, key_at):
                 step_over_image(buf, old, end, spec, member_at, latin1, True, totals[0], False, key_at[0], err)
-                if err[ERR_CODE] != OK:
+                if err[k.ERR_CODE] != k.OK:
                     return e, row_count
                 rows.at[row_count] = old
                 rows.event[row_count] = e
-                rows.op[row_count] = OP_DELETE
+                rows.op[row_count] = k.OP_DELETE
                 rows.number[row_count] = number
                 row_count += 1
             rows.at[row_count] = at
@@ -355,7 +328,7 @@ def expand_image(
     nulls = p
     p += bitmap_size(columns)
     if p > end:
-        return fault(err, CUT, 0, nulls), 0
+        return fault(err, k.CUT, 0, nulls), 0
     at = moved(buf, nulls, p - nulls, out, at, write)
     json = 0
     for c in range(columns):
@@ -365,24 +338,24 @@ def expand_image(
             json += 1
         if bit_is_set(buf, nulls, c):
             continue
-        prefix = spec[c, SPEC_PREFIX]
-        stop = value_end(buf, p, end, spec[c, SPEC_WIDTH], prefix)
+        prefix = spec[c, k.SPEC_PREFIX]
+        stop = value_end(buf, p, end, spec[c, k.SPEC_WIDTH], prefix)
         if stop < 0:
-            return fault(err, CUT, c, p), 0
+            return fault(err, k.CUT, c, p), 0
         if not in_part:
             at = moved(buf, p, stop - p, out, at, write)
         else:
             if before[c, 0] == before[c, 1] or prefix != 4:
-                return fault(err, BAD_VALUE, c, p), 0
+                return fault(err, k.BAD_VALUE, c, p), 0
             begin = before[c, 0] + prefix
             document = before[c, 1] - begin
             diffs = stop - p - prefix
             size = 5 + document + diffs
             if size > _MAX_SIZE:
-                return fault(err, NO_ROOM, c, p), 0
+                return fault(err, k.NO_ROOM, c, p), 0
             if write:
                 store_u32(out, at, size)
-                out[at + 4] = np.uint8(JSON_DIFFS)
+                out[at + 4] = np.uint8(k.JSON_DIFFS)
                 store_u32(out, at + 5, document)
             at = moved(buf, begin, document, out, at + 9, write)
             at = moved(buf, p + prefix, diffs, out, at, write)
@@ -398,13 +371,13 @@ def old_image(buf: Bytes, p: int, end: int, spec: Longs, before: Longs, err: Lon
     nulls = p
     p += bitmap_size(columns)
     if p > end:
-        return fault(err, CUT, 0, nulls)
+        return fault(err, k.CUT, 0, nulls)
     for c in range(columns):
         before[c, 0] = p
         if not bit_is_set(buf, nulls, c):
-            stop = value_end(buf, p, end, spec[c, SPEC_WIDTH], spec[c, SPEC_PREFIX])
+            stop = value_end(buf, p, end, spec[c, k.SPEC_WIDTH], spec[c, k.SPEC_PREFIX])
             if stop < 0:
-                return fault(err, CUT, c, p)
+                return fault(err, k.CUT, c, p)
             p = stop
         before[c, 1] = p
     return p
@@ -435,14 +408,14 @@ def expand_event(events: EventArrays, number: int, expansion: Expansion, at: int
         at = moved(buf, begin, p - begin, out, at, write)
         # Unknown options would change the bytes that follow.
         if p >= end or buf[p] > 1:
-            return fault(err, CUT if p >= end else BAD_HEADER, -1, p)
+            return fault(err, k.CUT if p >= end else k.BAD_HEADER, -1, p)
         partial_bits = np.int64(-1)
         if buf[p] == 1:
             partial_bits = p + 1
             p += bitmap
         p += 1
         if p > end:
-            return fault(err, CUT, -1, begin)
+            return fault(err, k.CUT, -1, begin)
         p, at = expand_image(buf, p, end, partial_bits, expansion, at, write)
         if p < 0:
             return -1
@@ -457,7 +430,7 @@ def finished(out: Bytes, start: int, at: int, tail: int, write: bool, offset: in
     Returns the offset behind it, or -1 with a fault noted at ``offset``, where the original begins."""
     at += tail
     if at - start > _MAX_SIZE:
-        return fault(err, NO_ROOM, -1, offset)
+        return fault(err, k.NO_ROOM, -1, offset)
     if write:
         store_u32(out, start + 9, at - start)
         for i in range(at - tail, at):
