@@ -58,6 +58,7 @@ _LISTED = {
         "maintain": "Remove what is not needed any more, and compact the Delta tables.",
     },
     "Look": {
+        "plan": "Say what a migration will do to the Delta tables, before it is executed.",
         "status": "Show positions, store, cursors, lag, outstanding batches and tables.",
         "history": "Show every change of one row that the store still has.",
         "tail": "Print changes as they come: rows and DDL statements.",

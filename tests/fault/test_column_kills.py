@@ -35,7 +35,7 @@ from cdc.batches import parking
 from cdc.cli.main import main
 from cdc.snapshot import reader
 from cdc.lake.apply import commit
-from cdc.lake.apply.schema import evolve
+from cdc.lake.apply.schema import spark_lake
 from tests.support.pause import pause
 
 moment, path, chunks = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
@@ -47,7 +47,7 @@ if moment == "chunk":
         return read_chunk(self, conn, chunk)
     reader.SegmentReader.read_chunk = read
 elif moment == "step":
-    evolve.before_step = lambda table, step: pause(path, step) if "ADD COLUMN" in step else None
+    spark_lake.before_step = lambda table, step: pause(path, step) if "ADD COLUMN" in step else None
 elif moment == "statement":
     commit.before_statement = lambda table: pause(path, table)
 else:

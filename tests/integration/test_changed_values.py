@@ -11,7 +11,7 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
-from cdc.lake.apply.schema import evolve
+from cdc.lake.apply.schema import spark_lake
 from cdc.lake.runtime import session
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
@@ -46,7 +46,7 @@ NAMES = (
 @pytest.fixture(autouse=True)
 def _hook() -> Iterator[None]:
     yield
-    evolve.before_step = lambda table, step: None
+    spark_lake.before_step = lambda table, step: None
 
 
 def shown(loop: Loop, table: str, where: str) -> list[Any]:

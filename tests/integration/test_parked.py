@@ -14,7 +14,7 @@ from cdc.batches.service import BatchService
 from cdc.config.store import RetainConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.lake.apply import commit
-from cdc.lake.apply.schema import evolve
+from cdc.lake.apply.schema import spark_lake
 from cdc.lake.jobs.parked import left_out, retry_parked
 from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.meta import ParkedTable
@@ -106,7 +106,7 @@ def test_a_table_that_fails_before_it_is_created_comes_back(loop: Loop, monkeypa
     loop.capture()
     with monkeypatch.context() as patch:
         patch.setattr(commit, "before_statement", fail)
-        patch.setattr(evolve, "before_step", fail)
+        patch.setattr(spark_lake, "before_step", fail)
         loop.apply_all()
         assert f"{loop.db}.c" in parked(loop)
         assert retry_parked(loop.config) == []

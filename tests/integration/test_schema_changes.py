@@ -18,7 +18,7 @@ from cdc.batches.service import BatchService
 from cdc.lake import pipeline
 from cdc.lake.apply.batch import merge_tables
 from cdc.lake.apply.prepare import prepare
-from cdc.lake.apply.schema import evolve
+from cdc.lake.apply.schema import spark_lake
 from cdc.lake.runtime import session
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
@@ -37,7 +37,7 @@ OWN = {"_op", "_seq", "_row", "_commit_time", "_gtid", "_before", "_deleted", "_
 @pytest.fixture(autouse=True)
 def _hook() -> Iterator[None]:
     yield
-    evolve.before_step = lambda table, step: None
+    spark_lake.before_step = lambda table, step: None
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_kill_between_each_two_steps(loop: Loop) -> None:
     results, steps = loop.merge_step_by_step(lease)
     assert len(steps) > 6
     assert len(set(steps)) == len(steps)  # none is done twice
-    evolve.before_step = lambda table, step: None
+    spark_lake.before_step = lambda table, step: None
     pipeline.finalize(loop.config, lease, True, results)
     loop.apply_all()
     require_equal(loop, "t")
@@ -196,15 +196,15 @@ def test_an_orphan_goes_on_after_another_driver_has_finished(loop: Loop) -> None
         def overtake(table: str, step: str, at: int = number, lease: Lease = lease, seen: list[str] = seen) -> None:
             seen.append(step)
             if len(seen) == at + 1:
-                evolve.before_step = lambda table, step: None
+                spark_lake.before_step = lambda table, step: None
                 run_beside(loop, lease)
 
-        evolve.before_step = overtake
+        spark_lake.before_step = overtake
         try:
             pipeline.merge(loop.config, lease)
         except CdcError:
             assert len(seen) > number  # the outdated step has failed
-        evolve.before_step = lambda table, step: None
+        spark_lake.before_step = lambda table, step: None
         results = pipeline.merge(loop.config, lease)
         pipeline.finalize(loop.config, lease, True, results)
         loop.sql(f"UPDATE {name} SET a = 'new', c = 4 WHERE id = 1")

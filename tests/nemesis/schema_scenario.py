@@ -23,7 +23,7 @@ from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.lake import pipeline
 from cdc.lake.apply import commit
-from cdc.lake.apply.schema import evolve
+from cdc.lake.apply.schema import spark_lake
 from cdc.lake.jobs.job import Job
 from cdc.lake.runtime import session
 from cdc.meta import ParkedTable
@@ -189,7 +189,7 @@ class Scenario:
             if left[0] < 0:
                 raise InjectedFault("the process was killed")
 
-        with replaced(commit, "before_statement", die), replaced(evolve, "before_step", die), suppress(CdcError):
+        with replaced(commit, "before_statement", die), replaced(spark_lake, "before_step", die), suppress(CdcError):
             pipeline.merge(self.loop.config, lease)
 
     def failed_statement(self) -> None:
@@ -202,7 +202,7 @@ class Scenario:
                 self.log(f"… a statement of {table} fails")
                 raise InjectedFault("the object store answers 503")
 
-        with replaced(commit, "before_statement", fail), replaced(evolve, "before_step", fail):
+        with replaced(commit, "before_statement", fail), replaced(spark_lake, "before_step", fail):
             self.apply_all()
 
     def lose_table(self) -> None:
@@ -251,7 +251,7 @@ class Scenario:
     def killed_snapshot(self) -> None:
         """Kills a snapshot at one of the moments that matter, and sometimes resumes it at once."""
         places: list[tuple[Any, str]] = [(SnapshotFiles, "mark_loaded"), (Job, "mark"), (Job, "unpark")]
-        places += [(commit, "before_statement"), (evolve, "before_step")]
+        places += [(commit, "before_statement"), (spark_lake, "before_step")]
         owner, name = self.rng.choice(places)
         after, original = self.rng.random() < 0.5, getattr(owner, name)
 

@@ -99,7 +99,7 @@ class Loop:
     def merge_step_by_step(self, lease: Lease) -> tuple[list[TableResult], list[str]]:
         """Merges a batch by drivers that do one step of a statement each, and die before their second. Returns the
         results of the last one, and the steps of the others."""
-        from cdc.lake.apply.schema import evolve  # PySpark, which most tests with a loop do not need
+        from cdc.lake.apply.schema import spark_lake  # PySpark, which most tests with a loop do not need
 
         steps: list[str] = []
         while True:
@@ -110,7 +110,7 @@ class Loop:
                 if len(seen) == 2:
                     raise Killed(step)
 
-            evolve.before_step = die
+            spark_lake.before_step = die
             try:
                 return pipeline.merge(self.config, lease), steps
             except CdcError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -19,7 +19,7 @@ from cdc.binlog.sql.changes import CreateTable
 from cdc.binlog.sql.moment import Moment
 from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
-from tests.support.ddl_corpus import SERVERS, Case, corpus
+from tests.support.ddl_corpus import SERVERS, Case, cases_for, corpus
 from tests.support.ddl_run import UTC_OFFSETS, Observed, Outcome, Verdict, judge, with_database_charset
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ddl.md"
 _MOMENT = Moment(1_800_000_000, 0, "SYSTEM", explicit_defaults=None, system_zone=UTC_OFFSETS)
 """When the cases are executed: their events tell it."""
 COUNTS = Path(__file__).parents[1] / "ddl" / "outcomes.yaml"
-"""{server: {title of a file of the corpus: {outcome: cases}}} of the last whole run on each server."""
+"""{server: {title of a file of the corpus: {outcome: cases}}} of the last whole run on each server: how many are equal,
+and the names of the others."""
 VERSIONS = {"mysql9": "9.7.4", "mariadb11": "11.8.6-MariaDB", "mariadb10": "10.11.14-MariaDB", "mysql56": "5.6.24"}
 OUTCOMES: tuple[Outcome, ...] = ("no effect", "followed", "snapshot", "refused")
 IN_DELTA = ("equal", "columns", "snapshot", "refused", "different")
@@ -132,17 +133,43 @@ def page() -> str:
 
 def read_counts() -> dict[str, dict[str, dict[str, int]]]:
     """Returns the counts of the last whole run on each server."""
-    counts: dict[str, dict[str, dict[str, int]]] = yaml.safe_load(COUNTS.read_text("utf-8")) if COUNTS.exists() else {}
-    return counts
+    return {
+        server: {
+            origin: {kind: cases if isinstance(cases, int) else len(cases) for kind, cases in kinds.items()}
+            for origin, kinds in origins.items()
+        }
+        for server, origins in _read().items()
+    }
+
+
+def read_outcomes(server: str) -> dict[str, str]:
+    """Returns the outcome of each case in the last whole run on a server, by the case's name. Titles with other cases
+    than the run had are left out."""
+    outcomes: dict[str, str] = {}
+    for origin, kinds in _read()[server].items():
+        names = [case.name for case in cases_for(server) if case.origin == origin]
+        named = {name: kind for kind, cases in kinds.items() if not isinstance(cases, int) for name in cases}
+        if kinds.get("equal", 0) == len(names) - len(named) and named.keys() <= set(names):
+            outcomes |= {name: named.get(name, "equal") for name in names}
+    return outcomes
+
+
+def _read() -> dict[str, dict[str, dict[str, Any]]]:
+    content: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(COUNTS.read_text("utf-8")) if COUNTS.exists() else {}
+    return content
 
 
 def write_counts(server: str, outcomes: Sequence[ddl_loop.Outcome]) -> None:
-    """Writes the counts of a whole run on a server, and the page."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    """Writes the outcomes of a whole run on a server, and the page."""
+    by_origin: dict[str, dict[str, Any]] = defaultdict(dict)
     for outcome in outcomes:
-        counts[outcome.case.origin][outcome.kind] += 1
-    all_counts = read_counts() | {server: {origin: dict(sorted(kinds.items())) for origin, kinds in counts.items()}}
-    ordered = {name: all_counts[name] for name in SERVERS if name in all_counts}
+        kinds = by_origin[outcome.case.origin]
+        if outcome.kind == "equal":
+            kinds["equal"] = kinds.get("equal", 0) + 1
+        else:
+            kinds.setdefault(outcome.kind, []).append(outcome.case.name)
+    all_outcomes = _read() | {server: {origin: dict(sorted(kinds.items())) for origin, kinds in by_origin.items()}}
+    ordered = {name: all_outcomes[name] for name in SERVERS if name in all_outcomes}
     COUNTS.write_text(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=120), "utf-8")
     PAGE.write_text(page(), "utf-8")
 

@@ -13,6 +13,7 @@ from cdc.lake.apply.commit import Commit
 from cdc.lake.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
 from cdc.lake.apply.schema.evolve import Surroundings
 from cdc.lake.apply.schema.shared_tables import create
+from cdc.lake.apply.schema.spark_lake import SparkLake
 from cdc.lake.apply.schema.statements import DdlStatement, effect_on, read_statements, zone_of
 from cdc.lake.apply.shared_evolution import evolution_of, may_have_rows
 from cdc.lake.apply.statements import user_metadata
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.binlog.sql.schemas import TableSchema
+    from cdc.binlog.sql.statements import Statement
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
     from cdc.lake.apply.prepare import PreparedBatch
@@ -48,15 +50,20 @@ def statements_of(config: DestinationConfig, manifest: Manifest) -> tuple[DdlSta
     ignores_case = config.tables.ignores_case
     statements = tuple(read_statements(manifest.ranges, ignores_case=ignores_case, system_zone=zone_of(manifest)))
     for statement in statements:
-        for change in statement.statement.changes:
-            if isinstance(change, Unsupported) and change.table is None:
-                raise UnsupportedDdlError(
-                    f"batch {manifest.batch} has a statement that may change any table: {statement.shown}",
-                    place=f"{manifest.positions.last.file}:{manifest.positions.last.pos}",
-                    remedy=f"Skip it with `cdc batch get {config.name}` and `cdc batch ack {config.name}`, and load "
-                    f"the tables that it changed with `cdc snapshot {config.name} DB.TABLE`.",
-                )
+        where = f"{manifest.positions.last.file}:{manifest.positions.last.pos}"
+        require_known_tables(statement.statement, statement.shown, where, config.name)
     return statements
+
+
+def require_known_tables(statement: Statement, shown: str, where: str, destination: str) -> None:
+    """Raises UnsupportedDdlError for a statement that may change any table. ``where``: its place, for the message."""
+    if any(isinstance(change, Unsupported) and change.table is None for change in statement.changes):
+        raise UnsupportedDdlError(
+            f"the statement may change any table: {shown}",
+            place=where,
+            remedy=f"Skip it with `cdc batch get {destination}` and `cdc batch ack {destination}`, and load the tables "
+            f"that it changed with `cdc snapshot {destination} DB.TABLE`.",
+        )
 
 
 def creates(statements: tuple[DdlStatement, ...], table: str) -> bool:
@@ -162,19 +169,18 @@ def _surroundings(
         is_followed = config.tables.includes(*split_table(table)) and manifest.wants(table)
         return target_of(config, table) if is_followed and table not in batch.subscription.parked else None
 
-    def commit(state: DeltaState, seq: int, statement: str | None) -> None:
+    def carry(state: DeltaState, seq: int, statement: str | None) -> None:
         # A statement before the rows of its own transaction is no entry of the ledger.
         whole = seq == manifest.last_seq
         metadata = user_metadata(manifest, target, state.applied_seq, state.generation) if whole else commit_metadata()
         Commit(session, target, state, seq, metadata, batch.check).execute(statement)
 
     return Surroundings(
-        session=session,
+        lake=SparkLake(session, manifest, batch.check, carry),
         manifest=manifest,
         check=batch.check,
         stored=batch.schemas.tables if batch.schemas is not None else {},
         other=other,
-        commit=commit,
         dropped_partitions=batch.schemas.dropped_partitions if batch.schemas is not None else {},
         reading=batch.reading,
         rows_follow=schema_of_layout(layout, batch.schema(target.table)) if layout is not None else None,

@@ -19,7 +19,6 @@ from cdc.lake.apply.schema.evolve import Evolution, Surroundings, is_shadow
 from cdc.lake.apply.schema.plan import plan
 from cdc.lake.apply.schema.refusals import refusal, unknown
 from cdc.lake.apply.schema.requirements import require_keys, require_known, require_layout
-from cdc.lake.apply.schema.shared_tables import ensure_columns
 from cdc.lake.apply.statements import user_metadata
 from cdc.lake.delta.log import has_rows
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord
@@ -41,8 +40,12 @@ def evolution_of(target: Target, surroundings: Surroundings, state: DeltaState |
 
 def may_have_rows(target: Target, state: DeltaState) -> bool:
     """Whether the destination may have rows in the table. Of a shared one, the rows of others do not count."""
-    is_fresh = not (state.applied_seq or state.ledger or REBUILD_PROPERTY in state.properties)
-    return not (target.apply.shared and is_fresh) and has_rows(state.path, target.table)
+    return not _is_fresh(target, state) and has_rows(state.path, target.table)
+
+
+def _is_fresh(target: Target, state: DeltaState) -> bool:
+    """Whether the destination has just joined a shared table, in which it has no rows yet."""
+    return target.apply.shared and not (state.applied_seq or state.ledger or REBUILD_PROPERTY in state.properties)
 
 
 class SharedEvolution(Evolution):
@@ -55,8 +58,7 @@ class SharedEvolution(Evolution):
         assert self._state is not None
         self._grow(schema)
         position = max(self._state.applied_seq, self._surroundings.manifest.after_seq)
-        properties = self._target.sql_properties({SCHEMA_PROPERTY: SchemaRecord(position, schema).to_json()})
-        self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({properties})")
+        self._lake.set_properties(self._target, {SCHEMA_PROPERTY: SchemaRecord(position, schema).to_json()})
         self._changed = True
         return self._read()
 
@@ -75,7 +77,7 @@ class SharedEvolution(Evolution):
         self._grow(schema)
         if not rows_follow:
             self._set(state, SchemaRecord(statement.seq, schema), {})
-            self._commit(delete_statement(self._target))
+            self._commit(delete_statement(self._target), "remove")
             return
         before = statement.seq - 1  # so that the rows of the same transaction find the schema in force
         self._set(state, SchemaRecord(before, schema), {})
@@ -90,7 +92,7 @@ class SharedEvolution(Evolution):
         target, state, surroundings = self._target, self._read(), self._surroundings
         application, delete_own = f"{target.application_id(state)}:created", delete_statement(target)
         Commit(
-            surroundings.session,
+            self._lake.session,
             target,
             state,
             statement.seq,
@@ -109,7 +111,7 @@ class SharedEvolution(Evolution):
                 update={"last_seq": seq, "positions": positions.model_copy(update={"last": last})}
             )
             metadata = user_metadata(manifest, target, state.applied_seq, state.generation)
-            Commit(surroundings.session, target, state, seq, metadata, surroundings.check).execute(None)
+            Commit(self._lake.session, target, state, seq, metadata, surroundings.check).execute(None)
         self._state = self._read()
 
     def _rename(self, effect: TableEffect) -> None:
@@ -140,7 +142,7 @@ class SharedEvolution(Evolution):
             raise refusal(target, statement, " and ".join(dict.fromkeys(planned.refused)), "apply.shared: true")
         require_keys(self._target, before, after, planned, statement)
         require_layout(self._target, state, planned, statement)
-        if may_have_rows(target, state):
+        if not _is_fresh(target, state) and self._lake.has_rows(target, state):
             planned = self._settled(planned, state)
             require_known(self._target, planned, statement)
         if not planned.changes(lake_columns) and not planned.updates:
@@ -150,10 +152,12 @@ class SharedEvolution(Evolution):
         self._grow(after)
         self._set(self._read(), SchemaRecord(statement.seq, after), {})
         updates = {} if target.apply.mode == "append" else planned.updates
-        self._commit(fill_statement(target, updates) if updates else None)
+        if updates:
+            self._commit(fill_statement(target, updates), "fill")
+        else:
+            self._commit(None)
 
     def _grow(self, schema: TableSchema) -> None:
         """Gives the table the columns of a source schema."""
-        columns = columns_of_schema(schema, self._target.policies)
-        ensure_columns(self._surroundings.session.spark, self._target, columns.fields, self._surroundings.check)
+        self._lake.grow(self._target, columns_of_schema(schema, self._target.policies).fields)
         self._changed = True

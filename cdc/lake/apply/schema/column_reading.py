@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cdc.binlog.sql.schemas import TableSchema
+    from cdc.lake.apply.schema.lake import Lake
     from cdc.lake.apply.schema.plan import PlannedColumn, TableEvolution
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.delta.tables import Target
@@ -193,7 +194,7 @@ def _assigned(values: dict[str, str]) -> str:
 
 
 def columns_to_read(
-    session: TableSession,
+    lake: Lake,
     target: Target,
     state: DeltaState,
     plan: TableEvolution,
@@ -216,16 +217,16 @@ def columns_to_read(
     read = [planned[name] for source_name in names if (name := target.policies.lake_name(source_name)) in planned]
     kinds = [(c.was.type, c.type) for c in read if c.was is not None]
     are_kept = all(holds(new, old) or holds(old, new) for old, new in kinds)
-    return names if are_kept or not _has_former_rows(session, target, state) else ()
+    return names if are_kept or not _has_former_rows(lake, target, state) else ()
 
 
 def _lower(names: Sequence[str]) -> set[str]:
     return {name.lower() for name in names}
 
 
-def _has_former_rows(session: TableSession, target: Target, state: DeltaState) -> bool:
+def _has_former_rows(lake: Lake, target: Target, state: DeltaState) -> bool:
     """Whether the table has rows that the source has not any more."""
     present = target.present_rows
     if present is None:
         return False
-    return bool(conditions_met(session.spark, target, state, [f"NOT ({present})"], present=False))
+    return bool(conditions_met(lake, target, state, [f"NOT ({present})"], present=False))

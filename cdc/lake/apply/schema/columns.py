@@ -23,7 +23,7 @@ from cdc.lake.delta.tables import BEFORE, MODE_PROPERTY, ddl_type
 if TYPE_CHECKING:
     from cdc.lake.delta.log import DeltaState
 
-_PHYSICAL = "delta.columnMapping.physicalName"
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _PASSING = "_towpath_passing_"
 """Beginning of the name of a column that is on its way to another name, or out of the table."""
 MAPPING = {
@@ -54,7 +54,7 @@ def columns_of(state: DeltaState, *, before: bool = False) -> list[DeltaColumn]:
         own = (*own, SOURCE_COLUMN) if state.is_shared else own
         fields = [f for f in fields if f["name"].lower() not in own]
     return [
-        DeltaColumn(f["name"], f.get("metadata", {}).get(_PHYSICAL, f["name"]), t.StructField.fromJson(f).dataType)
+        DeltaColumn(f["name"], f.get("metadata", {}).get(PHYSICAL_NAME, f["name"]), t.StructField.fromJson(f).dataType)
         for f in fields
     ]
 

@@ -31,7 +31,6 @@ from cdc.lake.apply.schema.columns import (
     columns_of,
     is_disturbed,
     is_mapped,
-    next_step,
 )
 from cdc.lake.apply.schema.content import (
     delete_statement,
@@ -40,25 +39,22 @@ from cdc.lake.apply.schema.content import (
     truncate_statement,
 )
 from cdc.lake.apply.schema.evidence import conditions_met
+from cdc.lake.apply.schema.lake import Lake, NewGeneration, Work
 from cdc.lake.apply.schema.lineage import Followed, differences, follow
 from cdc.lake.apply.schema.moved_rows import MovedRows, SomeRows, moved_rows, rows_before
-from cdc.lake.apply.schema.partition_removal import Dropped, removal
+from cdc.lake.apply.schema.partition_removal import Dropped, removed_rows
 from cdc.lake.apply.schema.partitions import Unclear
 from cdc.lake.apply.schema.plan import PlannedColumn, TableEvolution, plan
 from cdc.lake.apply.schema.properties import kept_statements, properties_after
 from cdc.lake.apply.schema.refusals import not_understood, refusal, unknown
 from cdc.lake.apply.schema.requirements import require_keys, require_known, require_layout
-from cdc.lake.apply.schema.shared_tables import create
 from cdc.lake.apply.schema.statements import DdlStatement, TableEffect, effect_on
-from cdc.lake.delta.log import DeltaState, has_rows, state_before
-from cdc.lake.delta.sql import literal
+from cdc.lake.delta.log import DeltaState
 from cdc.lake.delta.tables import (
     COLUMNS_PROPERTY,
     TableOrigin,
     Target,
     labels_json,
-    missing_features,
-    sql_properties,
 )
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, outdated_records, record_in_force, records
 from cdc.lake.rows.columns import columns_of_schema
@@ -66,27 +62,17 @@ from cdc.lake.runtime.session import view_of
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
-    from cdc.lake.runtime.session import TableSession
 
-_MOST_STEPS = 20_000
 _KEPT_STATEMENTS = 20
 _READ = "read"
 """Key of the columns in a record: the names of those whose values were read from the server."""
-
-
-def _nothing(table: str, step: str) -> None:
-    """The default of :data:`before_step`."""
-
-
-before_step: Callable[[str, str], None] = _nothing
-"""Hook: called with ``db.table`` and the SQL right before each statement that does not carry the position."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
     """What the evolution of a table needs beside the table."""
 
-    session: TableSession
+    lake: Lake
     manifest: Manifest
     check: Callable[[], object]
     """Raises if the batch may not be applied any more."""
@@ -94,9 +80,6 @@ class Surroundings:
     """The definitions that capture read after the statements, perhaps later ones."""
     other: Callable[[str], Target | None]
     """Returns the target of another table, by ``db.table``; None if it is not captured, or parked."""
-    commit: Callable[[DeltaState, int, str | None], None]
-    """Runs the statement of a state (whose properties tell the generation) that carries this seq; ``manifest.last_seq``
-    goes into the ledger as well."""
     dropped_partitions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """The partitions right before statements that dropped some, by the statement's seq and ``db.table``."""
     reading: ColumnReading | None = None
@@ -124,6 +107,7 @@ class Evolution:
     def __init__(self, target: Target, surroundings: Surroundings, state: DeltaState | None) -> None:
         self._target = target
         self._surroundings = surroundings
+        self._lake = surroundings.lake
         self._state = state
         self._has_position = False
         self._changed = False
@@ -157,7 +141,7 @@ class Evolution:
         if record is None or record.columns is None or not is_disturbed(state):
             return
         if not any(later.seq > record.seq for later in records(state)):  # else that statement's own steps go on
-            self._steps(Goals.of_json(record.columns))
+            self._lake.alter(self._target, Goals.of_json(record.columns))
             self._state = self._read()
 
     def start_anew(self, schema: TableSchema) -> DeltaState:
@@ -207,10 +191,7 @@ class Evolution:
         self._changed = True
         columns = columns_of_schema(schema, self._target.policies)
         if state is None:
-            self._surroundings.check()
-            before_step(self._target.table, "CREATE TABLE")
-            manifest = self._surroundings.manifest
-            self._state = create(self._surroundings.session.spark, self._target, columns, schema, manifest)
+            self._state = self._lake.create(self._target, columns, schema)
             self._last_record = SchemaRecord(statement.seq, schema)
             self._is_recorded = self._surroundings.rows_follow is None
             return
@@ -235,7 +216,7 @@ class Evolution:
         """Returns the tracked schema of another table before a statement. None if it is not known: a snapshot that was
         taken behind the statement tells nothing of the time before it."""
         other = self._surroundings.other(table)
-        state = None if other is None else other.state()
+        state = None if other is None else self._lake.state(other)
         if state is None:
             return None
         is_ahead = state.applied_seq > self._surroundings.manifest.last_seq
@@ -252,7 +233,10 @@ class Evolution:
         if policy == "fail" and not effect.is_renamed:
             raise refusal(self._target, effect.statement, "drops the table", "on_drop: fail")
         self._set(state, SchemaRecord(effect.statement.seq, None), {})
-        self._commit(delete_statement(self._target) if policy == "drop" else None)
+        if policy == "drop":
+            self._commit(delete_statement(self._target), "remove")
+        else:
+            self._commit(None)
 
     def _rename(self, effect: TableEffect) -> None:
         """Gives the table the rows of the one that has its name now."""
@@ -264,7 +248,7 @@ class Evolution:
                 self._continue_from_shadow(effect, state)
                 return
             raise unknown(target, statement, f"it was the table {effect.origin}, whose rows are not at hand")
-        source = state_before(other.path, other.destination, other.table, statement.seq)
+        source = self._lake.state_before(other, statement.seq)
         record = None if source is None else record_in_force(source, before=statement.seq)
         if source is None or record is None or record.schema is None:
             raise unknown(target, statement, f"it was the table {effect.origin}, whose rows are not in the lake")
@@ -318,7 +302,7 @@ class Evolution:
             after, followed = self._follow(effect, before, state)
         except UnsupportedDdlError:
             stored = self._surroundings.stored.get(target.table)
-            if stored is None or has_rows(state.path, target.table):
+            if stored is None or self._lake.has_rows(target, state):
                 raise
             # The table was created from a definition that was ahead of the statements.
             self._change(statement, state, stored, stored, differences(stored, stored), anew=True)
@@ -333,9 +317,9 @@ class Evolution:
         for change in effect.changes:
             if isinstance(change, Unsupported):
                 raise not_understood(target, statement, change.clause)
-            if isinstance(change, UnknownEffect) and (not change.keeps_empty or has_rows(state.path, target.table)):
+            if isinstance(change, UnknownEffect) and (not change.keeps_empty or self._lake.has_rows(target, state)):
                 raise unknown(target, statement, change.reason)
-            if isinstance(change, DropPartitions) and has_rows(state.path, target.table):
+            if isinstance(change, DropPartitions) and self._lake.has_rows(target, state):
                 raise unknown(target, statement, "it drops partitions and does something else")
             if isinstance(change, MovePartition):
                 raise unknown(target, statement, "it moves a partition and does something else")
@@ -369,7 +353,7 @@ class Evolution:
         require_keys(self._target, before, after, planned, statement)
         require_layout(self._target, state, planned, statement)
         if pending is None:
-            empty = not has_rows(state.path, target.table)
+            empty = not self._lake.has_rows(target, state)
             reading = None
             if not empty:
                 planned = self._settled(planned, state)
@@ -388,7 +372,7 @@ class Evolution:
             pending = self._declare(statement, state, replace(planned, columns=columns), after, reading)
         else:
             reading = self._pending_reading(statement, state, pending, after)
-        self._steps(Goals.of_json(pending.columns))
+        self._lake.alter(target, Goals.of_json(pending.columns))
         is_history = target.apply.mode == "append"
         # A table with the declared columns does not tell the values any more; records of version 1 leave that open.
         updates = planned.updates if pending.values is None else pending.values
@@ -396,7 +380,10 @@ class Evolution:
         if reading is not None:
             self._fill(reading, updates)
             return
-        self._commit(fill_statement(target, updates) if updates else None)
+        if updates:
+            self._commit(fill_statement(target, updates), "fill")
+        else:
+            self._commit(None)
 
     # --- values that were read -------------------------------------------------------------------------------------
 
@@ -414,7 +401,7 @@ class Evolution:
         if not reasons:
             return None
         reason = "; ".join(dict.fromkeys(reasons))
-        names = columns_to_read(self._surroundings.session, self._target, state, planned, before, after)
+        names = columns_to_read(self._lake, self._target, state, planned, before, after)
         return self._reading(statement, state, reason, names, after)
 
     def _pending_reading(
@@ -433,13 +420,13 @@ class Evolution:
         fields = columns_of_schema(after, target.policies)
         if not names or any(fields.field_of(name) != reading.field_of(name) for name in reading.names):
             raise unknown(target, statement, f"{reason}; the columns that were read are others")
-        if not reading.are_complete(self._surroundings.session, target, state):
+        if not reading.are_complete(self._lake.session, target, state):
             raise unknown(target, statement, f"{reason}; the rows that were read are not those of the Delta table")
         return reading
 
     def _fill(self, reading: ColumnReading, updates: Mapping[str, str]) -> None:
-        with view_of(reading.rows(self._surroundings.session)) as view:
-            self._commit(reading.fill_statement(self._target, view, self._read(), updates))
+        with view_of(reading.rows(self._lake.session)) as view:
+            self._commit(reading.fill_statement(self._target, view, self._read(), updates), "fill")
 
     def _rewrite(
         self, columns: list[PlannedColumn], schema: TableSchema, state: DeltaState, reading: ColumnReading | None
@@ -448,7 +435,7 @@ class Evolution:
         if reading is None:
             self._replace(columns, schema, state)
             return
-        with view_of(reading.rows(self._surroundings.session)) as view:
+        with view_of(reading.rows(self._lake.session)) as view:
             joined = f" LEFT JOIN {view} ON {reading.on(self._target)}"
             self._replace(reading.joined(columns), schema, state, joined=joined)
 
@@ -481,26 +468,6 @@ class Evolution:
         self._set(state, record, properties)
         return record
 
-    def _steps(self, goals: Goals) -> None:
-        """Runs the ALTERs that are left."""
-        failed: str | None = None
-        features = missing_features(self._read(), [column.type for column in goals.columns])
-        if features:
-            self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({sql_properties(features)})")
-        for _ in range(_MOST_STEPS):
-            state = self._read()
-            step = next_step(state, goals)
-            if step is None:
-                return
-            if step == failed:
-                raise TargetError(
-                    f"the Delta table does not follow: ALTER TABLE … {step} was done, and is due again",
-                    place=f"table {self._target.table} at {self._target.path}",
-                )
-            self._sql(f"ALTER TABLE {self._target.sql} {step}")
-            failed = step
-        raise AssertionError("each step brings the table nearer to its columns")
-
     def _truncate(self, statement: DdlStatement, state: DeltaState) -> None:
         policy = self._target.apply.on_truncate
         if policy == "fail":
@@ -508,13 +475,13 @@ class Evolution:
         if policy == "ignore":
             self._commit(None)
         else:
-            self._commit(truncate_statement(self._target, statement, state.applied_seq))
+            self._commit(truncate_statement(self._target, statement, state.applied_seq), "remove")
 
     def _drop_partitions(
         self, statement: DdlStatement, change: DropPartitions, state: DeltaState, schema: TableSchema
     ) -> None:
         target, policy = self._target, self._target.apply.on_drop_partition
-        if not has_rows(state.path, target.table):
+        if not self._lake.has_rows(target, state):
             return
         if policy == "snapshot":
             raise unknown(target, statement, "the rows of its partitions go, and on_drop_partition is snapshot")
@@ -524,19 +491,21 @@ class Evolution:
             return
         clause = self._clauses(statement).get(target.table)
         try:
-            with removal(
-                self._surroundings.session, target, state, Dropped(statement, change, schema, clause)
-            ) as removal_sql:
-                self._commit(removal_sql)
+            removed = removed_rows(self._lake, target, state, Dropped(statement, change, schema, clause))
         except Unclear as reason:
             raise unknown(target, statement, str(reason)) from None
+        if removed is None:
+            self._commit(None)
+            return
+        with self._lake.removal(target, state, removed) as removal_sql:
+            self._commit(removal_sql, "remove")
 
     def _note_kept(self, statement: DdlStatement, state: DeltaState) -> None:
         """Writes into the table's properties that it keeps rows which left their partition at the source."""
         kept = [*kept_statements(state), {"seq": statement.seq, "statement": statement.shown}]
         listed = {kept_statement["seq"]: kept_statement for kept_statement in kept[-_KEPT_STATEMENTS:]}
-        properties = self._target.sql_properties({KEPT_PROPERTY: json.dumps(list(listed.values()), ensure_ascii=False)})
-        self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({properties})")
+        kept_json = json.dumps(list(listed.values()), ensure_ascii=False)
+        self._lake.set_properties(self._target, {KEPT_PROPERTY: kept_json})
 
     # --- rows that move between two tables ---------------------------------------------------------------------------
 
@@ -546,9 +515,7 @@ class Evolution:
         # The rows take the place of those that follow a CREATE TABLE … SELECT.
         self._surroundings = replace(self._surroundings, rows_follow=other.schema)
         self._create(statement, create)
-        self._moved = moved_rows(
-            self._surroundings.session, self._target, statement, change, None, other, self._clauses(statement)
-        )
+        self._moved = moved_rows(self._lake, self._target, statement, change, None, other, self._clauses(statement))
 
     def _move(self, statement: DdlStatement, change: MovePartition, own: SomeRows) -> None:
         """Finds the rows that leave the table, and those that come from another one."""
@@ -556,9 +523,7 @@ class Evolution:
         if policy == "snapshot":
             raise unknown(self._target, statement, "rows of a partition come or go, and on_drop_partition is snapshot")
         other = self._other_before(statement, change)
-        moved = moved_rows(
-            self._surroundings.session, self._target, statement, change, own, other, self._clauses(statement)
-        )
+        moved = moved_rows(self._lake, self._target, statement, change, own, other, self._clauses(statement))
         if change.is_partitioned and moved.gone is not None and policy == "keep":
             self._note_kept(statement, own.state)
             moved = replace(moved, gone=None)
@@ -566,7 +531,7 @@ class Evolution:
 
     def _other_before(self, statement: DdlStatement, change: MovePartition) -> SomeRows:
         name = ".".join(change.other)
-        return rows_before(self._target, self._surroundings.other(name), name, statement)
+        return rows_before(self._lake, self._target, self._surroundings.other(name), name, statement)
 
     def _clauses(self, statement: DdlStatement) -> Mapping[str, str]:
         return self._surroundings.dropped_partitions.get(statement.seq, {})
@@ -575,8 +540,8 @@ class Evolution:
 
     def _settled(self, planned: TableEvolution, state: DeltaState, other: Target | None = None) -> TableEvolution:
         """Returns the plan once the rows were looked at: the table's own, or those of one that it takes over."""
-        spark, target = self._surroundings.session.spark, self._target if other is None else other
-        return planned.settled(lambda conditions: conditions_met(spark, target, state, conditions))
+        target = self._target if other is None else other
+        return planned.settled(lambda conditions: conditions_met(self._lake, target, state, conditions))
 
     # --- records and properties ------------------------------------------------------------------------------------
 
@@ -597,11 +562,10 @@ class Evolution:
             if labels or COLUMNS_PROPERTY in state.properties:
                 properties[COLUMNS_PROPERTY] = labels_json(labels)
         if any(state.properties.get(name) != value for name, value in properties.items()):
-            self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({self._target.sql_properties(properties)})")
+            self._lake.set_properties(self._target, properties)
         outdated = outdated_records(state)
         if outdated:
-            names = ", ".join(literal(self._target.stored_name(name)) for name in outdated)
-            self._sql(f"ALTER TABLE {self._target.sql} UNSET TBLPROPERTIES IF EXISTS ({names})")
+            self._lake.unset_properties(self._target, outdated)
 
     def _replace(
         self,
@@ -621,14 +585,14 @@ class Evolution:
         generation = 0 if state is None else state.generation + 1
         origin = TableOrigin(manifest.server_uuid, manifest.epoch, position, generation, SchemaRecord(position, schema))
         properties = properties_after(target, columns, schema, origin, (state, source))
-        begins = self._begins(None if is_empty else source, position)
+        rows_of = None if is_empty else source
+        begins = self._begins(rows_of, position)
         properties[BEGINS_PROPERTY] = "" if begins is None else str(begins)
         statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty, joined=joined)
         before = DeltaState(target.path, -1, {}, "", 0) if state is None else state
         self._changed = True
-        self._surroundings.commit(
-            replace(before, properties={**properties, GENERATION_PROPERTY: str(generation)}), position, statement
-        )
+        before = replace(before, properties={**properties, GENERATION_PROPERTY: str(generation)})
+        self._lake.replace(target, before, position, NewGeneration(statement, columns, rows_of))
         self._state = self._read()
         self._last_record = SchemaRecord(position, schema)
         self._has_position = seq is None
@@ -640,20 +604,15 @@ class Evolution:
             return position
         return begins_of(source.properties) if source.path == self._target.path else None
 
-    def _sql(self, statement: str) -> None:
-        self._surroundings.check()
-        before_step(self._target.table, statement)
-        self._surroundings.session.spark.sql(statement).collect()
-
-    def _commit(self, statement: str | None) -> None:
+    def _commit(self, statement: str | None, work: Work = "position") -> None:
         """Runs the statement that carries the position; None commits the position alone."""
         self._changed = True
-        self._surroundings.commit(self._read(), self._surroundings.manifest.last_seq, statement)
+        self._lake.commit(self._target, self._read(), self._surroundings.manifest.last_seq, statement, work)
         self._state = self._read()
         self._has_position = True
 
     def _read(self) -> DeltaState:
-        state = self._target.state()
+        state = self._lake.state(self._target)
         if state is None:
             raise TargetError("the Delta table is gone", place=f"table {self._target.table} at {self._target.path}")
         return state
@@ -675,4 +634,4 @@ def _same_columns(stored: TableSchema, schema: TableSchema) -> bool:
     ] and stored.primary_key == schema.primary_key
 
 
-__all__ = ["SCHEMA_PROPERTY", "Evolution", "Evolved", "Surroundings", "before_step", "is_shadow"]
+__all__ = ["SCHEMA_PROPERTY", "Evolution", "Evolved", "Surroundings", "is_shadow"]

@@ -20,7 +20,6 @@ from cdc.lake.apply.schema.evidence import conditions_met
 from cdc.lake.apply.schema.partition_removal import certain_condition, known_partitions, require_distinct_rows
 from cdc.lake.apply.schema.partitions import Unclear
 from cdc.lake.apply.schema.refusals import unknown
-from cdc.lake.delta.log import DeltaState, state_before
 from cdc.lake.delta.present_rows import LakeVersion, as_decoded, loaded_seq
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tracked import record_in_force
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
 
     from cdc.binlog.sql.changes import MovePartition
     from cdc.binlog.sql.schemas import TableSchema
+    from cdc.lake.apply.schema.lake import Lake
     from cdc.lake.apply.schema.statements import DdlStatement
+    from cdc.lake.delta.log import DeltaState
     from cdc.lake.delta.tables import Target
     from cdc.lake.rows.columns import SourceColumns
     from cdc.lake.runtime.session import TableSession
@@ -62,16 +63,16 @@ class SomeRows:
         if self.target.apply.mode == "append":
             require_distinct_rows(self.target, self.schema)
 
-    def in_partition(self, session: TableSession, clause: str | None, name: str) -> SomeRows:
+    def in_partition(self, lake: Lake, clause: str | None, name: str) -> SomeRows:
         """Returns those of the rows that lie in a partition or subpartition. ``clause``: the table's partitions before
         the statement; None if they are not known. Raises Unclear if it is not certain which rows these are."""
         partitions = known_partitions(clause)
-        where = certain_condition(session, self.target, self.state, self.schema, partitions, [name])
+        where = certain_condition(lake, self.target, self.state, self.schema, partitions, [name])
         return replace(self, where=where)
 
-    def require_all(self, session: TableSession, condition: str) -> None:
+    def require_all(self, lake: Lake, condition: str) -> None:
         """Raises Unclear for a row of the table that does not fulfil a condition."""
-        if conditions_met(session.spark, self.target, self.state, [f"NOT coalesce({condition}, false)"]):
+        if conditions_met(lake, self.target, self.state, [f"NOT coalesce({condition}, false)"]):
             raise Unclear(f"rows of {self.target.table} lie outside of the partition, and the server did not look")
 
     def frame(self, session: TableSession, columns: SourceColumns, statement: DdlStatement) -> DataFrame:
@@ -160,12 +161,12 @@ class MovedRows:
         return frame.select(*metadata, *names, *[column.alias(BEFORE) for column in pair], *zero)
 
 
-def rows_before(target: Target, other: Target | None, name: str, statement: DdlStatement) -> SomeRows:
+def rows_before(lake: Lake, target: Target, other: Target | None, name: str, statement: DdlStatement) -> SomeRows:
     """Returns all rows of another table right before a statement. ``other``: None if it is parked or not captured.
     Raises NeedsSnapshotError or UnsupportedDdlError for ``target``, whose rows come from there or go there."""
     if other is None:
         raise unknown(target, statement, f"rows come from {name} or go there, which is parked or not captured")
-    state = state_before(other.path, other.destination, other.table, statement.seq)
+    state = lake.state_before(other, statement.seq)
     record = None if state is None else record_in_force(state, before=statement.seq)
     if state is None or record is None or record.schema is None:
         raise unknown(target, statement, f"rows come from {name} or go there, whose rows are not in the lake")
@@ -175,7 +176,7 @@ def rows_before(target: Target, other: Target | None, name: str, statement: DdlS
 
 
 def moved_rows(
-    session: TableSession,
+    lake: Lake,
     target: Target,
     statement: DdlStatement,
     change: MovePartition,
@@ -190,9 +191,9 @@ def moved_rows(
     partitioned, loose = (own, other) if change.is_partitioned else (other, own)
     try:
         if change.partition is not None and partitioned is not None:
-            part = partitioned.in_partition(session, clauses.get(partitioned.target.table), change.partition)
+            part = partitioned.in_partition(lake, clauses.get(partitioned.target.table), change.partition)
         if not change.validates and loose is not None and part is not None and part.where is not None:
-            loose.require_all(session, part.where)
+            loose.require_all(lake, part.where)
         gone, added = (part, loose) if change.is_partitioned else (loose, part)
         for rows in (gone, added):
             if rows is not None:

@@ -1,4 +1,4 @@
-"""The statement that removes the rows of dropped partitions from a Delta table."""
+"""The rows of dropped partitions, and the statement that removes them from a Delta table."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from cdc.lake.runtime.session import view_of
 if TYPE_CHECKING:
     from cdc.binlog.sql.changes import DropPartitions
     from cdc.binlog.sql.schemas import TableSchema
+    from cdc.lake.apply.schema.lake import Lake
     from cdc.lake.apply.schema.statements import DdlStatement
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.delta.tables import Target
@@ -44,30 +45,47 @@ class Dropped:
     """The partitions right before it; None if they are not known."""
 
 
-@contextmanager
-def removal(session: TableSession, target: Target, state: DeltaState, dropped: Dropped) -> Iterator[str | None]:
-    """Yields the statement that removes the rows of the partitions, which runs in the block; None if none of them is
-    there. Raises Unclear if it is not certain which rows these are."""
-    statement, change, schema = dropped.statement, dropped.change, dropped.schema
+@dataclass(frozen=True)
+class RemovedRows:
+    """The rows of a Delta table that were in the partitions."""
+
+    cause: DdlStatement
+    where: str | None
+    """The SQL condition of the rows; None: all of them."""
+    keys: tuple[str, ...] = ()
+    """For ``append``: the columns in Delta by which the changelog tells its rows apart."""
+
+    @contextmanager
+    def statement(self, session: TableSession, target: Target, state: DeltaState) -> Iterator[str]:
+        """Yields the statement that removes the rows, which runs in the block."""
+        where = self.where
+        if where is None:
+            yield truncate_statement(target, self.cause, state.applied_seq)
+        elif target.apply.mode != "append":
+            yield removal_statement(target, self.cause, where)
+        else:
+            columns = [column.name for column in columns_of(state)]
+            loaded = loaded_seq(state, self.cause.seq)
+            version = LakeVersion(target, state.version, state.applied_seq, self.keys, loaded)
+            rows = version.choose(session, columns, lambda frame: frame.where(where))
+            in_order = Window.orderBy(*[f.col(quote(key)) for key in self.keys])
+            with view_of(rows.withColumn("_row", (f.row_number().over(in_order) - 1).cast("long"))) as view:
+                yield deletes_statement(target, self.cause, view, columns)
+
+
+def removed_rows(lake: Lake, target: Target, state: DeltaState, dropped: Dropped) -> RemovedRows | None:
+    """Returns the rows of the partitions; None if none of these is there. Raises Unclear if it is not certain which
+    rows these are."""
+    change, schema = dropped.change, dropped.schema
     if not change.names:
-        yield truncate_statement(target, statement, state.applied_seq)
-        return
+        return RemovedRows(dropped.statement, None)
     partitions = known_partitions(dropped.clause)
     present = [name for name in change.names if partitions.has(name)] if change.if_exists else change.names
     if not present:
-        yield None
-        return
-    where = certain_condition(session, target, state, schema, partitions, present)
-    if target.apply.mode != "append":
-        yield removal_statement(target, statement, where)
-        return
-    keys = require_distinct_rows(target, schema)
-    columns = [column.name for column in columns_of(state)]
-    lake = LakeVersion(target, state.version, state.applied_seq, keys, loaded_seq(state, statement.seq))
-    rows = lake.choose(session, columns, lambda frame: frame.where(where))
-    in_order = Window.orderBy(*[f.col(quote(key)) for key in keys])
-    with view_of(rows.withColumn("_row", (f.row_number().over(in_order) - 1).cast("long"))) as view:
-        yield deletes_statement(target, statement, view, columns)
+        return None
+    where = certain_condition(lake, target, state, schema, partitions, present)
+    keys = require_distinct_rows(target, schema) if target.apply.mode == "append" else ()
+    return RemovedRows(dropped.statement, where, keys)
 
 
 def known_partitions(clause: str | None) -> Partitions:
@@ -79,7 +97,7 @@ def known_partitions(clause: str | None) -> Partitions:
 
 
 def certain_condition(
-    session: TableSession,
+    lake: Lake,
     target: Target,
     state: DeltaState,
     schema: TableSchema,
@@ -89,7 +107,7 @@ def certain_condition(
     """Returns the SQL condition of the rows in some partitions or subpartitions. ``schema``: the source's before the
     statement. Raises Unclear if the Delta table has a row for which it is not certain."""
     condition = condition_of(partitions, names, target, schema, columns_of(state))
-    for doubt in conditions_met(session.spark, target, state, condition.doubts, present=False):
+    for doubt in conditions_met(lake, target, state, condition.doubts, present=False):
         raise Unclear(condition.doubts[doubt])
     return condition.where
 

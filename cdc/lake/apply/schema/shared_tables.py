@@ -181,7 +181,8 @@ def _next(
     return lambda spark: add_columns(spark, target, state, added)
 
 
-def _widening(target: Target, column: DeltaColumn, kind: t.DataType, prefix: str) -> _Step:
+def require_widens(target: Target, column: DeltaColumn, kind: t.DataType) -> None:
+    """Raises TargetError if a column of a shared table cannot be widened to this type."""
     if not widens(column.type, kind):
         raise TargetError(
             f"the source's column {column.name} has the type {kind.simpleString()}, and the shared Delta table has it "
@@ -190,6 +191,10 @@ def _widening(target: Target, column: DeltaColumn, kind: t.DataType, prefix: str
             remedy="Give the column another name for this destination (columns: {NAME: {rename: …}} under "
             "tables.overrides), change it at the source, or give the destination another apply.target.",
         )
+
+
+def _widening(target: Target, column: DeltaColumn, kind: t.DataType, prefix: str) -> _Step:
+    require_widens(target, column, kind)
 
     def widen(spark: SparkSession) -> None:
         spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(WIDENING)})").collect()

@@ -1,0 +1,234 @@
+"""``cdc plan``: says what the statements of a migration will do to the Delta tables, before they are executed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.base.errors import ConfigError, UsageError
+from cdc.cli.common import Json, load, one_line, out, print_json, say
+from cdc.config import DestinationConfig
+
+if TYPE_CHECKING:
+    from cdc.lake.migration.planner import Kind, TableVerdict
+    from cdc.lake.migration.run import MigrationPlan, TableReport
+
+EXIT_CODES: dict[Kind, int] = {"wrong": 2, "snapshot": 3, "refused": 4}
+"""By the gravest verdict; 0 for every other one."""
+_WIDTH = 100
+_SQL_MODE = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to ``app``."""
+    app.command("plan")(plan)
+
+
+def plan(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[DEST] FILE",
+            help="The destination, which may be left out where there is only one, and a file of SQL statements; - is "
+            "standard input.",
+            show_default=False,
+        ),
+    ],
+    database: Annotated[
+        str, typer.Option(metavar="DB", help="Database of names without one, as after USE DB.", show_default=False)
+    ] = "",
+    sql_mode: Annotated[
+        str, typer.Option(metavar="MODES", help="sql_mode of the session that will execute the statements.")
+    ] = _SQL_MODE,
+    time_zone: Annotated[str, typer.Option(metavar="ZONE", help="time_zone of that session.")] = "SYSTEM",
+    schemas: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="File of table definitions (schemas/SEQ.json of a store), instead of the newest of the store.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a migration will do to the Delta tables, before it is executed.
+
+    For each statement and table: followed in place, followed by writing rows anew, a snapshot beside the stream, or
+    refused. The verdicts come from the code that apply runs. Nothing is executed, and no server is asked.
+
+    Exit code 0 means that every table follows, 3 that a table needs a snapshot or may need one, depending on its rows,
+    4 that a statement is refused, and 2 that the file cannot be planned.
+    """
+    if len(words) not in (1, 2):
+        raise UsageError(f"{len(words)} arguments are given instead of one or two", remedy="Give [DEST] FILE.")
+    config = load(ctx, words[0] if len(words) == 2 else None)
+    text = _read(words[-1])
+    migration = _plan(config, text, database, sql_mode, time_zone, schemas)
+    if as_json:
+        print_json(_document(config.name, migration))
+    else:
+        _print(migration)
+    raise typer.Exit(exit_code(migration.kinds))
+
+
+def _plan(
+    config: DestinationConfig, text: str, database: str, sql_mode: str, time_zone: str, schemas: Path | None
+) -> MigrationPlan:
+    if find_spec("pyspark") is None or find_spec("deltalake") is None:
+        raise ConfigError(
+            "PySpark and deltalake are not installed",
+            remedy="Install towpath[spark]: `cdc plan` uses their types, and starts no Spark.",
+        )
+    from cdc.lake.migration.run import PlanSettings, plan_migration  # the core installs without PySpark
+
+    return plan_migration(config, text, PlanSettings(database, sql_mode, time_zone, schemas))
+
+
+def exit_code(kinds: Collection[Kind]) -> int:
+    """Returns the exit code of a plan with verdicts of these kinds: a statement that cannot be planned comes before a
+    refused one, and that before one that needs a snapshot."""
+    return next((EXIT_CODES[kind] for kind in ("wrong", "refused", "snapshot") if kind in kinds), 0)
+
+
+def _read(name: str) -> str:
+    try:
+        return sys.stdin.buffer.read().decode() if name == "-" else Path(name).read_bytes().decode()
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", place=name) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"is not in UTF-8: byte {error.start}", place=name, remedy="Convert the file.") from None
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _document(destination: str, migration: MigrationPlan) -> dict[str, Any]:
+    return {
+        "destination": destination,
+        "exit_code": exit_code(migration.kinds),
+        "remarks": list(migration.remarks),
+        "statements": [
+            {
+                "number": verdict.statement.number,
+                "line": verdict.statement.line,
+                "sql": verdict.statement.sql,
+                "verdict": verdict.kind,
+                "remark": verdict.error or verdict.remark or None,
+                "tables": list(map(_table, reports)),
+            }
+            for verdict, reports in migration.statements
+        ],
+    }
+
+
+def _table(report: TableReport) -> dict[str, Any]:
+    verdict, changes, cost = report.verdict, report.changes, report.cost
+    worse = verdict.unless
+    return {
+        "table": verdict.table,
+        "mode": verdict.mode,
+        **_outcome(verdict),
+        "steps": list(verdict.steps),
+        "otherwise": None if worse is None else {**_outcome(worse), "conditions": list(verdict.conditions)},
+        "columns": {
+            "added": list(changes.added),
+            "dropped": list(changes.dropped),
+            "renamed": [{"from": old, "to": new} for old, new in changes.renamed],
+            "retyped": [{"column": name, "from": old, "to": new} for name, old, new in changes.retyped],
+        },
+        "features": [{"feature": feature, "readers": dict(readers)} for feature, readers in report.unread.items()],
+        "cost": None if cost is None else {"rows": cost.rows, "bytes": cost.bytes, "seconds": cost.seconds},
+    }
+
+
+def _outcome(verdict: TableVerdict) -> dict[str, Any]:
+    return {
+        "verdict": verdict.kind,
+        "reason": verdict.reason or None,
+        "remedy": verdict.remedy or None,
+        "reads_columns": list(verdict.columns),
+    }
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+
+
+def _print(migration: MigrationPlan) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = out()
+    console.width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    table.add_column("line", justify="right")
+    for header, ratio in (("statement", 7), ("table", 4), ("verdict", 3), ("Delta table", 6)):
+        table.add_column(header, ratio=ratio, overflow="fold")
+    for verdict, reports in migration.statements:
+        cells = [str(verdict.statement.line), _cut(verdict.statement.sql)]
+        if not reports:
+            table.add_row(*map(Text, (*cells, "", verdict.kind, verdict.error or verdict.remark)))
+        for report in reports:
+            mode = "" if report.verdict.mode is None else f" ({report.verdict.mode})"
+            cells += [one_line(report.verdict.table) + mode, _kind(report.verdict), _work(report)]
+            table.add_row(*map(Text, cells))
+            cells = ["", ""]
+    console.print(table)
+    for verdict, reports in migration.statements:
+        for report in reports:
+            for sentence in _sentences(report, verdict.statement.sql):
+                text = f"line {verdict.statement.line}, {report.verdict.table}: {sentence}"
+                console.print(f"\n{one_line(text)}", markup=False, soft_wrap=False)
+    for remark in migration.remarks:
+        say(one_line(remark))
+
+
+def _kind(verdict: TableVerdict) -> str:
+    return verdict.kind if verdict.unless is None else f"{verdict.kind}, or {verdict.unless.kind}: depends on rows"
+
+
+def _work(report: TableReport) -> str:
+    """Returns the cell about the Delta table: its columns, and what is written."""
+    verdict = report.verdict
+    if verdict.kind in ("none", "rows"):
+        return verdict.reason
+    texts = [] if verdict.kind == "refused" else [str(report.changes)]
+    texts += [verdict.reason] if verdict.kind in ("in place", "rewrite") else []
+    texts += [] if report.cost is None else [str(report.cost)]
+    return "; ".join(filter(None, texts))
+
+
+def _sentences(report: TableReport, sql: str) -> Iterator[str]:
+    """Yields what the cells have no room for: reasons with remedies, and who has to follow."""
+    verdict = report.verdict
+    for part, condition in ((verdict, ""), (verdict.unless, " or ".join(verdict.conditions))):
+        if part is not None and part.kind in ("snapshot", "refused", "wrong"):
+            when = f"if a row has {condition}: " if condition else ""
+            yield f"{when}{_without_statement(part.reason, sql)} {part.remedy}".strip()
+    if verdict.kind == "refused":
+        return
+    shown = {"wrong": "shows wrong values", "refuses": "refuses it"}
+    for feature, readers in report.unread.items():
+        listed = ", ".join(f"{reader} {shown[how]}" for reader, how in readers.items())
+        yield f"the Delta table gets {feature}: {listed}."
+    if report.changes.breaks_views:
+        yield f"queries and views of the Delta table that name these columns have to follow: {report.changes.broken}."
+
+
+def _without_statement(reason: str, sql: str) -> str:
+    """Returns the message of an error without the statement at its end, which the table shows."""
+    head, _, tail = reason.partition(": ")
+    while tail and not " ".join(sql.split()).startswith(tail.rstrip("…")):
+        more, _, tail = tail.partition(": ")
+        head = f"{head}: {more}"
+    return head if head.endswith((".", "…")) else f"{head}."
+
+
+def _cut(sql: str) -> str:
+    text = one_line(" ".join(sql.split()))
+    return text if len(text) <= 120 else f"{text[:119]}…"
