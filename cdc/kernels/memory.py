@@ -169,6 +169,19 @@ def prefix_value(buf: Bytes, p: int, size: int) -> int:
 
 
 @inlined
+def value_bounds(buf: Bytes, p: int, end: int, width: int, prefix: int) -> tuple[int, int]:
+    """The offset and the size of a column's value in a row image. Its size is ``width``; if that is 0, it is in the
+    ``prefix`` bytes at ``p``, before the value. Returns -1 for a size that leads behind ``end``."""
+    size = width
+    if width == 0:
+        if p + prefix > end:
+            return p, -1
+        size = prefix_value(buf, p, prefix)
+        p += prefix
+    return p, size if size <= end - p else -1
+
+
+@inlined
 def bit_is_set(buf: Bytes, at: int, number: int) -> bool:
     """Whether a bit is set in the bitmap at ``at``."""
     return bool(buf[at + (number >> 3)] >> (number & 7) & 1)

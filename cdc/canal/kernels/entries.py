@@ -34,11 +34,11 @@ from cdc.kernels.memory import (
     copy_bytes,
     i64,
     move_bytes,
-    prefix_value,
     put_word,
     same_bytes,
     u32,
     u48,
+    value_bounds,
     word,
 )
 from cdc.kernels.records import Record, Records
@@ -215,19 +215,6 @@ def fault(progress: EntryProgress, pos: int, column: int, status: int) -> tuple[
 
 
 @inlined
-def value_bounds(column: CanalColumn, buf: Bytes, p: int, end: int) -> tuple[int, int]:
-    """The offset of the value at ``p`` and its size; size -1 if it does not end before ``end``."""
-    size = column.width
-    if size == 0:
-        prefix = column.prefix
-        if p + prefix > end:
-            return p, -1
-        size = prefix_value(buf, p, prefix)
-        p += prefix
-    return p, size if size <= end - p else -1
-
-
-@inlined
 def is_changed(buf: Bytes, p: int, size: int, old_at: int, old_size: int) -> bool:
     """Whether a value, of which ``size`` may be _NULL, is another one than the old row's."""
     return bool(old_size != size or (size > 0 and not same_bytes(buf, old_at, p, size)))
@@ -275,7 +262,7 @@ def put_image(
         side_at = np.int64(0)
         text_size = np.int64(0)
         if not bit_is_set(buf, nulls, number):
-            p, size = value_bounds(column, buf, p, end)
+            p, size = value_bounds(buf, p, end, column.width, column.prefix)
             if size < 0:
                 return fault(progress, begin, c, CUT)
             text_size = size

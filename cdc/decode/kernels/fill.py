@@ -17,7 +17,7 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.constants import ColumnArrays
 from cdc.decode.kernels.values import date_days, datetime_us, put_decimal, time_us, timestamp_us
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import copy_bytes, i64, prefix_value, u16, u24, u32
+from cdc.kernels.memory import copy_bytes, i64, prefix_value, u16, u24, u32, value_bounds
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -173,14 +173,8 @@ def skip_column(
     for row in range(start, stop):
         if is_null(buf, row_at[row], c):
             continue
-        p = at[row - start]
-        size = width
-        if width == 0:
-            if p + prefix > limit:
-                return refuse(err, k.CUT, c, p, row)
-            size = prefix_value(buf, p, prefix)
-            p += prefix
-        if size > limit - p:
+        p, size = value_bounds(buf, at[row - start], limit, width, prefix)
+        if size < 0:
             return refuse(err, k.CUT, c, p, row)
         at[row - start] = p + size
     return k.OK
@@ -332,14 +326,8 @@ def fill_texts(
             put_null(out8, places[c, k.OUT_VALIDITY], base, 0, row)
             out32[offsets + row + 1] = to - base
             continue
-        p = at[row - start]
-        size = width
-        if width == 0:
-            if p + prefix > limit:
-                return refuse(err, k.CUT, c, p, row)
-            size = prefix_value(buf, p, prefix)
-            p += prefix
-        if size > limit - p:
+        p, size = value_bounds(buf, at[row - start], limit, width, prefix)
+        if size < 0:
             return refuse(err, k.CUT, c, p, row)
         room = end - to
         if kind == k.BYTES:

@@ -19,7 +19,7 @@ from cdc.binlog.row_header import bitmap_size, column_bitmaps, is_insert, is_upd
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.constants import ColumnArrays
 from cdc.kernels.jit import inlined, njit
-from cdc.kernels.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32
+from cdc.kernels.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32, value_bounds
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -298,12 +298,8 @@ class Expansion(NamedTuple):
 @inlined
 def value_end(buf: Bytes, p: int, end: int, width: int, prefix: int) -> int:
     """The end of the value at ``p``, its length included; -1 if it lies behind ``end``."""
-    if width > 0:
-        return p + width if width <= end - p else -1
-    if prefix > end - p:
-        return -1
-    size = prefix_value(buf, p, prefix)
-    return p + prefix + size if size <= end - p - prefix else -1
+    p, size = value_bounds(buf, p, end, width, prefix)
+    return p + size if size >= 0 else -1
 
 
 @inlined
