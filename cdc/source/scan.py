@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from cdc.base.errors import CdcError, CorruptStreamError, DamagedError
-from cdc.binlog.constants import CHECKSUM_SIZE, FLAG_ARTIFICIAL, MAGIC, EventType, type_name
+from cdc.binlog.constants import CHECKSUM_SIZE, FLAG_ARTIFICIAL, FULL_PACKET, MAGIC, EventType, type_name
 from cdc.binlog.events import closed, parse_artificial_rotate, parse_format_description
 from cdc.binlog.framer import ServerErrorPacket
 from cdc.binlog.gtid_events import gtid_time_us, parse_gtid, parse_gtid_list, parse_mariadb_gtid, parse_previous_gtids
@@ -28,7 +28,6 @@ from cdc.source.dump_errors import explain_dump_error
 T = TypeVar("T")
 
 _BUFFER_BYTES = 1 << 20
-_FULL_PACKET = 0xFFFFFF
 _START = struct.Struct("<IBIBIIIH")
 """The header of a packet (length and number), its status byte, and the header of the event in it."""
 _BEGINS = frozenset({EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID})
@@ -231,7 +230,7 @@ class _Events:
                 payload += self._view[self._at : self._at + step]
                 self._at += step
                 left -= step
-            if size < _FULL_PACKET:
+            if size < FULL_PACKET:
                 return bytes(payload)
             self._need(4)
             size = int.from_bytes(self._view[self._at : self._at + 3], "little")
@@ -246,7 +245,7 @@ class _Events:
                 self._at = self._end = 0
                 self._end = self._dump.recv_into(self._view)
             self._at += left
-            if size < _FULL_PACKET:
+            if size < FULL_PACKET:
                 return
             self._need(4)
             size = int.from_bytes(self._view[self._at : self._at + 3], "little")
