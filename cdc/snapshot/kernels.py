@@ -11,9 +11,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cdc.binlog.constants import FULL_PACKET
 from cdc.decode.kernels.constants import NO_DATE
 from cdc.decode.kernels.values import days_of
 from cdc.kernels.jit import inlined, njit
+from cdc.kernels.memory import u24
+from cdc.kernels.records import Record
 from cdc.kernels.texts import COLON, MINUS, POINT, SPACE, ZERO
 
 Bytes = npt.NDArray[np.uint8]
@@ -24,7 +27,7 @@ Longs = npt.NDArray[np.int64]
 FULL = 0
 """There is no room for another row."""
 MORE = 1
-"""The buffer ends before the next row does; STATE_NEEDED has the bytes of this row's packet."""
+"""The buffer ends before the next row does; ``needed`` has the bytes of this row's packet."""
 SPLIT = 2
 """The next row takes more than one packet, because it has 16 MiB or more."""
 END = 3
@@ -34,12 +37,17 @@ ERROR = 4
 BAD = 5
 """The bytes are not a row."""
 
-STATE_POS, STATE_STATUS, STATE_NEEDED, STATE_SIZE = 0, 1, 2, 3
-
-MAX_PACKET = 0xFFFFFF
 _HEADER_BYTES = 4
 _MASK = 0xFFFFFFFF
 _DAY_US = 86_400_000_000
+
+
+class RowSearch(Record):
+    """The state of a search for rows."""
+
+    pos: int  # offset of the next packet
+    status: int  # why it stopped
+    needed: int  # bytes of the next packet, if the status asks for them
 
 
 # ---------------------------------------------------------------- rows
@@ -122,27 +130,27 @@ def locate_binary_values(buf: Bytes, p: int, stop: int, widths: Longs, at: Longs
 
 
 @njit
-def locate_rows(buf: Bytes, end: int, row: int, widths: Longs, at: Longs, size: Ints, state: Longs) -> int:
-    """Finds the values of the rows in the packets from STATE_POS to ``end``; the first is row number ``row``. Returns
+def locate_rows(buf: Bytes, end: int, row: int, widths: Longs, at: Longs, size: Ints, state: RowSearch) -> int:
+    """Finds the values of the rows in the packets between ``state.pos`` and ``end``; the first is row ``row``. Returns
     the number of rows that are located now, the earlier ones included. ``widths``: as :func:`locate_binary_values` has
     it; empty for rows of the text protocol."""
     binary = widths.shape[0] > 0
-    pos = state[STATE_POS]
+    pos = state.pos
     status = FULL
     while row < at.shape[1]:
         if end - pos < _HEADER_BYTES:
             status = MORE
-            state[STATE_NEEDED] = _HEADER_BYTES
+            state.needed = _HEADER_BYTES
             break
-        length = np.int64(buf[pos]) | np.int64(buf[pos + 1]) << 8 | np.int64(buf[pos + 2]) << 16
-        if length == MAX_PACKET:
+        length = u24(buf, pos)
+        if length == FULL_PACKET:
             status = SPLIT
             break
         begin = pos + _HEADER_BYTES
         stop = begin + length
         if stop > end:
             status = MORE
-            state[STATE_NEEDED] = _HEADER_BYTES + length
+            state.needed = _HEADER_BYTES + length
             break
         if length == 0:
             status = BAD
@@ -152,7 +160,7 @@ def locate_rows(buf: Bytes, end: int, row: int, widths: Longs, at: Longs, size: 
             break
         if buf[begin] == 0xFF:
             status = ERROR
-            state[STATE_NEEDED] = _HEADER_BYTES + length
+            state.needed = _HEADER_BYTES + length
             break
         if binary:
             row_end = locate_binary_values(buf, begin, stop, widths, at, size, row)
@@ -163,8 +171,8 @@ def locate_rows(buf: Bytes, end: int, row: int, widths: Longs, at: Longs, size: 
             break
         row += 1
         pos = stop
-    state[STATE_POS] = pos
-    state[STATE_STATUS] = status
+    state.pos = pos
+    state.status = status
     return row
 
 

@@ -20,6 +20,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from cdc.base.errors import CdcError, DamagedError, SchemaChangedError, SourceUnavailableError
+from cdc.binlog.constants import FULL_PACKET
 from cdc.snapshot import kernels as k
 from cdc.snapshot.columns import Cells
 from cdc.snapshot.wire import WireColumn
@@ -199,14 +200,14 @@ class ResultSet:
         """Yields all rows. Raises SourceUnavailableError, SourceRefusedError, DamagedError."""
         at = np.empty((self.columns, MAX_ROWS), dtype=np.int64)
         size = np.empty((self.columns, MAX_ROWS), dtype=np.int32)
-        state = np.zeros(k.STATE_SIZE, dtype=np.int64)
+        state = k.RowSearch.new()
         widths = self._widths()
         rows = 0
         while True:
-            state[k.STATE_POS] = self._pos
+            state.pos = self._pos
             rows = k.locate_rows(self._buf, self._end, rows, widths, at, size, state)
-            status, needed = int(state[k.STATE_STATUS]), int(state[k.STATE_NEEDED])
-            here = int(state[k.STATE_POS])
+            status, needed = int(state.status), int(state.needed)
+            here = int(state.pos)
             if status == k.MORE and here + needed <= len(self._buf) and self._end < len(self._buf):
                 # The located rows stay where they are, because there is room behind them.
                 self._pos = here
@@ -247,7 +248,7 @@ class ResultSet:
             self._receive(4 + length)
             parts.append(self._buf[self._pos + 4 : self._pos + 4 + length].copy())
             self._pos += 4 + length
-            if length < k.MAX_PACKET:
+            if length < FULL_PACKET:
                 break
         row = np.concatenate(parts)
         at = np.empty((self.columns, 1), dtype=np.int64)
