@@ -41,7 +41,7 @@ class Alteration:
     """A position before the statement."""
 
 
-class _Numbers:
+class UnstoredNumbers:
     """Numbers of tables that no store keeps."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class AlterSearch:
         """``tables`` are those with a definition, each with the seq up to which alterations count; None: they do not
         count. Of other tables they always count."""
         self._source = config.source
-        self._filter = StatementFilter(config.tables, _Numbers())
+        self._filter = StatementFilter(config.tables, UnstoredNumbers())
         self._epoch = epoch
         self._tables = tables
         self._file = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from cdc.binlog.sql.schemas import KnownPartitions, TableSchema
 from cdc.binlog.sql.statements import Statement, classify
 from cdc.binlog.sql.track import apply_changes
 from cdc.binlog.sql.types import with_table_charset
+from cdc.capture.alter_search import UnstoredNumbers
 from cdc.capture.partition_history import PartitionHistory
 from cdc.capture.statement_filter import StatementFilter
 from cdc.lake.apply.ddl import require_configured, require_known_tables
@@ -130,18 +131,6 @@ def _no_table(target: Target) -> LakeTable | None:
     return None
 
 
-class _TableNumbers:
-    """Numbers tables for the filter of statements."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def number(self, name: str) -> int:
-        if name not in self.names:
-            self.names.append(name)
-        return self.names.index(name)
-
-
 @dataclass
 class Planner:
     """The tables of a destination on their way through a migration."""
@@ -154,6 +143,8 @@ class Planner:
     """Returns the Delta table of a target; None if it is not there, or not at hand."""
     seq: int = 0
     """The seq behind which the migration comes."""
+    waiting: Collection[str] = ()
+    """The tables that wait for their first snapshot, by ``db.table``: apply leaves them out until then."""
     lake: dict[str, LakeTable] = field(default_factory=dict)
     """The Delta tables of the statements so far, by ``db.table``."""
 
@@ -165,7 +156,7 @@ class Planner:
         self._begun: set[str] = set()
         self._database, self._sql_mode = self.session.database, self.session.sql_mode
         self._time_zone = self.session.time_zone
-        numbers = _TableNumbers()
+        numbers = UnstoredNumbers()
         for table in self.tables:
             numbers.number(table)
         self._filter = StatementFilter(self.config.tables, numbers)
@@ -253,6 +244,8 @@ class Planner:
         state = self._states.get(name)
         if effect is None:
             return _Outcome(_NO_EFFECT, state, name in self._empty)
+        if name in self.waiting and effect.creates is None:
+            return _Outcome(_WAITS, state, is_empty=False)
         origin = effect.origin if effect.creates is None else None
         if effect.drops and name not in self.tables:
             return _Outcome(_NO_EFFECT, state, is_empty=False)
@@ -488,6 +481,7 @@ class _Outcome:
 
 
 _NO_EFFECT = _Verdict("none")
+_WAITS = _Verdict("none", "the table waits for its first snapshot, which reads it as it is then")
 _NO_COLUMNS = TableSchema(columns=(), primary_key=())
 _UNKNOWN_TABLE = "Run `cdc capture` until it has seen the table, or correct the name."
 

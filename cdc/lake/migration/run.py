@@ -24,6 +24,7 @@ from cdc.store.formats.layout import list_segments
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.delta.tables import Target
+    from cdc.meta import Subscription
 
 _LATEST_MARIADB = ServerVersion(mariadb=True, version=(11, 8, 0))
 
@@ -88,10 +89,31 @@ def plan_migration(config: DestinationConfig, text: str, settings: PlanSettings)
     seq, schemas, server = _stored(config, settings)
     lake = _Lake()
     session = Session(server, sql_mode, settings.database, settings.time_zone)
-    planner = Planner(config, schemas, session, lake.table, seq)
+    subscription = None if settings.schemas is not None else open_meta(config).read().subscriptions.get("apply")
+    planner = Planner(config, schemas, session, lake.table, seq, _waiting(config, settings, schemas, subscription))
     verdicts = planner.run(statements)
     reports = ((verdict, tuple(_report(planner, table) for table in verdict.tables)) for verdict in verdicts)
-    return MigrationPlan(tuple(reports), (*lake.remarks, *_parked(config, settings, verdicts)))
+    return MigrationPlan(tuple(reports), (*lake.remarks, *_parked(subscription, verdicts)))
+
+
+def _waiting(
+    config: DestinationConfig, settings: PlanSettings, schemas: Schemas, subscription: Subscription | None
+) -> frozenset[str]:
+    """Returns the tables that wait for their first snapshot, as far as the meta is asked."""
+    if settings.schemas is not None or config.source.start != "snapshot":
+        return frozenset()
+    if subscription is None:  # apply has never run
+        return frozenset(schemas.tables)
+    parked = subscription.parked.items()
+    return frozenset(name for name, table in parked if table.due == "snapshot" and name not in subscription.tables)
+
+
+def _parked(subscription: Subscription | None, verdicts: Sequence[StatementVerdict]) -> Iterator[str]:
+    """Yields a remark for each parked table that the migration changes."""
+    names = dict.fromkeys(table.table for verdict in verdicts for table in verdict.tables)
+    for name in names:
+        if subscription is not None and name in subscription.parked and name in subscription.tables:
+            yield f"{name} is parked: {subscription.parked[name].reason} The verdicts are those after that."
 
 
 def _report(planner: Planner, verdict: TableVerdict) -> TableReport:
@@ -102,17 +124,6 @@ def _report(planner: Planner, verdict: TableVerdict) -> TableReport:
         {feature: READERS[feature] for feature in new_features(before, after)},
         cost_of(planner.lake.get(verdict.table), verdict),
     )
-
-
-def _parked(config: DestinationConfig, settings: PlanSettings, verdicts: Sequence[StatementVerdict]) -> Iterator[str]:
-    """Yields a remark for each parked table that the migration changes."""
-    if settings.schemas is not None:
-        return
-    subscription = open_meta(config).read().subscriptions.get("apply")
-    names = dict.fromkeys(table.table for verdict in verdicts for table in verdict.tables)
-    for name in names:
-        if subscription is not None and name in subscription.parked:
-            yield f"{name} is parked: {subscription.parked[name].reason} The verdicts are those after that."
 
 
 def _stored(config: DestinationConfig, settings: PlanSettings) -> tuple[int, Schemas, ServerVersion]:

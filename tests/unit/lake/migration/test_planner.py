@@ -140,6 +140,16 @@ def test_the_session_of_the_migration_decides() -> None:
     assert planned("USE other; ALTER TABLE orders ADD c INT")[-1].tables[0].mode is None
 
 
+def test_tables_that_wait_for_their_first_snapshot() -> None:
+    planner = Planner(parse(document(), FILE), stored(ORDERS, LOG), Session(LATEST, 0, "shop"), waiting={"shop.orders"})
+    text = (
+        "ALTER TABLE orders ADD u CHAR(36) DEFAULT (UUID()); DROP TABLE orders; CREATE TABLE orders (a INT PRIMARY KEY)"
+    )
+    verdicts = planner.run(statements_in(text))
+    assert [verdict.kind for verdict in verdicts] == ["none", "none", "in place"]
+    assert "waits for its first snapshot" in verdicts[0].tables[0].reason
+
+
 def test_tables_that_are_not_captured() -> None:
     verdict = only("ALTER TABLE other.orders ADD u CHAR(36) DEFAULT (UUID())")
     assert (verdict.kind, verdict.reason) == ("none", "the table is not captured")
