@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from cdc.batches.lease import Lease
+
+
+_MOST_LINES = 200
+"""The lines for a table of a batch that a run logs. Those of later batches have the level DEBUG: the run ends with a
+line for each table."""
 
 
 class TowpathFetchOperator(BatchOperator):
@@ -171,6 +177,7 @@ class _RunLog(RunListener):
         self._log, self._stats = log, stats
         self._config, self._addresses = config, addresses
         self.batches_acked = 0
+        self._lines = 0
         addresses[links.SPARK] = links.spark_address(config)
 
     def began(self, lease: Lease) -> None:
@@ -198,7 +205,9 @@ class _RunLog(RunListener):
             if result.parked is not None:
                 self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
                 continue
-            self._log.debug(  # a run of many batches logs one line for each table at its end
+            self._lines += 1
+            self._log.log(
+                logging.INFO if self._lines <= _MOST_LINES else logging.DEBUG,
                 "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
                 batch.lease.batch,
                 result.table,

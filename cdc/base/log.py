@@ -25,6 +25,8 @@ _SECRET_IN_URL = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@"
 
 _wanted: tuple[LogFormat, bool] | None = None
 """The arguments of :func:`configure`, until the first line is logged."""
+_is_json = False
+"""Whether lines are JSON, by :func:`configure`."""
 
 
 def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
@@ -32,8 +34,8 @@ def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
 
     ``verbose`` adds the debug messages of Towpath. Libraries log their warnings only.
     """
-    global _wanted
-    _wanted = log_format, verbose
+    global _wanted, _is_json
+    _wanted, _is_json = (log_format, verbose), log_format == "json"
     logging.basicConfig(handlers=[_FirstLine()], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
     if "structlog" in sys.modules:
@@ -114,6 +116,17 @@ class Logger:
 
             self._logger = structlog.get_logger(module=self._name)
         return getattr(self._logger, name)
+
+    def say(self, sentence: str, event: str, **values: Any) -> None:
+        """Logs, with the level of information, the sentence alone for people, and the event with its values as JSON. A
+        program that has configured structlog itself, as Airflow has, gets the sentence."""
+        if _is_json:
+            self.info(event, **values)
+            return
+        _configure_as_wanted()
+        import structlog
+
+        structlog.get_logger().info(sentence)
 
     if TYPE_CHECKING:
 

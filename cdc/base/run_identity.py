@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,6 +55,9 @@ class RunIdentity(BaseModel):
     command: _Text | None = Field(
         default=None, description="The command without its arguments, like `cdc apply`; null for an operator of a DAG."
     )
+    started: _Text | None = Field(
+        default=None, description="When the process of the command began, ISO 8601, UTC; null for an operator of a DAG."
+    )
 
     @classmethod
     def of_document(cls, document: Any) -> RunIdentity | None:
@@ -78,6 +82,7 @@ class RunIdentity(BaseModel):
         return ", ".join(part for part in parts if part)
 
 
+_STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 _OWN = RunIdentity()
 _client: ContextVar[RunIdentity | None] = ContextVar("client", default=_OWN)
 """The client of a server that this thread works for; None if it has not said who it is; :data:`_OWN`: none."""
@@ -121,13 +126,15 @@ def _of_process() -> RunIdentity:
     after the other."""
     dag_id = os.environ.get(f"{_AIRFLOW}DAG_ID") or None
     number = os.environ.get(f"{_AIRFLOW}TRY_NUMBER", "")
+    command = _command or (None if dag_id else _program())
     return RunIdentity(
         dag_id=dag_id,
         task_id=os.environ.get(f"{_AIRFLOW}TASK_ID") or None,
         run_id=os.environ.get(f"{_AIRFLOW}DAG_RUN_ID") or None,
         try_number=int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None,
         host=socket.gethostname(),
-        command=_command or (None if dag_id else _program()),
+        command=command,
+        started=None if command is None else _STARTED,
     )
 
 

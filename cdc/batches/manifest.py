@@ -110,6 +110,11 @@ class TableResult(_Part):
         default=None, description="Version of the table's commit; null if there was none."
     )
     seconds: float = 0.0
+    phases: dict[str, float] = Field(
+        default={},
+        description="Seconds by phase: `read`, `plan`, `merge` and `commit` make up `seconds`; `start` is the time "
+        "that the table waited for Spark before. Phases that took no millisecond are absent.",
+    )
     delta_id: str | None = Field(default=None, description="The table's id in Delta's metadata.")
     applied_seq: int | None = Field(default=None, description="The table's applied position after the merge.")
     generation: int = Field(default=0, description="The table's generation; see the table properties.")

@@ -68,7 +68,8 @@ class _InMeta(ParkingRecords):
         with self._meta.change() as state:
             subscription = state.subscription(subscriber)
             before = subscription.parked.get(table)
-            subscription.parked[table] = parked
+            since = parked.since if before is None else before.since  # it stands still since then
+            subscription.parked[table] = parked.model_copy(update={"since": since})
             return before
 
     def keep_from(self, subscriber: str, table: str, keep_seq: int | None = None) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +15,8 @@ from cdc.base.log import get_logger
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.meta import HistoryMark, Subscription, TableRecord
 
+_PHASES = {"start": "Spark start", "read": "read", "plan": "plan", "merge": "merge", "commit": "commit"}
+"""The words for phases, in their order."""
 _RESULTS = TypeAdapter(tuple[TableResult, ...])
 _log = get_logger(__name__)
 
@@ -54,6 +56,49 @@ def history_mark(manifest: Manifest) -> HistoryMark | None:
     return HistoryMark(seq=manifest.last_seq, gtid=last.gtid, file_created_s=last.file_created_s)
 
 
+def with_start(result: TableResult, seconds: float) -> TableResult:
+    """Returns the result of a table that also waited so long for Spark, before its own time began."""
+    started_s = round(seconds + result.phases.get("start", 0.0), 3)
+    return result.model_copy(update={"phases": result.phases | {"start": started_s}}) if started_s else result
+
+
+def add_phases(sums: dict[str, float], phases: Mapping[str, float]) -> None:
+    """Adds the seconds of phases to the sums of them."""
+    for phase, seconds in phases.items():
+        sums[phase] = sums.get(phase, 0.0) + seconds
+
+
+def phases_of(results: Iterable[TableResult]) -> dict[str, float]:
+    """Returns the seconds by phase of a batch: the longest wait for Spark, since the tables wait for the same start,
+    and the sums of the other phases, which exceed the time of the clock where tables are merged in parallel."""
+    sums: dict[str, float] = {}
+    for result in results:
+        add_phases(sums, {phase: seconds for phase, seconds in result.phases.items() if phase != "start"})
+        if "start" in result.phases:
+            sums["start"] = max(sums.get("start", 0.0), result.phases["start"])
+    return sums
+
+
+def phases_text(phases: Mapping[str, float]) -> str:
+    """Returns a text like ``Spark start 6.2 s, read 0.3 s, merge 1.4 s``, without phases that round to nothing."""
+    shown = {phase: f"{seconds:.1f} s" for phase, seconds in phases.items() if seconds >= 0.05}
+    return ", ".join(f"{name} {shown[phase]}" for phase, name in _PHASES.items() if phase in shown)
+
+
+def counted(count: int, singular: str, plural: str) -> str:
+    """Returns a number with its noun."""
+    return f"{count:,} {singular if count == 1 else plural}"
+
+
+def in_brackets(text: str) -> str:
+    """Returns the end of a sentence: the text in brackets, or nothing."""
+    return f" ({text})" if text else ""
+
+
+def _log_keys(phases: Mapping[str, float]) -> dict[str, float]:
+    return {f"{phase}_s": round(seconds, 3) for phase, seconds in phases.items()}
+
+
 @dataclass
 class TableStats:
     """Statistics of a run for one table: sums over its batches."""
@@ -68,6 +113,8 @@ class TableStats:
     batches: int = 0
     """Batches with a result for the table."""
     seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase."""
     delta_version: int | None = None
     parked: str | None = None
     """The reason, if the run left the table out."""
@@ -76,6 +123,15 @@ class TableStats:
     def changes(self) -> int:
         """The rows that the run changed in the Delta table."""
         return self.inserted + self.updated + self.deleted
+
+    def __str__(self) -> str:
+        """Returns a text like ``1,203 inserted, 317 updated, 0 deleted in 1 batch; version 4711, 2.1 s``."""
+        rows = f"{self.inserted:,} inserted, {self.updated:,} updated, {self.deleted:,} deleted"
+        if self.skipped:
+            rows += f", {self.skipped:,} skipped"
+        version = "no version" if self.delta_version is None else f"version {self.delta_version}"
+        where = f"in {counted(self.batches, 'batch', 'batches')}; {version}, {self.seconds:.1f} s"
+        return f"{rows} {where}{in_brackets(phases_text(self.phases))}"
 
     def add(self, result: TableResult) -> None:
         """Adds the result of a batch."""
@@ -92,6 +148,7 @@ class TableStats:
         self.null_dates += result.null_dates
         self.files += result.files
         self.seconds += result.seconds
+        add_phases(self.phases, result.phases)
         if result.delta_version is not None:
             self.delta_version = result.delta_version
 
@@ -105,6 +162,8 @@ class RunStats:
         self.transactions = 0
         self.row_events = 0
         self.bytes = 0
+        self.phases: dict[str, float] = {}
+        """Seconds by phase, see :func:`phases_of`."""
         self._began = time.monotonic()
 
     @property
@@ -119,14 +178,18 @@ class RunStats:
             self.transactions += manifest.transactions
             self.row_events += manifest.row_events
             self.bytes += manifest.bytes
+        results = list(results)
+        add_phases(self.phases, phases_of(results))
         for result in results:
             self.tables.setdefault(result.table, TableStats(result.table)).add(result)
 
     def log(self) -> None:
-        """Logs a line for each table, and a warning for each one in which dates became null or that was left out."""
+        """Logs a line for each table, and a warning for each one in which dates became null or that was left out. The
+        last line has the sums of the run, if it merged a batch."""
         for name, stats in sorted(self.tables.items()):
             if stats.batches:
-                _log.info(
+                _log.say(
+                    f"{name}: {stats}.",
                     "table applied",
                     table=name,
                     changes=stats.changes,
@@ -138,11 +201,23 @@ class RunStats:
                     files=stats.files,
                     batches=stats.batches,
                     delta_version=stats.delta_version,
+                    **_log_keys(stats.phases),
                 )
             if stats.parked is not None:
                 _log.warning("table left out", table=name, reason=stats.parked)
             if stats.null_dates:
                 _log.warning("zero or impossible dates became null", table=name, values=stats.null_dates)
+        if self.batches:
+            _log.say(
+                f"The run merged {counted(self.batches, 'batch', 'batches')} in {self.seconds:.1f} s"
+                f"{in_brackets(phases_text(self.phases))}.",
+                "run applied",
+                batches=self.batches,
+                transactions=self.transactions,
+                row_events=self.row_events,
+                seconds=round(self.seconds, 3),
+                **_log_keys(self.phases),
+            )
 
 
 @contextmanager

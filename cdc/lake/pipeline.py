@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import MergeFailedError
 from cdc.batches.lease import renewed
 from cdc.batches.manifest import TableResult
+from cdc.batches.results import with_start
 from cdc.client import open_batches, open_store
 from cdc.lake.jobs.values import (
     MaintainTables,
@@ -110,9 +111,14 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """
     # A Connect server that does not take the interrupt goes on; the check before each statement stops its merge.
     with renewed(open_batches(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
-        if _is_submitted(config) and not _needs_driver(config, lease):
+        if not _is_submitted(config):
+            return run(config, Merge(lease))
+        if not _needs_driver(config, lease):
             return []
-        return run(config, Merge(lease), place=f"batch {lease.batch}")
+        with session(config) if _submitted is None else nullcontext():
+            results = run(config, Merge(lease), place=f"batch {lease.batch}")
+            assert _submitted is not None
+            return [with_start(result, _submitted.start_s) for result in results]
 
 
 def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:

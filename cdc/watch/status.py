@@ -8,13 +8,18 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.targets import split_table
-from cdc.base.units import human_bytes, iso_time, iso_time_us
+from cdc.base.units import human_bytes, human_seconds, iso_time, iso_time_us
 from cdc.lake import groups
+from cdc.watch.last_merges import last_merges, last_run, newest_acked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
     from cdc.meta import Gap, Meta, Outstanding, State, Subscription
     from cdc.store.formats.state import CaptureState
@@ -42,6 +47,9 @@ def collect(
     )
     begins = reader.beginning() if reader.exists() else None
     tables, members = _tables(config, reader) if lake else ([], {})
+    subscriptions = _subscriptions(config, state, reader)
+    acked, damage = _newest_acked(config) if lake else ([], None)
+    _add_progress(tables, subscriptions, reader, acked)
     return {
         "destination": config.name,
         "capture": {
@@ -76,8 +84,10 @@ def collect(
         "archive": _archive(config),
         "standby": _standby(config),
         "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config, reader)},
-        "subscriptions": _subscriptions(config, state, reader),
+        "subscriptions": subscriptions,
         "tables": tables,
+        "last_run": last_run(acked),
+        "manifests_error": damage,
         "group": groups.collect(config, members) if lake and group else None,
         "snapshots": _snapshots(config) if lake else [],
     }
@@ -307,6 +317,49 @@ def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, An
     return rows, {name: position.members for name, (_, position) in zip(names, positions, strict=True)}
 
 
+def _newest_acked(config: DestinationConfig) -> tuple[list[Manifest], str | None]:
+    """Returns the manifests of the newest acked batches, or why they cannot be read."""
+    from cdc.base.errors import DamagedError
+    from cdc.client import open_batches
+
+    try:
+        return newest_acked(open_batches(config)), None
+    except DamagedError as error:
+        return [], f"The last merges are not known: {error}"
+
+
+def _add_progress(
+    tables: list[dict[str, Any]], subscriptions: list[dict[str, Any]], reader: Store, acked: Sequence[Manifest]
+) -> None:
+    """Adds to each table its lag, its applied position as time, when it was parked, and its last merge. A table that is
+    not parked has all changes up to the cursor; one that is parked stands still since then."""
+    merges = last_merges(acked)
+    apply = next((subscription for subscription in subscriptions if subscription["name"] == "apply"), None)
+    since = {} if apply is None else {record["table"]: record["since"] for record in apply["parked"]}
+    times: dict[int, str | None] = {}
+    for table in tables:
+        parked, seq, lag_s = since.get(table["table"]), table["applied_seq"] or 0, None
+        if apply is not None and parked is None and table["applied_seq"] is not None:
+            seq, lag_s = max(seq, apply["acked_seq"]), apply["lag_s"] if apply["behind"]["transactions"] else 0.0
+        elif parked is not None:
+            lag_s = max(0.0, round(time.time() - datetime.fromisoformat(parked).timestamp(), 3))
+        if seq not in times:
+            times[seq] = _time_of(reader, seq) if seq else None
+        table |= {
+            "applied_time": times[seq],
+            "lag_s": lag_s,
+            "parked_since": parked,
+            "last_merge": merges.get(table["table"]),
+        }
+
+
+def _time_of(reader: Store, seq: int) -> str | None:
+    """Returns the commit time of the last transaction up to a seq, or when it was stored if the source gave it no time;
+    None if the store does not have it any more."""
+    entry = reader.entry_at(seq)
+    return None if entry is None else _iso(int(entry["commit_time_us"]) or int(entry["store_time_us"]))
+
+
 def _iso(time_us: int) -> str | None:
     return iso_time_us(time_us) if time_us > 0 else None
 
@@ -325,6 +378,17 @@ def batch_document(entry: Outstanding) -> dict[str, Any]:
         "last_seq": entry.last_seq,
         "expires": iso_time(entry.expires),
     }
+
+
+def lag_text(table: Mapping[str, Any]) -> str:
+    """Returns the lag of a table as a text."""
+    return "–" if table["lag_s"] is None else human_seconds(table["lag_s"]) if table["lag_s"] else "none"
+
+
+def oldest_table(tables: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the table with the greatest lag; None if no table has any."""
+    late = [table for table in tables if table["lag_s"]]
+    return max(late, key=lambda table: float(table["lag_s"]), default=None)
 
 
 def alarms(subscriptions: list[dict[str, Any]]) -> list[str]:

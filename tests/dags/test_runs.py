@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -121,12 +122,23 @@ def test_each_batch_has_a_line_and_each_table_one_for_the_run(
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Batch")]
     assert lines == [
         "Batch 1: 1 transactions, 1 row events of shop.orders (seq 1 to 1).",
+        "Batch 1, shop.orders: 3 inserted, 1 updated, 0 deleted, 0 skipped; version 7, 0.5 s.",
+        "Batch 1, shop.items: 0 inserted, 0 updated, 0 deleted, 4 skipped; version None, 0.0 s.",
         "Batch 1 is acked.",
         "Batch 2: 1 transactions, 1 row events of shop.orders (seq 2 to 2).",
+        "Batch 2, shop.orders: 3 inserted, 1 updated, 0 deleted, 0 skipped; version 7, 0.5 s.",
+        "Batch 2, shop.items: 0 inserted, 0 updated, 0 deleted, 4 skipped; version None, 0.0 s.",
     ]
     counts = ("table", "changes", "inserted", "updated", "deleted", "skipped", "seconds", "files", "batches")
-    assert {call.args for call in lines_of_tables.calls} == {("table applied",)}
-    assert [[call.kwargs[key] for key in counts] for call in lines_of_tables.calls] == [
+    *calls, run = lines_of_tables.calls
+    assert [call.args for call in calls] == [
+        ("shop.items: 0 inserted, 0 updated, 0 deleted, 8 skipped in 2 batches; no version, 0.0 s.", "table applied"),
+        ("shop.orders: 6 inserted, 2 updated, 0 deleted in 2 batches; version 7, 1.0 s.", "table applied"),
+    ]
+    sentence, event = run.args
+    assert re.fullmatch(r"The run merged 2 batches in \d+\.\d s\.", sentence)
+    assert event == "run applied"
+    assert [[call.kwargs[key] for key in counts] for call in calls] == [
         ["shop.items", 0, 0, 0, 0, 8, 0.0, 0, 2],
         ["shop.orders", 8, 6, 2, 0, 0, 1.0, 4, 2],
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -47,6 +48,13 @@ def test_json_and_exit_codes(loop: Loop) -> None:
     (table,) = batches[1]["tables"]
     assert set(table) == {"table", "inserted", "updated", "deleted", "skipped", "delta_version", "seconds"}
     assert (table["table"], table["inserted"]) == (f"{loop.db}.t", 2)
+    assert re.search(
+        r"\] Spark starts \(local\[2\]\)\.\n.*\] Spark has started in \d+\.\d s\.$", done.stderr, re.MULTILINE
+    )
+    version = table["delta_version"]
+    line = rf"\] {loop.db}\.t: 2 inserted, 0 updated, 0 deleted in 2 batches; version {version}, \d+\.\d s \(.*merge .* s.*\)\.$"
+    assert re.search(line, done.stderr, re.MULTILINE), done.stderr
+    assert re.search(r"\] The run merged 2 batches in .* \(Spark start .*\)\.$", done.stderr, re.MULTILINE), done.stderr
     loop.require_equal("t")
 
     done = subprocess.run(command(loop, "--json"), capture_output=True, text=True, timeout=60, check=False)

@@ -20,6 +20,7 @@ from cdc.lake.runtime import session
 from cdc.lake.runtime.jars import delta_jars, spark_home
 from cdc.testing.servers import Server, free_port
 from tests.support.apply import Loop
+from tests.support.run_identity import require_signed, sign
 
 OF_A_TEAM = {
     "spark.sql.ansi.enabled": "false",
@@ -112,7 +113,9 @@ def test_connect(
         " (3, '9999-12-31', '2024-03-10 02:30:00', '2024-11-03 05:30:00', -0.0000000001)",
     )
     loop.capture()
+    sign(monkeypatch)
     applied = loop.apply_all()
+    require_signed(loop, "mirror")
     loop.require_equal("mirror")
     loop.require_equal("times")
     assert pipeline.verify(loop.config, [f"{loop.db}.times"], wait_s=10).exit_code == 0

@@ -63,7 +63,10 @@ def test_commits_and_manifests_name_their_run(loop: Loop, cdc: Cdc, monkeypatch:
     first = work_as(monkeypatch, 'manual__"é" ${user.home}')
     loop.sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "INSERT INTO log VALUES (1)")
     loop.capture()
-    loop.apply_all()
+    (result,) = loop.apply_all()["t"][-1:]
+    assert {"merge", "read"} <= {*result.phases} <= {"start", "read", "plan", "merge", "commit"}
+    own = [seconds for phase, seconds in result.phases.items() if phase != "start"]
+    assert result.seconds == pytest.approx(sum(own), abs=0.001)
     second = work_as(monkeypatch, "r" * 400, 3)
     second["run_id"] = "r" * 249 + "…"
     loop.sql("UPDATE t SET v = 'c' WHERE id = 1", "ALTER TABLE t ADD COLUMN n INT", "UPDATE t SET n = 7")
@@ -125,6 +128,15 @@ def test_the_history_of_a_row(loop: Loop, cdc: Cdc, monkeypatch: pytest.MonkeyPa
     loop.apply_all()
     loop.sql("DELETE FROM t")
     loop.capture()
+
+    shown = cdc("status")
+    (mirror,) = [table for table in shown["tables"] if table["table"] == f"{loop.db}.t"]
+    assert mirror["last_merge"]["updated"] == 0, "the second merge found the rows of the first"
+    assert mirror["last_merge"]["phases"]["read"] > 0
+    assert mirror["lag_s"] > 0, "the DELETE waits"
+    (log,) = [table for table in shown["tables"] if table["table"] == f"{loop.db}.log"]
+    assert mirror["applied_time"] == log["applied_time"], "what did not change a table makes it newer, too"
+    assert shown["last_run"]["run"]["run_id"] == "manual__2"
 
     inserted, updated, deleted = cdc("history", f"{loop.db}.t", "1")
     assert (inserted["batch"], inserted["run"]["run_id"], inserted["run"]["try"]) == (2, "manual__1", 1)

@@ -16,6 +16,7 @@ import pytest
 from cdc.base.errors import MergeFailedError
 from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
+from cdc.batches.results import phases_of
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
 from cdc.lake.apply import commit
@@ -23,6 +24,7 @@ from cdc.lake.runs import Merged, Run, RunLimits, RunListener
 from cdc.lake.runtime import driver, session
 from cdc.testing.servers import Server
 from tests.support.apply import LOCAL_CONF, OWNER, Loop
+from tests.support.run_identity import require_signed, sign
 
 STATEMENTS = 50
 
@@ -176,6 +178,8 @@ def test_a_process_killed_in_the_middle(loop: Loop) -> None:
 def test_one_driver_under_spark_submit(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate(loop, 4)
     monkeypatch.setattr(pipeline, "_is_submitted", lambda _: True)
+    sign(monkeypatch)
+    version = loop.version("t")
     drivers: set[int | None] = set()
 
     class Submitted(Pipeline):
@@ -191,6 +195,11 @@ def test_one_driver_under_spark_submit(loop: Loop, monkeypatch: pytest.MonkeyPat
     last = Run(Submitted(), config, OWNER, RunLimits()).merge(lease)
     assert last is not None
     pipeline.finalize(loop.config, last.lease, True, last.results)
+    require_signed(loop, "t", version)
+    manifests = BatchService(loop.config).acked_manifests(after_batch=lease.batch - 1)
+    acked = [manifest.acked for manifest in manifests if manifest.acked]
+    starts = [phases_of(batch.tables).get("start", 0.0) for batch in acked]
+    assert len([seconds for seconds in starts if seconds > 1]) == 1, "only the first batch waits for the driver"
     assert len(drivers - {None}) == 1, "None: an index before the first column would need no driver"
     assert pipeline._submitted is None
     loop.require_equal("t")

@@ -32,6 +32,7 @@ from cdc.base.errors import (
 from cdc.base.log import get_logger
 from cdc.base.targets import split_table
 from cdc.batches.manifest import Parking, TableResult
+from cdc.batches.results import with_start
 from cdc.lake.apply import ddl
 from cdc.lake.apply.foreign_keys.search import CascadeSearch, base_version
 from cdc.lake.apply.merge import TableMerge, merge_table
@@ -46,6 +47,7 @@ from cdc.lake.delta.tables import follow_configuration, follows_configuration, r
 from cdc.lake.delta.tracked import tracked_schema
 from cdc.lake.rows.columns import columns_of_schema
 from cdc.lake.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent, explain, is_driver_gone
+from cdc.lake.runtime.phases import in_phase, measured_phases
 from cdc.lake.runtime.session import TableSessions, on_demand
 from cdc.meta.state import UnknownColumns
 
@@ -82,8 +84,11 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
             place="apply.small_batches",
             remedy="Install towpath[spark], or remove apply.small_batches.",
         )
+    started_s = 0.0
     if not isinstance(sessions, TableSessions) and not is_small:
+        began = time.monotonic()
         sessions = sessions()
+        started_s = time.monotonic() - began
     if isinstance(sessions, TableSessions):
         with sessions.one() as session:
             require_catalog(session.spark, batch.config)
@@ -115,7 +120,7 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
             if error is not None:
                 fail(table, error)
             elif (result := future.result()) is not None:
-                results[table] = result
+                results[table] = with_start(result, started_s)
         if isinstance(sessions, TableSessions):
             without = {*failures, *(table for table, result in results.items() if result.parked is not None)}
             for table, error in _register(batch, sessions, without).items():
@@ -237,14 +242,19 @@ def apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableRe
         if parked is not None:
             _log.info("parked table left out", table=table, due=parked.due)
             return None
-        return _apply_table(batch, sessions, table)
+        with measured_phases() as times:
+            result = _apply_table(batch, sessions, table)
+    if result is None:
+        return None
+    phases = times.seconds()
+    seconds = sum(seconds for phase, seconds in phases.items() if phase != "start")
+    return result.model_copy(update={"seconds": round(seconds, 3), "phases": phases})
 
 
 def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     fault = batch.faults.get(table)
     if fault is not None:
         raise fault
-    began = time.monotonic()
     target = target_of(batch.config, table)
     changes = batch.changes(table)
     state = target.state()
@@ -270,7 +280,8 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         if merged is not None:
             return merged
     if not isinstance(sessions, TableSessions):
-        sessions = sessions()
+        with in_phase("start"):
+            sessions = sessions()
     with sessions.one() as session:
         created = state is None
         if state is not None and not follows:
@@ -304,7 +315,7 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
             result = result_of(table, ready.state)
         else:
             return None
-    return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
+    return result
 
 
 def _described(

@@ -12,6 +12,7 @@ from cdc.lake.apply.statements import empty_statement
 from cdc.lake.delta.row_replacement import LoggedTable, NewRows, replace_rows
 from cdc.lake.delta.transaction import AlreadyThereError, commit_position
 from cdc.lake.delta.vectors import has_deletion_vectors, marking_rows
+from cdc.lake.runtime.phases import in_phase
 from cdc.lake.runtime.session import transaction, view_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class Commit:
         """
         if statement is None:
             return self.execute(empty_statement(self.target), self._position)
+        with in_phase("merge"):
+            return self._execute(statement, instead)
+
+    def _execute(self, statement: str, instead: Callable[[], MergeStats | None] | None) -> MergeStats:
         spark = self.session.spark
         careful = careful_parquet(spark) if has_large_values(self.state) else nullcontext()
         marking: AbstractContextManager[None] = nullcontext()

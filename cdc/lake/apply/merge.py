@@ -49,6 +49,7 @@ from cdc.lake.rows.columns import SourceColumns
 from cdc.lake.rows.key_plan import FileOutput, KeyPlan, KeyRanges, integer_spans, make_plan, planned_frame
 from cdc.lake.rows.row_choice import SEEN
 from cdc.lake.rows.row_files import row_files
+from cdc.lake.runtime.phases import in_phase
 from cdc.lake.runtime.session import view_of
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ def _last_states(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: S
         output = None
         if files is not None:
             output = FileOutput(files, merge.changes.reader(columns, state.applied_seq, "after"), _marks(merge))
-        plan = make_plan(reader, splits, keys.names, keep=small, output=output)
+        with in_phase("plan"):
+            plan = make_plan(reader, splits, keys.names, keep=small, output=output)
         if plan is not None:
             return _merge_plan(merge, state, keys, columns, plan, splits)
     return _merge_reduced(merge, state, keys, columns)

@@ -45,6 +45,7 @@ from cdc.lake.rows.columns import columns_of_layout
 from cdc.lake.rows.key_plan import KeyPlan, make_plan
 from cdc.lake.rows.row_choice import SEEN
 from cdc.lake.runtime.failures import ConcurrentCommitError, broken_rule, first_line
+from cdc.lake.runtime.phases import in_phase
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +110,8 @@ def merge_small(batch: PreparedBatch, target: Target, state: DeltaState | None) 
     except LeftToSparkError as reason:
         _log.debug("Spark merges the table", table=target.table, batch=batch.manifest.batch, reason=str(reason))
         return None
-    stats = merge.execute(plan)
+    with in_phase("merge"):
+        stats = merge.execute(plan)
     result = merge.result(stats, began)
     _log.debug(
         "delta-rs merged the table", table=target.table, batch=batch.manifest.batch, rows=plan.rows,
@@ -241,7 +243,8 @@ class SmallMerge:
         if not is_small(splits):
             _leave("its changes are too large to be decoded here")
         reader = self.changes.reader(self.columns, self.state.applied_seq, "after", counts=bool(self.columns.dates))
-        plan = make_plan(reader, splits, self.keys, keep=True)
+        with in_phase("plan"):
+            plan = make_plan(reader, splits, self.keys, keep=True)
         if plan is None:
             _leave("its keys cannot be compared here")
         rows = sum(len(table) for table in plan.tables)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from cdc.base.log import get_logger
+from cdc.lake.runtime.phases import in_phase
 from cdc.lake.runtime.private_pyspark import java_class
 from cdc.lake.runtime.session import APP_ID, VERSION
 
@@ -166,7 +167,8 @@ class PositionedTransaction:
         self._register({**dict.fromkeys(_METRICS, 0), **metrics})
         merge = java_class(view, f"{_OPERATIONS}$Merge")
         clauses = [scala_seq(view, kind) for kind in (matched, inserted, ())]
-        self.txn.commit(scala_seq(view, actions), merge(none, none, none, none, *clauses))
+        with in_phase("commit"):
+            self.txn.commit(scala_seq(view, actions), merge(none, none, none, none, *clauses))
 
     def clause(self, condition: str | None, action: str) -> Any:
         """Returns a clause of a MERGE: its action (``delete``, ``insert`` or ``update``) and its SQL condition."""

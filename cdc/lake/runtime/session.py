@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import CdcError, ConfigError, RetryableError
+from cdc.base.log import get_logger
 from cdc.config.spark import FIXED_SETTINGS
 from cdc.lake.runtime import class_archive, driver, jars, private_pyspark
 from cdc.lake.runtime.commit_metadata import commit_metadata
@@ -70,6 +71,7 @@ _LOCAL_FILES = {
 }
 """Hadoop's own classes start a process (chmod, readlink) for each file that they create or rename on a local disk."""
 
+_log = get_logger(__name__)
 _lock = threading.Lock()
 _warm: dict[str, WarmSession] = {}
 
@@ -195,6 +197,11 @@ def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
         if config.remote is not None:
             from cdc.lake.runtime.connect_server import with_token
 
+            _log.say(
+                f"A session is opened on the Spark Connect server {config.remote_address}.",
+                "spark session opens",
+                server=config.remote_address,
+            )
             # At the interpreter's end gRPC's threads are gone, and closing a session would hang.
             atexit.register(discard)
             remote = with_token(config.remote)
@@ -202,7 +209,8 @@ def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
         elif is_inside_submit():
             warm_session = WarmSession(_of_submit(), None)
         else:
-            warm_session = WarmSession(_start(config, is_short=is_short), None, is_short=is_short)
+            with said_start(config.master):
+                warm_session = WarmSession(_start(config, is_short=is_short), None, is_short=is_short)
         try:
             prove_guard(warm_session.spark, config)
         except BaseException:
@@ -212,6 +220,16 @@ def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
         warm_session.merged_bytes = merged_bytes
         _warm[key] = warm_session
         return warm_session
+
+
+@contextmanager
+def said_start(master: str) -> Iterator[None]:
+    """Logs that Spark starts in the block, which takes seconds, and how long it took."""
+    began = time.monotonic()
+    _log.say(f"Spark starts ({master}).", "spark starts", master=master)
+    yield
+    seconds = time.monotonic() - began
+    _log.say(f"Spark has started in {seconds:.1f} s.", "spark started", master=master, seconds=round(seconds, 3))
 
 
 def _of_submit() -> SparkSession:

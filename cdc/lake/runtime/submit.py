@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, Listener
@@ -28,7 +29,7 @@ from cdc.base.run_identity import current_run
 from cdc.lake.runtime import driver, shipping
 from cdc.lake.runtime.failures import from_json
 from cdc.lake.runtime.jars import spark_home
-from cdc.lake.runtime.session import settings, worker_path
+from cdc.lake.runtime.session import said_start, settings, worker_path
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -52,11 +53,20 @@ class SubmittedDriver:
         self._resources = ExitStack()
         self._process: subprocess.Popen[str] | None = None
         self._connection: Connection[Any, Any] | None = None
+        self.start_s = 0.0
+        """The time that the last job waited for the driver's start."""
 
     def run(self, job: str, arguments: dict[str, Any], progress: Callable[[Any], object] = lambda _: None) -> Any:
         """Runs a job and returns its result. ``progress`` is called with each JSON value that the job reports. Raises
         the job's CdcError, and DriverEndedError."""
-        connection = self._connect() if self._connection is None else self._connection
+        self.start_s = 0.0
+        if self._connection is None:
+            began = time.monotonic()
+            with said_start(self._config.spark.master):
+                self._connect()
+            self.start_s = time.monotonic() - began
+        connection = self._connection
+        assert connection is not None
         answer: dict[str, Any] = {}
         try:
             run = current_run()
@@ -91,7 +101,7 @@ class SubmittedDriver:
                 self._kill()
         self._resources.close()
 
-    def _connect(self) -> Connection[Any, Any]:
+    def _connect(self) -> None:
         """Starts spark-submit and waits until the driver connects."""
         folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="towpath-")))  # 0700
         listener = self._resources.enter_context(Listener(str(folder / "jobs"), "AF_UNIX"))
@@ -100,7 +110,7 @@ class SubmittedDriver:
         while True:
             try:
                 self._connection = listener.accept()
-                return self._connection
+                return
             except TimeoutError:
                 if self.pid() is None:
                     raise self._ended() from None

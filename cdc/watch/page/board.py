@@ -16,12 +16,12 @@ from cdc.batches.manifest_files import ManifestFiles
 from cdc.client import open_batches
 from cdc.config import DestinationConfig, load
 from cdc.config.memory import in_memory
+from cdc.watch.last_merges import MOST_BATCHES, newest_acked
 
 WAIT_S = 10.0
 """The time that a page waits for the status of a destination."""
 FRESH_S = 3.0
 """A status is collected again when it is older than this."""
-_BATCHES = 200
 _log = get_logger(__name__)
 
 
@@ -139,17 +139,14 @@ class Board:
         return collect(config)
 
 
-def newest_batches(config: DestinationConfig, most: int = _BATCHES) -> list[AckedBatch]:
+def newest_batches(config: DestinationConfig, most: int = MOST_BATCHES) -> list[AckedBatch]:
     """Returns the newest acked batches, oldest first. Raises DamagedError, StorageError, PeerUnavailableError."""
     from datetime import datetime
 
     batches = open_batches(config)
-    subscription = batches.meta.read().subscriptions.get("apply")
-    if subscription is None:
-        return []
     files = ManifestFiles(config.meta.path) if config.store.kind == "file" else None
     acked_batches = []
-    for manifest in batches.acked_manifests(after_batch=max(0, subscription.next_batch - 1 - most)):
+    for manifest in newest_acked(batches, most):
         assert manifest.acked is not None
         acked_s = manifest.acked.time.timestamp()
         first = manifest.positions.first.time

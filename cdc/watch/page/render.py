@@ -10,9 +10,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.base.units import human_bytes, human_seconds
+from cdc.batches.results import phases_text
 from cdc.binlog.positions import format_seq
+from cdc.watch.last_merges import merge_text, run_text
 from cdc.watch.page.board import AckedBatch, BoardRow
-from cdc.watch.status import alarms, archive_sentences, gap_sentences, parked_sentences
+from cdc.watch.status import alarms, archive_sentences, gap_sentences, lag_text, oldest_table, parked_sentences
 
 if TYPE_CHECKING:
     import jinja2
@@ -129,23 +131,26 @@ def card(row: BoardRow, links: Links) -> dict[str, Any]:
     subscription = _apply(status)
     parked = subscription["parked"] if subscription else []
     problems = [*alarms(status["subscriptions"]), *gap_sentences(status["subscriptions"], row.name)]
+    problems += [status["manifests_error"]] if status["manifests_error"] else []
     problems += [text for text in archive_sentences(status["archive"]) if text.startswith("Alarm")]
     capture = status["capture"]
     is_connected = capture["running"] and capture["connected"]
     state = "captures" if is_connected else "no connection" if capture["running"] else "capture is not running"
-    lag_s = None if subscription is None or not subscription["behind"]["transactions"] else subscription["lag_s"]
+    lag_s, lag = _lag(status, subscription)
     level = "bad" if problems or not is_connected else "warn" if parked or (lag_s or 0) > _OLD_S else "good"
     source = status["source"]
     position = f"{source['file']}:{source['pos']}" if source["file"] else "not read yet"
     facts = [
         ("Position", position, ""),
         ("Complete until", _short(status["store"]["complete_until"]) or "not known", ""),
-        ("Lag", "none" if lag_s is None else human_seconds(lag_s), "warn" if (lag_s or 0) > _OLD_S else ""),
+        ("Lag", lag, "warn" if (lag_s or 0) > _OLD_S else ""),
         ("Behind", _behind(subscription), ""),
         ("Outstanding batches", str(len(subscription["outstanding"])) if subscription else "0", ""),
         ("Tables", str(len(status["tables"])), ""),
         ("Parked", str(len(parked)), "warn" if parked else ""),
     ]
+    if (run := status["last_run"]) is not None:
+        facts.append(("Last run", run_text(run), ""))
     return head | {
         "level": level,
         "state": state,
@@ -204,6 +209,10 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
                 "path": table["path"],
                 "address": links.table(config, table["table"], table["path"]),
                 "note": table["note"],
+                "time": _short(table["applied_time"]),
+                "lag": lag_text(table),
+                "merge": "" if table["last_merge"] is None else merge_text(table["last_merge"]),
+                "phases": "" if table["last_merge"] is None else phases_text(table["last_merge"]["phases"]),
                 "parked": table["table"] in parked,
             }
             for table in status["tables"]
@@ -215,6 +224,18 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
 def _apply(status: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the subscription that fills the tables."""
     return next((subscription for subscription in status["subscriptions"] if subscription["name"] == "apply"), None)
+
+
+def _lag(status: dict[str, Any], subscription: dict[str, Any] | None) -> tuple[float | None, str]:
+    """Returns the greatest lag of any table, and a text; None if everything is applied. A parked table counts since it
+    was parked."""
+    waits = subscription is not None and subscription["behind"]["transactions"]
+    lag_s = subscription["lag_s"] if subscription is not None and waits else None
+    text = "none" if lag_s is None else human_seconds(lag_s)
+    late = oldest_table(status["tables"])
+    if late is None or late["parked_since"] is None or late["lag_s"] <= (lag_s or 0.0):
+        return lag_s, text
+    return late["lag_s"], f"{human_seconds(late['lag_s'])} ({late['table']} is parked), {text} otherwise"
 
 
 def _behind(subscription: dict[str, Any] | None) -> str:

@@ -123,7 +123,8 @@ def test_everything_is_escaped(config: DestinationConfig) -> None:
     assert row.status is not None
     row.status["tables"].append(
         {"table": f"shop.{EVIL}", "mode": "upsert", "delta_version": 1, "applied_seq": 1, "path": f"/lake/{EVIL}",
-         "note": EVIL, "reader": None}
+         "note": EVIL, "reader": None, "applied_time": None, "lag_s": 7200.0, "parked_since": "2026-03-01T09:00:00Z",
+         "last_merge": None}
     )  # fmt: skip
     row.status["source"]["gtid"] = EVIL
     failed = BoardRow(EVIL, error=f"it is broken: {EVIL}")
