@@ -22,7 +22,6 @@ from cdc.batches.parking import records_of
 from cdc.batches.retention import make_watch
 from cdc.batches.subscribers import make_filter
 from cdc.binlog.entry import Entries
-from cdc.lake.jobs.maintain import disk_document
 from cdc.server.destinations import ServedDestination
 from cdc.server.files import missing, relative_path, served_path
 from cdc.store.formats.index import IndexFile, read_entries
@@ -258,7 +257,7 @@ def totals(call: OperationCall) -> Any:
         "first_seq": reader.first_seq(),
         "segment_starts": reader.segment_starts(),
         "totals": asdict(reader.totals()),
-        "disk": disk_document(make_watch(config)) if config.path.is_dir() else None,
+        "disk": make_watch(config).document() if config.path.is_dir() else None,
         "standby": config.standby.role,
     }
 

@@ -272,9 +272,8 @@ def _disk(config: DestinationConfig, reader: Store) -> dict[str, Any] | None:
     if isinstance(reader, RemoteReader):
         return reader.disk()
     from cdc.batches.retention import make_watch
-    from cdc.lake.jobs.maintain import disk_document
 
-    return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
+    return make_watch(config.store).document() if config.store.path.is_dir() else None
 
 
 def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:

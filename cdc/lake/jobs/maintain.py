@@ -8,7 +8,6 @@ from cdc.base.errors import ConfigError
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time_us
 from cdc.batches.retention import make_cleaner
-from cdc.capture.replication import require_no_standby
 from cdc.client import open_store
 from cdc.client.reader import RemoteReader
 from cdc.config import DestinationConfig
@@ -16,7 +15,6 @@ from cdc.meta import open_meta
 from cdc.snapshot.files import remove_useless
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
-from cdc.store.retention.disk import DiskWatch
 
 _log = get_logger(__name__)
 
@@ -31,6 +29,8 @@ def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, A
     """
     if config.store.kind == "server":
         return _nothing_removed(config, dry_run)
+    from cdc.capture.replication import require_no_standby  # imports the driver, which cdc status does without
+
     require_no_standby(config)  # the master's retention decides there
     if not config.store.path.is_dir():
         raise ConfigError(
@@ -71,17 +71,6 @@ def held_document(held: SubscriberBacklog) -> dict[str, Any]:
     return {"bytes": held.bytes, "transactions": held.transactions, "since": since, "lost": held.lost}
 
 
-def disk_document(watch: DiskWatch) -> dict[str, Any]:
-    """Returns the usage of the store's disk, for JSON. Raises StorageError."""
-    level, usage = watch.look(), watch.usage
-    return {
-        "level": level.name.lower(),
-        "used_ratio": round(usage.ratio, 4),
-        "free_bytes": usage.free,
-        "total_bytes": usage.total,
-    }
-
-
 def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, dry_run: bool) -> dict[str, Any]:
     removal = run.removal
     reader = StoreReader(config.store.path)
@@ -102,5 +91,5 @@ def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, d
             {"name": backlog.name, "acked_seq": backlog.acked_seq, "held_back": held_document(backlog)}
             for backlog in run.backlogs
         ],
-        "disk": disk_document(cleaner.watch),
+        "disk": cleaner.watch.document(),
     }

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cdc.base.errors import ConfigError, StorageError
 from cdc.base.log import get_logger
@@ -146,6 +146,16 @@ class DiskWatch:
             remedy="Nothing is lost: the source keeps what is not stored yet. Make room on this disk; `cdc maintain` "
             "removes what all subscribers have acked, and `cdc status` names who holds it back.",
         )
+
+    def document(self) -> dict[str, Any]:
+        """Returns the usage of the disk now, for JSON. Raises StorageError."""
+        level, usage = self.look(), self.usage
+        return {
+            "level": level.name.lower(),
+            "used_ratio": round(usage.ratio, 4),
+            "free_bytes": usage.free,
+            "total_bytes": usage.total,
+        }
 
     def _stats(self) -> dict[str, object]:
         usage = self.usage
