@@ -18,8 +18,6 @@ from cdc.binlog.constants import MAGIC
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket
 from cdc.binlog.positions import BinlogPosition, make_seq
 from cdc.binlog.rare_events import XaStatement
-from cdc.binlog.sql.changes import CreateTable
-from cdc.binlog.sql.statements import classify
 from cdc.binlog.table_map import names_columns
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig
@@ -60,17 +58,13 @@ class AlterSearch:
 
     def __init__(self, config: DestinationConfig, epoch: int, tables: Mapping[str, int | None]) -> None:
         """``tables`` are those with a definition, each with the seq up to which alterations count; None: they do not
-        count. Those of other tables count, unless a statement has created the table before its rows: nothing but such
-        statements tells its columns, to capture and to apply."""
+        count. Of other tables they always count."""
         self._source = config.source
         self._filter = StatementFilter(config.tables, UnstoredNumbers())
-        self._ignores_case = config.tables.ignores_case
         self._epoch = epoch
         self._tables = tables
         self._file = ""
         self._rows: dict[str, BinlogPosition] = {}
-        self._created: set[str] = set()
-        """Tables that have no rows before the statement that created them."""
         self._alteration: Alteration | None = None
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),
@@ -125,10 +119,6 @@ class AlterSearch:
             return Decision(keep=False)
         if ends:
             framer.st.tx_begin = 0
-        if decision.named:
-            changes = classify(query.sql, query.db, query.sql_mode, ignores_case=self._ignores_case).changes
-            created = {".".join(change.table) for change in changes if isinstance(change, CreateTable)}
-            self._created |= created - self._rows.keys()
         for table in sorted(decision.altered & self._rows.keys()):
             if self._counts(table) and self._alteration is None:
                 self._alteration = Alteration(table, self._rows[table], self._here)
@@ -136,7 +126,7 @@ class AlterSearch:
 
     def _counts(self, table: str) -> bool:
         if table not in self._tables:
-            return table not in self._created
+            return True
         until = self._tables[table]
         return until is not None and make_seq(self._epoch, self._here.file_number, self._here.pos) <= until
 

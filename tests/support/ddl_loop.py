@@ -169,6 +169,8 @@ class CorpusRun:
                         cursor.execute(sql)
                     except pymysql.MySQLError as error:
                         outcome.note("not run", f"{sql}: {error}")
+                    if len(outcome.case.sql) > 1 and not self._has_metadata:
+                        self.loop.capture()  # where the binlog names no columns, capture has to be level before DDL
 
     def _rows_afterwards(self) -> None:
         """Writes a row again, and a new one of defaults, into every table that is there now. The other rows stay as the
