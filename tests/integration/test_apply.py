@@ -134,11 +134,13 @@ def test_the_ledger_and_the_position_commit_with_the_rows(loop: Loop) -> None:
     lease_seqs = []
     for table, mode in (("mirror", "upsert"), ("log", "append")):
         delta = DeltaTable(str(loop.path(table)))
-        commits = [json.loads(c["userMetadata"]) for c in delta.history() if "userMetadata" in c]
+        documents = [json.loads(c["userMetadata"]) for c in delta.history() if "userMetadata" in c]
+        assert all(document["run"]["host"] for document in documents)  # those of ALTER and of new tables too
+        commits = [document for document in documents if "last_seq" in document]
         newest = commits[0]
         assert set(newest) == {
             "destination", "batch", "epoch", "server_uuid", "first_seq", "after_seq", "last_seq", "gtid", "table", "mode",
-                "store_begins", "generation", *(("source_rows", "source_upserts") if mode == "upsert" else ()),
+                "store_begins", "generation", "run", *(("source_rows", "source_upserts") if mode == "upsert" else ()),
         }  # fmt: skip
         assert (newest["destination"], newest["table"], newest["mode"]) == ("shop", f"{loop.db}.{table}", mode)
         assert delta.transaction_version(application_id("shop", newest["table"])) == newest["last_seq"]
