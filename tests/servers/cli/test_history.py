@@ -93,7 +93,10 @@ def test_every_change_of_a_row(
     assert asked.remarks == ""
     first, *_, last = asked.changes("one", "ID=1")
     assert last["moved_to"] == {"id": 9}
-    assert {*first} == {"seq", "row", "op", "commit_time", "gtid", "file", "pos", "before", "after"}
+    assert {*first} == {
+        "seq", "row", "op", "commit_time", "gtid", "file", "pos", "before", "after",
+        "batch", "delta_version", "rebuild", "run", "run_url",
+    }  # fmt: skip
     assert first["after"] == {"id": 1, "v": "a", "d": "1.50"} and first["before"] is None
     assert first["seq"] & ((1 << 34) - 1) == first["pos"] and first["gtid"]
     moved = asked.changes("one", '{"id": 9}')
