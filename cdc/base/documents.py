@@ -1,4 +1,4 @@
-"""What all readers of Towpath's own documents check first: that they are JSON, and of a version that is known."""
+"""The first checks of Towpath's own documents: that they are JSON, and of a version that this Towpath reads."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def is_sound(st: FrameState, src: Bytes, at: int, stop: int, scratch: Bytes) -> 
 
 @inlined
 def boundary_status(st: FrameState, out: Bytes, rows: Longs) -> int:
-    """What the caller has to do before the next event begins."""
+    """Returns CONTINUE, or the status that the caller has to see before the next event begins."""
     if st.n_rows >= rows.shape[0]:
         return k.ROWS_FULL
     if st.scan == 0 and out.shape[0] - st.out_pos < k.PREFIX_MAX:

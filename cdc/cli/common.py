@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.base.run_identity import remember_command
-from cdc.config import DestinationConfig
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from cdc.config import DestinationConfig
 
 Destination = Annotated[
     str | None,
@@ -92,6 +91,7 @@ def options(ctx: typer.Context) -> Globals:
 
 def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     """Loads the configuration of a destination, on which this command works. Raises ConfigError."""
+    from cdc.base.run_identity import remember_command  # loads pydantic, as the configuration does
     from cdc.config import load_destination
 
     remember_command(ctx.command_path)

@@ -14,7 +14,7 @@ MINUS, PLUS, POINT, COLON, COMMA, SPACE, ZERO, NINE = b"-+.:, 09"
 QUOTE, BACKSLASH, OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = b'"\\[]{}'
 LETTER_E, CAPITAL_E, LETTER_N, LETTER_U = b"eEnu"
 PADDING = ord("=")
-"""Of base64."""
+"""Fills up the last group of base64."""
 
 HEX = word(b"0123456789abcdef")
 _BASE64 = word(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")

@@ -60,14 +60,7 @@ def test_a_run_applies_statements_and_rows(loop: Loop, apply: Callable[[], State
 def test_a_run_that_fails_in_the_middle_keeps_what_was_acked(
     loop: Loop, apply: Callable[[], States], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
-
-    def fails_at_the_third(table: str) -> Any:
-        seen.append(table)
-        if len(seen) == 3:
-            raise MergeFailedError("the disk is full")
-
-    monkeypatch.setattr(commit, "before_statement", fails_at_the_third)
+    fail_at_the_third_statement(monkeypatch, "the disk is full")
     run_without_retries(loop)
     assert apply() == {"run": "failed", "fetch": "success", "merge": "failed", "finalize": "failed"}
     acked = acked_seq(loop)
@@ -78,6 +71,17 @@ def test_a_run_that_fails_in_the_middle_keeps_what_was_acked(
     loop.require_equal("t")
 
 
+def fail_at_the_third_statement(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    seen: list[str] = []
+
+    def fails_at_the_third(table: str) -> Any:
+        seen.append(table)
+        if len(seen) == 3:
+            raise MergeFailedError(reason)
+
+    monkeypatch.setattr(commit, "before_statement", fails_at_the_third)
+
+
 def run_without_retries(loop: Loop) -> None:
     text = loop.config.file.read_text(encoding="utf-8")
     loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")
@@ -86,14 +90,7 @@ def run_without_retries(loop: Loop) -> None:
 def test_each_try_of_a_run_signs_its_own_commits(
     loop: Loop, apply: Callable[[], States], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
-
-    def fails_at_the_third(table: str) -> Any:
-        seen.append(table)
-        if len(seen) == 3:
-            raise MergeFailedError("the driver was killed")
-
-    monkeypatch.setattr(commit, "before_statement", fails_at_the_third)
+    fail_at_the_third_statement(monkeypatch, "the driver was killed")
     retry_at_once(monkeypatch)
     assert apply()["run"] == "success"
     loop.require_equal("t")

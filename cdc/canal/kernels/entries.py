@@ -82,7 +82,7 @@ class CanalTableRow(Record):
 
 
 class EntryProgress(Record):
-    """What has been written."""
+    """The entries that have been written so far."""
 
     end: int  # of the entries in the output
     source_bytes: int  # of the events that became entries
@@ -115,7 +115,7 @@ class TableArrays(NamedTuple):
 
     tables: Records[CanalTableRow]
     columns: Records[CanalColumn]
-    """Those of all tables."""
+    """The columns of all tables."""
     consts: Bytes
     latin1: Bytes
     zone_at: Longs

@@ -61,7 +61,7 @@ class PlannedLake:
         self._answer = answer
         self._assumes = assumes
         self.steps: list[Step] = []
-        """What the statement has done."""
+        """The steps that the statement has taken."""
         self.open: list[str] = []
         """The conditions that only the rows tell."""
 

@@ -138,7 +138,7 @@ PLAIN, HAS_OLD_KEY, HAS_NEW_KEY = 0, 1, 2
 
 
 class MessageProgress(Record):
-    """What has been written."""
+    """The messages that have been written so far."""
 
     end: int  # of the messages in the output
     count: int  # messages
