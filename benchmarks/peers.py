@@ -1,4 +1,4 @@
-"""Other programs that read a binlog, and their comparison with capture: ``make bench-peers``.
+"""Other programs that read a binlog, and their comparison with capture and ``cdc.stream``: ``make bench-peers``.
 
     python -m benchmarks.peers [--rows 1000000] [--rounds 3] [--only connector-java,debezium,…] [--kinds large,small]
 
@@ -6,7 +6,8 @@ Each peer reads the same binlog and counts its rows: mysql-binlog-connector-java
 Debezium embedded with large queues and without a serializer, go-mysql, and mysql-replication. Their programs are in
 ``benchmarks/programs``; Maven, javac and Go fetch and compile what they need into a cache. A peer whose tools are missing
 is left out with a sentence. None of them writes anything, while capture verifies checksums, indexes transactions and
-syncs the store.
+syncs the store. ``cdc.stream`` verifies checksums and makes a dict of each row before and after its change, or Arrow
+tables; it acks each transaction, with a cursor in a file, and ``stream-file`` also writes its log.
 """
 
 from __future__ import annotations
@@ -88,7 +89,15 @@ def mysql_replication() -> Peer:
     return Peer("mysql-replication", (sys.executable, str(PROGRAMS / "read_mysql_replication.py")), sample=50_000)
 
 
+def stream(form: str, store: str) -> Callable[[], Peer]:
+    name = f"cdc.stream, {form}" if store == "memory" else f"cdc.stream, {form}, on disk"
+    return lambda: Peer(name, (sys.executable, str(PROGRAMS / "read_stream.py"), form, store))
+
+
 PEERS: dict[str, Callable[[], Peer]] = {
+    "stream": stream("dicts", "memory"),
+    "stream-arrow": stream("arrow", "memory"),
+    "stream-file": stream("dicts", "file"),
     "connector-java": connector_java,
     "debezium": debezium,
     "go-mysql": go_mysql,
@@ -158,6 +167,7 @@ def main() -> int:
         if peer.missing:
             console.print(peer.missing)
     peers = [peer for peer in peers if peer.missing is None]
+    os.environ["PYTHONPATH"] = str(PROGRAMS.parent.parent)  # for the program that uses cdc
     for kind in options.kinds.split(","):
         rows = options.rows if kind == "large" else options.rows // 4 // SMALL_STEP * SMALL_STEP
         with filled(kind, rows) as (server, file), tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:

@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cdc.canal.mq.pusher import Pusher
 from cdc.config import load
 from cdc.config.mq import MqConfig
-from cdc.mq.pusher import Pusher
 from cdc.testing.servers import Server
 
 _FORMATS = "canal-json,canal-protobuf,debezium-json"

@@ -35,11 +35,11 @@ from rich.table import Table
 from benchmarks.accounting import Span, Stopwatch, Tree
 from benchmarks.lines import Measurement, Options
 from benchmarks.workload import create_table, values
-from cdc import snapshot
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
 from cdc.lake.runtime.jars import delta_packages
+from cdc.source import snapshot
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 from tests.support.snapshots import identity, write_config
 

@@ -1,7 +1,7 @@
 """Verification of a table: the time of ``cdc verify`` against one full scan of the source's table and of the Delta table.
 
 A scan of the source is ``SELECT *``, of which every byte is received and every value located, and nothing else is done
-(:class:`cdc.snapshot.result_set.ResultSet`). A scan of the Delta table reads every column into Spark's ``noop`` sink.
+(:class:`cdc.source.snapshot.result_set.ResultSet`). A scan of the Delta table reads every column into Spark's ``noop`` sink.
 The session is warm, and the tables are in the memory of both sides. The three are timed in turn, several times; the
 shortest time of each counts. The ratio is to the slower scan: verification reads both sides.
 
@@ -26,8 +26,8 @@ from benchmarks.workload import apply, capture, configure, create_table
 from cdc.base.targets import table_path
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
-from cdc.snapshot.result_set import ResultSet
-from cdc.snapshot.session import open_session
+from cdc.source.snapshot.result_set import ResultSet
+from cdc.source.snapshot.session import open_session
 from cdc.testing.servers import Server
 
 _NARROW = """CREATE TABLE bench.narrow (id BIGINT NOT NULL PRIMARY KEY, customer INT NOT NULL, total DECIMAL(12,2) NOT NULL,

@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 newest=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("apache-airflow"))')
 today=$(date -u -d tomorrow +%F)
-ours=(cryptography deltalake llvmlite numba numpy prometheus-client pyarrow pymysql structlog zstandard)
+ours=(cryptography deltalake llvmlite mysql-replication numba numpy prometheus-client pyarrow pymysql structlog zstandard)
+mapfile -t core < <(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
 code=0
 tried=()
 for one in ${AIRFLOWS:-3.0.6=2025-10-01 $newest=$today}; do
@@ -21,8 +22,7 @@ for one in ${AIRFLOWS:-3.0.6=2025-10-01 $newest=$today}; do
     for package in "${ours[@]}"; do overrides+=(--exclude-newer-package "$package=$today"); done
     .venv/bin/python -m venv --clear "$venv" && VIRTUAL_ENV=$PWD/$venv .venv/bin/uv pip install -q --no-config --exclude-newer "$day" "${overrides[@]}" \
       "apache-airflow==$version" apache-airflow-providers-standard deltalake httpx hypothesis jsonschema \
-      prometheus-client psutil pytest pytest-timeout hatchling editables \
-      cryptography numba numpy pyarrow pydantic pymysql pyyaml rich 'structlog>=25.5' typer zstandard &&
+      prometheus-client psutil pytest pytest-timeout hatchling editables "${core[@]}" &&
       VIRTUAL_ENV=$PWD/$venv .venv/bin/uv pip install -q --no-config --no-deps --no-build-isolation -e . &&
       printf '%s\n' "$wanted" >"$venv/.installed" || { code=1; tried+=("$version: not installed"); continue; }
   fi

@@ -77,10 +77,17 @@ moved=(tests/integration/test_adoption.py tests/integration/test_as_of.py tests/
   tests/integration/test_system_versioned.py tests/integration/test_types_in_delta.py tests/integration/test_verify.py
   tests/integration/test_verify_keys.py tests/integration/test_verify_types.py)
 faults=(tests/nemesis tests/slow tests/fault/test_kills.py tests/fault/test_snapshot_kills.py tests/fault/test_statement_kills.py
+  tests/fault/test_store_kills.py tests/fault/test_stream_kills.py tests/model tests/servers/cli tests/servers/streaming
   "${moved[@]}")
 # The orphans of real processes take minutes: they come with `make test-kill`; test_apply.py has such cases in one process.
-elsewhere=(tests/unit tests/soak tests/fault/test_orphans.py "${spark[@]}" "${faults[@]}")
-with_spark() { stage 'tests with Spark' pytest "${spark[@]}" "${moved[@]/#/--ignore=}"; }
+elsewhere=(tests/unit tests/soak tests/dags tests/fault/test_orphans.py "${spark[@]}" "${faults[@]}")
+# The tests of DAGs come behind those with Spark, in a process of their own: Airflow's settings are for them alone.
+with_spark() {
+  local code=0
+  stage 'tests with Spark' pytest "${spark[@]}" "${moved[@]/#/--ignore=}" || code=1
+  stage 'DAGs and operators' pytest tests/dags -p no:cacheprovider || code=1
+  return "$code"
+}
 with_faults() { stage 'faults, kills, types' pytest "${faults[@]}" -p no:cacheprovider; }
 without_spark() { stage 'tests without Spark' pytest tests "${elsewhere[@]/#/--ignore=}" -p no:cacheprovider; }
 
@@ -90,5 +97,5 @@ checks || finish 1
 stage 'servers for the tests' fetch || finish 1
 together quick types || finish 1
 together with_spark with_faults without_spark || finish 1
-grep -qP '^(quick tests|tests with|faults).*\t0$' "$folder/stages" || finish 5
+grep -qP '^(quick tests|tests with|DAGs|faults).*\t0$' "$folder/stages" || finish 5
 finish 0

@@ -23,9 +23,9 @@ arguments=("$@")
 fetch || fail 'the servers cannot be fetched'
 all=mysql9=mysql80,mysql56=mysql57,mariadb11=mariadb114,mariadb10=mariadb105
 servers=tests/servers
-on 'MySQL 8.0.33 and 5.7, MariaDB 11.4 and 10.5' $all $servers/{source,decode,sql,snapshot,verify,commands,capture}
+on 'MySQL 8.0.33 and 5.7, MariaDB 11.4 and 10.5' $all $servers/{source,decode,sql,verify,cli,capture}
 # Its table maps are others than those of later versions.
-on 'MySQL 8.0.12' mysql9=mysql8012 $servers/{decode,verify,source,capture} $servers/snapshot/test_binary_form.py -k 'not mariadb and not mysql56'
+on 'MySQL 8.0.12' mysql9=mysql8012 $servers/{decode,verify,capture} $servers/source/test_*.py $servers/source/snapshot/test_binary_form.py -k 'not mariadb and not mysql56'
 # In place of MariaDB 10.11 it has no matrix of types, which is a long test there.
 on 'MariaDB 10.5, all types' mariadb11=mariadb105 $servers/decode/test_type_matrix.py $servers/verify $servers/capture/test_golden_sql.py -k mariadb11
 on 'MySQL 8.0.33 through Spark into Delta' mysql9=mysql80 tests/integration/test_types_in_delta.py

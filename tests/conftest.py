@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -28,6 +29,9 @@ if os.environ.get("TOWPATH_ENCRYPT"):  # every store of the run is encrypted
 
 check_signatures()
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell begins processes in the background so, and those that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 IN_CI = bool(os.environ.get("CI"))
 SEED = int(os.environ.get("TOWPATH_SEED") or (1 if IN_CI else random.SystemRandom().randrange(2**32)))
 
@@ -47,10 +51,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def mark_second_servers(items: list[pytest.Item]) -> None:
     """Leaves one of MySQL 9 and MariaDB 11.8 to ``make test`` where a test has both and says nothing else; which one
-    depends on the test's name, so that each server has half of them. ``make test-long`` has the others."""
+    depends on the test's name, so that each server has half of them. ``make test-long`` has the others, and the servers
+    that ``long_on`` names."""
     pairs: dict[tuple[str, ...], dict[str, pytest.Item]] = {}
     for item in items:
         given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if any(value in mark.args for mark in item.iter_markers("long_on") for value in given.values()):
+            item.add_marker(pytest.mark.long)
         kinds = [name for name, value in given.items() if isinstance(value, str) and value in _PAIR]
         if len(kinds) == 1 and item.get_closest_marker("long") is None and item.get_closest_marker("field") is None:
             rest = sorted(f"{name}={value!r}" for name, value in given.items() if name != kinds[0])

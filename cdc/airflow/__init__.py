@@ -12,7 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cdc.airflow.assets import TableInterval, destination_asset, table_asset
+    from cdc.airflow.assets import (
+        TableInterval,
+        changes_asset,
+        delta_asset,
+        destination_asset,
+        proved_asset,
+        table_asset,
+    )
+    from cdc.airflow.changes import TableChange
     from cdc.airflow.factory import build_dags, check_configurations, conf_folder
     from cdc.airflow.hook import TowpathHook
     from cdc.airflow.operators import (
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from cdc.airflow.task_group import TowpathApplyTaskGroup
 
 __all__ = [
+    "TableChange",
     "TableInterval",
     "TowpathApplyTaskGroup",
     "TowpathCaptureOperator",
@@ -52,20 +61,27 @@ __all__ = [
     "TowpathSnapshotOperator",
     "TowpathVerifyOperator",
     "build_dags",
+    "changes_asset",
     "check_configurations",
     "conf_folder",
+    "delta_asset",
     "destination_asset",
+    "proved_asset",
     "table_asset",
 ]
 
 _ELSEWHERE = {
+    "TableChange": "changes",
     "TableInterval": "assets",
     "TowpathApplyTaskGroup": "task_group",
     "TowpathHook": "hook",
     "build_dags": "factory",
+    "changes_asset": "assets",
     "check_configurations": "factory",
     "conf_folder": "factory",
+    "delta_asset": "assets",
     "destination_asset": "assets",
+    "proved_asset": "assets",
     "table_asset": "assets",
 }
 

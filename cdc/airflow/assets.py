@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import SplitResult, quote
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, AssetAlias
 
 from cdc.base.errors import UsageError
-from cdc.base.targets import split_table
+from cdc.base.targets import dataset_of, split_table
 
 
 def table_asset(destination: str, table: str) -> Asset:
@@ -35,10 +35,57 @@ def table_asset(destination: str, table: str) -> Asset:
     return Asset(name=f"towpath_{destination}_{db}.{name}", uri=f"towpath://lake/{destination}/{db}/{name}")
 
 
+_HOSTS = {"lake": (1, 3), "proved": (3,), "changes": (1,), "store": (1,)}
+"""The first part of a URI with the scheme ``towpath``, and the possible numbers of names after it."""
+
+
+def checked_uri(uri: SplitResult) -> SplitResult:
+    """Checks the URI of an asset with the scheme ``towpath``, for Airflow. Raises ValueError, as Airflow expects."""
+    names = uri.path.strip("/").split("/")
+    if len(names) not in _HOSTS.get(uri.netloc, ()) or not all(names):
+        raise ValueError(
+            f"{uri.geturl()} names no asset of Towpath. Write towpath://lake/DEST, towpath://lake/DEST/DB/TABLE, "
+            "towpath://proved/DEST/DB/TABLE or towpath://changes/DEST."
+        )
+    return uri
+
+
 def destination_asset(destination: str) -> Asset:
     """Returns the asset of all tables of a destination. An event says that an interval is complete in all tables,
     except for those in its ``left_out``."""
     return Asset(name=f"towpath_{destination}", uri=f"towpath://lake/{destination}")
+
+
+def proved_asset(destination: str, table: str) -> Asset:
+    """Returns the asset of a Delta table that was proved to equal its source. ``table``: ``db.table`` at the source.
+
+    An event is emitted by each run that has verified the table if everything was proved that the run has verified: of
+    the DAG ``verify_<destination>``, of a backfill, or of a :class:`TowpathVerifyOperator` of your own.
+    """
+    db, name = (quote(part, safe="") for part in split_table(table))
+    return Asset(name=f"towpath_{destination}_{db}.{name}_proved", uri=f"towpath://proved/{destination}/{db}/{name}")
+
+
+def delta_asset(path: str) -> Asset:
+    """Returns the asset of a Delta table by its own address: a path, or a URI without credentials. Its name and its URI
+    are ``file:///lake/shop/orders`` or ``s3://bucket/lake/shop/orders``.
+
+    An event is emitted by each run of apply, of a snapshot and of a replay that has changed the table:
+    :class:`cdc.airflow.TableChange`.
+    """
+    namespace, name = dataset_of(path)
+    path = quote(name, safe="/:=@+,~")
+    return Asset(uri=f"file://{path}" if namespace == "file" else f"{namespace}/{path}")
+
+
+def changes_asset(destination: str) -> Asset:
+    """Returns the asset of all Delta tables of a destination. An event says that a run of apply has changed some of
+    them, and names them in ``tables``."""
+    return Asset(name=f"towpath_{destination}_changes", uri=f"towpath://changes/{destination}")
+
+
+PROVED = AssetAlias("towpath_proved")
+"""The alias through which a verification emits its events: its tables are not known when DAGs are parsed."""
 
 
 @dataclass(frozen=True)

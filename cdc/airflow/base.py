@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseOperator
 
+from cdc.airflow.changes import tell_batches
 from cdc.airflow.compat import AirflowFailException
 from cdc.base.errors import TablesLeftOutError
 from cdc.config import DestinationConfig, load
@@ -43,6 +44,18 @@ class BatchOperator(DestinationOperator):
     def __init__(self, *, batch_owner: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.batch_owner = batch_owner
+
+    def _tell_changes(self, config: DestinationConfig, context: Mapping[str, Any], first_batch: int | None) -> None:
+        """Emits the events of the tables that acked batches have changed, and logs what it tells."""
+        changes = tell_batches(self, config, context, first_batch)
+        if changes:
+            self.log.info(
+                "Emits events of %d tables, %d rows in batches %d to %d.",
+                len(changes),
+                sum(change.rows for change in changes),
+                min(change.first_batch or 0 for change in changes),
+                max(change.last_batch or 0 for change in changes),
+            )
 
     @property
     def _owner(self) -> str:

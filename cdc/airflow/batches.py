@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.airflow import interval, lineage, links, xcom
 from cdc.airflow.base import BatchOperator
+from cdc.airflow.changes import telling_batches
 from cdc.airflow.compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -38,19 +39,21 @@ class TowpathFetchOperator(BatchOperator):
     """Takes the next batch for this DAG, without waiting for one. Returns the batch's id, the lease's fingerprint and
     the manifest's path.
 
-    If there is nothing to apply, parked tables are tried again, and merge and finalize are skipped. With
+    If there is nothing to apply, parked tables are tried again, and merge and finalize are skipped. What a run acked
+    before it failed is told by the next fetch: it emits the events of the tables (:mod:`cdc.airflow.changes`). With
     ``airflow.until: interval_end`` the batch holds only transactions that were committed before the end of the run's
     data interval.
 
     ``deferrable`` (default: Airflow's ``[operators] default_deferrable``): while another owner holds the batch, or the
     store is not complete up to the interval's end, the task waits in the triggerer instead of in a slot, for at most
-    ``batch.until_wait_s``. The merge then never has to wait.
+    ``batch.until_wait_s``. The merge then never has to wait. ``destination``: its name, for the events; needed if a
+    template makes the name of ``conf_file``.
     """
 
     operator_extra_links = (links.TowpathManifestLink(),)
 
     def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**telling_batches(kwargs))
         self.deferrable = default_deferrable() if deferrable is None else deferrable
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -70,6 +73,7 @@ class TowpathFetchOperator(BatchOperator):
                 self._wait_for_turn(config, until, deadline)
             # Waiting would cost a slot of the worker, and the schedule brings the next run anyway.
             lease = pipeline.fetch(config, self._owner, until, 0.0 if until is None else None)
+            self._tell_changes(config, context, None)
             if lease is None:
                 pipeline.retry_parked(config)
         if lease is None:
@@ -159,7 +163,7 @@ class TowpathMergeOperator(BatchOperator):
             lineage.ChangedTable(name, table_stats.changes, table_stats.delta_version)
             for name, table_stats in sorted(stats.items())
         ]
-        return lineage.merged(self._config(), [table for table in tables if table.delta_version is not None])
+        return lineage.written(self._config(), [table for table in tables if table.delta_version is not None])
 
     def on_kill(self) -> None:
         """Kills the driver that this task started, and lets the run begin no other batch."""
@@ -230,12 +234,14 @@ class TowpathFinalizeOperator(BatchOperator):
     It runs in any case and asks Airflow for the states of the earlier tasks, because a killed process sends no callback
     and raises no exception. A merge counts as successful only if it also returned results for this very batch, so
     marking it as successful by hand does not ack a batch that was never merged. Batches that the merge acked before it
-    failed stay acked.
+    failed stay acked. Emits an event for each table that the acked batches have changed
+    (:mod:`cdc.airflow.changes`). ``destination``: its name, for the events; needed if a template makes the name of
+    ``conf_file``.
     """
 
     def __init__(self, *, fetch_task_id: str = "fetch", merge_task_id: str = "merge", **kwargs: Any) -> None:
         kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
-        super().__init__(**kwargs)
+        super().__init__(**telling_batches(kwargs))
         self.fetch_task_id = fetch_task_id
         self.merge_task_id = merge_task_id
 
@@ -259,6 +265,7 @@ class TowpathFinalizeOperator(BatchOperator):
                 if merged["batch"] is not None:
                     pipeline.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
                     self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
+                self._tell_changes(config, context, fetched["batch"])
                 tell(config, None, succeeded=True)
                 self._require_none_left_out(config)
                 return

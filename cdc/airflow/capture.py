@@ -76,7 +76,7 @@ class TowpathCaptureOperator(DestinationOperator):
                 raise
 
     def _capture(self, config: DestinationConfig, stop: threading.Event) -> None:
-        from cdc.capture import Capture
+        from cdc.capture import Capture  # the source's driver, NumPy and Numba: too much for each file of DAGs
         from cdc.watch.metrics.serve import served
 
         self.log.info("Capturing %s into %s", config.source.url, config.store.path)

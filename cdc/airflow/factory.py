@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, BaseOperator, get_parsing_context
 
@@ -50,13 +50,10 @@ from cdc.airflow.operators import (
 from cdc.airflow.task_group import FINALIZE_RETRIES
 from cdc.airflow.triggers import TowpathStoreTrigger
 from cdc.base.errors import ConfigError
-from cdc.config import AirflowConfig, DestinationConfig, as_named, destinations, load
+from cdc.config import DAG_KINDS, AirflowConfig, DagKind, DestinationConfig, as_named, destinations, load
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-Kind = Literal["capture", "apply", "intervals", "snapshot", "backfill", "verify", "maintain"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """Any time in the past: the DAGs have no catch-up."""
@@ -74,7 +71,7 @@ def conf_folder(dag_file: str) -> Path:
 
 
 def build_dags(
-    conf_dir: Path, kinds: Iterable[Kind] = KINDS, default_args: Mapping[str, Any] | None = None
+    conf_dir: Path, kinds: Iterable[DagKind] = DAG_KINDS, default_args: Mapping[str, Any] | None = None
 ) -> dict[str, DAG]:
     """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
@@ -94,7 +91,7 @@ def build_dags(
     return dags
 
 
-def _is_ours(kind: Kind, destination: _Destination) -> bool:
+def _is_ours(kind: DagKind, destination: _Destination) -> bool:
     """Whether the DAG has work, and can do it here: capture writes to the disk of the store."""
     if destination.config is not None and destination.config.store.kind == "memory":
         return False
@@ -285,7 +282,7 @@ _BACKFILLS: Mapping[forms.Kind, Callable[..., BaseOperator]] = {
     "replay": TowpathReplayOperator,
     "verify": TowpathVerifyOperator,
 }
-_BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
+_BUILD: Mapping[DagKind, Callable[[_Destination], DAG]] = {
     "capture": capture_dag,
     "apply": apply_dag,
     "intervals": intervals_dag,
@@ -296,7 +293,7 @@ _BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
 }
 
 
-def _dag(kind: Kind, destination: _Destination, *, doc_md: str, **options: Any) -> DAG:
+def _dag(kind: DagKind, destination: _Destination, *, doc_md: str, **options: Any) -> DAG:
     """Returns a DAG without tasks. It has one run at a time: two would take each other's batch, or work on the same
     table; and no catch-up, unless ``options`` say so. A configuration error takes the place of its documentation."""
     documentation = destination.error or doc_md
@@ -317,7 +314,11 @@ def _dag(kind: Kind, destination: _Destination, *, doc_md: str, **options: Any) 
 
 
 def _dag_of_one(
-    kind: Kind, destination: _Destination, operator: Callable[..., BaseOperator], every: float | str | None, doc_md: str
+    kind: DagKind,
+    destination: _Destination,
+    operator: Callable[..., BaseOperator],
+    every: float | str | None,
+    doc_md: str,
 ) -> DAG:
     """Returns a DAG of one task, which may take as long as it takes. ``every``: None if it only runs by hand."""
     dag = _dag(kind, destination, schedule=_schedule(destination.settings, every), doc_md=doc_md)
@@ -418,6 +419,6 @@ def _task_defaults(settings: AirflowConfig) -> dict[str, Any]:
     }
 
 
-def _tags(kind: Kind, name: str, error: str | None) -> list[str]:
+def _tags(kind: DagKind, name: str, error: str | None) -> list[str]:
     # Airflow allows tags of 100 characters.
     return ["towpath", kind, name[:100], *([ERROR_TAG] if error else [])]

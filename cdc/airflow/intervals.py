@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from airflow.sdk import AssetAlias, BaseSensorOperator
 
-from cdc.airflow import links, xcom
+from cdc.airflow import lineage, links, xcom
 from cdc.airflow.assets import TableInterval, destination_asset, table_asset
 from cdc.airflow.base import DestinationOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
@@ -47,7 +47,7 @@ def time_zone(settings: AirflowConfig) -> str:
 
 def _intervals() -> Any:
     """Returns ``cdc.lake.intervals``, imported only when a task runs, because DAG files are parsed often."""
-    from cdc.lake import intervals
+    from cdc.lake import intervals  # loads PyArrow
 
     return intervals
 
@@ -136,6 +136,7 @@ class TowpathPublishOperator(DestinationOperator):
         super().__init__(**kwargs)
         self.asset = asset
         self.alias = alias_of(destination)
+        self._published: list[lineage.ChangedTable] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises StoreIncompleteError and LakeBehindError (retried), CutOffError if the store no longer has the
@@ -157,6 +158,7 @@ class TowpathPublishOperator(DestinationOperator):
                 continue
             described = _described(config, interval, content, table)
             events[self.alias].add(table_asset(config.name, table.table), extra=described.as_extra())
+            self._published.append(lineage.ChangedTable(table.table, None, table.delta_version))
             sent += 1
         most = links.most_changed((table.table, table.rows) for table in content.tables)
         if most is not None:
@@ -181,6 +183,10 @@ class TowpathPublishOperator(DestinationOperator):
         )
         self.log.info("Emits %d events of tables with the partition key %s.", sent, key)
         return {**asdict(content), "interval": str(interval)}
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns the tables that were published, for Airflow's OpenLineage provider."""
+        return lineage.published(self._config(), self._published)
 
 
 class TowpathLeftOutOperator(DestinationOperator):

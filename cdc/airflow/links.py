@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
+from cdc.airflow.plugin import PREFIX
 from cdc.base.log import hide_password
-from cdc.base.targets import local_path, split_table, table_path
+from cdc.base.targets import split_table, table_path
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
@@ -57,11 +59,11 @@ class TowpathSparkLink(_Link):
 
 
 def manifest_address(config: DestinationConfig, lease: Lease) -> str:
-    """Returns the address of a batch's manifest."""
-    path = str(lease.manifest_path)
+    """Returns the address of a batch's manifest that ``airflow.links.manifest`` gives; without it that of the batch on
+    the destination's page."""
     if config.airflow.links.manifest is None:
-        return _uri(path)
-    return batch_address(config, lease.batch, path)
+        return _on_page(config, f"batch-{lease.batch}")
+    return batch_address(config, lease.batch, str(lease.manifest_path))
 
 
 def batch_address(config: DestinationConfig, batch: int, path: str) -> str:
@@ -71,10 +73,10 @@ def batch_address(config: DestinationConfig, batch: int, path: str) -> str:
 
 
 def table_address(config: DestinationConfig, table: str, path: str | None = None) -> str:
-    """Returns the address of a Delta table. ``path``: its place, unless it is the usual one."""
-    db, name = split_table(table)
-    path = hide_password(path or table_path(str(config.apply.target), db, name))
-    return configured_table_address(config, table, path) or _uri(path)
+    """Returns the address of a Delta table that ``airflow.links.table`` gives; without it that of the table on the
+    destination's page. ``path``: its place, unless it is the usual one."""
+    path = path or table_path(str(config.apply.target), *split_table(table))
+    return configured_table_address(config, table, path) or _on_page(config, f"table-{quote(table)}")
 
 
 def configured_table_address(config: DestinationConfig, table: str, path: str) -> str:
@@ -99,9 +101,10 @@ def most_changed(changes: Iterable[tuple[str, int]]) -> str | None:
     return max(sums, key=lambda table: sums[table], default=None)
 
 
-def _uri(path: str) -> str:
-    local = local_path(path)
-    return path if local is None else local.absolute().as_uri()
+def _on_page(config: DestinationConfig, part: str) -> str:
+    """Returns the address of a part of the destination's page, from the root of Airflow's own address."""
+    base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{base}{PREFIX}/{quote(config.name)}#{part}"
 
 
 def _filled(template: str, **values: str) -> str:

@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 def tell(config: DestinationConfig, stats: RunStats | None, *, succeeded: bool | None) -> None:
     """Sends the metrics of a run. ``stats``: what it merged; None: sent before. ``succeeded``: None if that is not
     known yet. Raises nothing that a receiver can cause: a failure is logged."""
-    from cdc.watch.metrics.push import push_run
+    from cdc.watch.metrics.push import push_run  # only runs need it
 
     push_run(config, stats, succeeded=succeeded)
     try:

@@ -19,10 +19,10 @@ from airflow.configuration import conf
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
-from cdc.airflow.factory import KINDS, conf_folder
+from cdc.airflow.factory import conf_folder
 from cdc.airflow.links import batch_address, configured_table_address
 from cdc.base.run_identity import RunIdentity
-from cdc.config import destinations
+from cdc.config import DAG_KINDS, destinations
 from cdc.lake.writers import run_address
 from cdc.watch.page.board import AckedBatch, Board, BoardRow
 from cdc.watch.page.render import HEADERS, ExternalLink, destination, message, overview
@@ -30,6 +30,12 @@ from cdc.watch.page.render import HEADERS, ExternalLink, destination, message, o
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
+_REMEDIES = {
+    "snapshot": ("snapshot", "loads what is parked"),
+    "retry": ("apply", "tries what is parked again"),
+    "hold": ("backfill", "builds tables again"),
+}
+"""The DAG that brings parked tables back, and what it does, by what they wait for."""
 _TITLES = {401: "Log in first", 403: "Not allowed", 404: "Not found"}
 
 
@@ -41,7 +47,7 @@ class AirflowLinks:
 
     def related(self, row: BoardRow) -> Sequence[ExternalLink]:
         dag_links = []
-        for kind in KINDS:
+        for kind in DAG_KINDS:
             dag_id = f"{kind}_{row.name}"
             if dag_id in self._paused_by_id:
                 note = "paused" if self._paused_by_id[dag_id] else ""
@@ -59,6 +65,15 @@ class AirflowLinks:
 
     def run(self, config: DestinationConfig, run: RunIdentity) -> str:
         return run_address(config, run, self._base) or ""
+
+    def remedy(self, row: BoardRow, due: str) -> ExternalLink | None:
+        kind, deed = _REMEDIES[due]
+        dag_id = f"{kind}_{row.name}"
+        if dag_id not in self._paused_by_id:
+            return None
+        paused = self._paused_by_id[dag_id]
+        text = f"Unpause {dag_id}, which {deed}" if paused else f"Trigger {dag_id}, which {deed}"
+        return ExternalLink(text, f"{self._base}/dags/{quote(dag_id)}")
 
 
 def application() -> FastAPI:
@@ -107,7 +122,7 @@ def _may_see(user: Any, name: str) -> bool:
 
 def _links(user: Any, names: Iterable[str]) -> AirflowLinks:
     base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-    return AirflowLinks(base, _dags(user, {f"{kind}_{name}" for name in names for kind in KINDS}))
+    return AirflowLinks(base, _dags(user, {f"{kind}_{name}" for name in names for kind in DAG_KINDS}))
 
 
 def _dags(user: Any, ids: set[str]) -> dict[str, bool]:

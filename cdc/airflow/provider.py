@@ -37,6 +37,13 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             f"cdc.airflow.links.{name}" for name in ("TowpathManifestLink", "TowpathTableLink", "TowpathSparkLink")
         ],
+        "asset-uris": [
+            {
+                "schemes": ["towpath"],
+                "handler": "cdc.airflow.assets.checked_uri",
+                "to_openlineage_converter": "cdc.airflow.lineage.dataset_of_asset",
+            }
+        ],
         "connection-types": [
             {
                 "connection-type": CONNECTION_TYPE,

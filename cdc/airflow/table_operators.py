@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc.airflow import forms, links, texts, xcom
+from cdc.airflow import forms, lineage, links, texts, xcom
+from cdc.airflow.assets import PROVED, proved_asset
 from cdc.airflow.base import DestinationOperator
+from cdc.airflow.changes import LoadKind, tell_loads, telling_loads
 from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
 from cdc.airflow.connections import airflow_connections
 from cdc.base.errors import RetryableError, UsageError
-from cdc.lake import pipeline
+from cdc.base.log import hide_password
+from cdc.base.targets import split_table, table_path
+from cdc.lake import attestation, pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,6 +51,26 @@ class _JobOperator(DestinationOperator):
         self.tables = tables
         self.plan_task_id = plan_task_id
         self._shown: dict[str, float] = {}
+        self._written: list[lineage.ChangedTable] = []
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns the lineage of the tables that were loaded, for Airflow's OpenLineage provider, which calls this also
+        after a failure."""
+        return lineage.written(self._config(), self._written)
+
+    def _tell_loads(
+        self,
+        config: DestinationConfig,
+        context: Context,
+        kind: LoadKind,
+        results: Sequence[Any],
+        wanted: Sequence[str] | None,
+    ) -> int:
+        """Emits the events of the loaded tables; returns their number. ``wanted``: None for all tables."""
+        changes = tell_loads(self, config, context, kind, results, wanted)
+        if changes:
+            self.log.info("Emits events of %s.", ", ".join(change.table for change in changes))
+        return len(changes)
 
     def on_kill(self) -> None:
         """Kills the driver that this task started."""
@@ -78,6 +103,7 @@ class _JobOperator(DestinationOperator):
     def _report(self, config: DestinationConfig, results: Sequence[Any]) -> dict[str, Any]:
         """Logs a table of the results, and returns them as an XCom."""
         documents = [result.as_dict() for result in results]
+        self._written = [lineage.ChangedTable(row["table"], row["rows"], path=row.get("path")) for row in documents]
         self.link_targets[links.SPARK] = links.spark_address(config)
         if (table := links.most_changed((row["table"], row["rows"]) for row in documents)) is not None:
             path = next(document.get("path") for document in documents if document["table"] == table)
@@ -90,10 +116,14 @@ class TowpathSnapshotOperator(_JobOperator):
     """Takes snapshots of ``tables``, of the tables of the plan, or, without either, of those that are due, and loads
     them.
 
-    A task that is repeated does not read finished chunks again.
+    A task that is repeated does not read finished chunks again. Emits an event for each table that it has loaded
+    (:mod:`cdc.airflow.changes`).
     """
 
     operator_extra_links = (links.TowpathTableLink(), links.TowpathSparkLink())
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**telling_loads(kwargs))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises AirflowSkipException if no table is due, or nothing was captured yet."""
@@ -103,7 +133,8 @@ class TowpathSnapshotOperator(_JobOperator):
             if tables is None and not pipeline.has_captured(config):
                 raise AirflowSkipException("Nothing was captured yet: the snapshots begin when capture does.")
             results = pipeline.snapshot(config, tables, progress=self._progress)
-        if not results:
+            sent = self._tell_loads(config, context, "snapshot", results, tables)
+        if not results and not sent:
             raise AirflowSkipException("No table is due for a snapshot.")
         return self._report(config, results)
 
@@ -112,7 +143,8 @@ class TowpathReplayOperator(_JobOperator):
     """Rebuilds tables from the store, as a whole or in a range: those of the plan, or ``tables``.
 
     ``from_`` and ``to`` (templated): a seq, a time with its offset, a GTID or a GTID set. ``into`` (templated): a
-    folder or URI for new tables, with ``mode`` as their mode. An empty text counts as none.
+    folder or URI for new tables, with ``mode`` as their mode. An empty text counts as none. Emits an event for each
+    table (:mod:`cdc.airflow.changes`).
     """
 
     operator_extra_links = (links.TowpathTableLink(), links.TowpathSparkLink())
@@ -127,7 +159,7 @@ class TowpathReplayOperator(_JobOperator):
         mode: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**telling_loads(kwargs))
         self.from_, self.to, self.into, self.mode = from_, to, into, mode
         if (self.tables is None) == (self.plan_task_id is None):
             raise UsageError(
@@ -150,6 +182,7 @@ class TowpathReplayOperator(_JobOperator):
             own = {"from": self.from_, "to": self.to, "into": self.into, "mode": self.mode}
             arguments = forms.replay_arguments(own if asked is None else asked)
             results = pipeline.replay(config, tables, progress=self._progress, **arguments)
+            self._tell_loads(config, context, "replay", results, tables)
         return self._report(config, results)
 
 
@@ -157,12 +190,21 @@ class TowpathVerifyOperator(_JobOperator):
     """Verifies ``tables``, the tables of the plan, or, without either, all tables. Logs the report as a table, and
     fails if something differs.
 
-    ``second_opinion``: rows of the store that are decoded once more with another library; 0 for none.
+    ``second_opinion``: rows of the store that are decoded once more with another library; 0 for none. ``attest``
+    (templated): the file of a signed document, as ``cdc verify --attest`` writes it; a file that exists is refused, so
+    that its name should hold ``{{ run_id }}`` and ``{{ ti.try_number }}``.
+
+    Emits an event of :func:`proved_asset` for each table if everything is proved.
     """
 
-    def __init__(self, *, second_opinion: int = 2000, **kwargs: Any) -> None:
+    template_fields: Sequence[str] = ("conf_file", "tables", "attest")
+
+    def __init__(self, *, second_opinion: int = 2000, attest: str | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("outlets", [PROVED])
         super().__init__(**kwargs)
         self.second_opinion = second_opinion
+        self.attest = attest
+        self._document: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises AirflowFailException if something differs or a column cannot be compared, VerificationError (retried)
@@ -170,12 +212,19 @@ class TowpathVerifyOperator(_JobOperator):
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
             tables = self._wanted(config, context)
+            attest = None if self.attest is None else Path(self.attest)
+            if attest is not None:
+                attestation.require_possible(config, attest)
             report = pipeline.verify(config, tables, progress=self._progress, second_opinion=self.second_opinion)
+            if attest is not None:
+                attestation.write(config, report, attest)
         document: dict[str, Any] = report.document()
+        self._document = document
         lines = texts.verification(document)
         context["ti"].xcom_push(key=SUMMARY, value=lines)
         if report.state == "proved":
             self.log.info("Everything is proved:\n%s", lines)
+            self._emit(config, document, context["outlet_events"])
             return document
         self.log.error("Not everything is proved:\n%s", lines)
         names = ", ".join(table["table"] for table in document["tables"] if not table["ok"]) or "the store's history"
@@ -188,6 +237,29 @@ class TowpathVerifyOperator(_JobOperator):
         if report.state == "partial":
             raise AirflowFailException(f"Columns of {names} could not be compared. See the log.")
         raise VerificationError(f"it could not be told whether {names} equal the source", place=config.name)
+
+    def _emit(self, config: DestinationConfig, document: Mapping[str, Any], events: Any) -> None:
+        """Emits an event for each table of a report in which everything is proved."""
+        for table in document["tables"]:
+            checksums = table["checksums"]
+            extra = {
+                "destination": config.name,
+                "table": table["table"],
+                "path": hide_password(table_path(config.apply.target, *split_table(table["table"]))),
+                "delta_version": table["delta_version"],
+                "applied_seq": table["applied_seq"],
+                "seq": checksums["seq"],
+                "gtids": checksums["gtids"],
+                "rows": table["rows"],
+                "sum": checksums["sum"],
+                "attestation": self.attest,
+            }
+            events[PROVED].add(proved_asset(config.name, table["table"]), extra=extra)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns the verified tables with what was found, for Airflow's OpenLineage provider, which calls this also
+        after a failure."""
+        return lineage.verified(self._config(), () if self._document is None else self._document["tables"])
 
 
 class TowpathMaintainOperator(DestinationOperator):
@@ -215,6 +287,7 @@ class TowpathMaintainOperator(DestinationOperator):
         self.store_only = store_only
         self.vacuum = vacuum
         self.shows_only = dry_run
+        self._maintained: list[str] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Returns the document that ``cdc maintain --json`` prints. Raises UsageError on a standby or for an unknown
@@ -230,10 +303,15 @@ class TowpathMaintainOperator(DestinationOperator):
                 vacuum=self.vacuum,
                 progress=lambda maintained: self.log.info("%s", maintained),
             )
+        self._maintained = [] if self.shows_only else [table["table"] for table in document.get("tables", ())]
         self.log.info("%s", texts.maintenance(document))
         for name in document["cut_off"]:
             self.log.warning("Subscriber %s was cut off: it had not acked all that was removed.", name)
         return document
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns the lineage of the tables that were maintained, for Airflow's OpenLineage provider."""
+        return lineage.maintained(self._config(), self._maintained)
 
 
 class VerificationError(RetryableError):

@@ -16,7 +16,8 @@ FINALIZE_RETRIES = 5
 class TowpathApplyTaskGroup(TaskGroup):
     """Applies the waiting batches of a destination: the tasks ``fetch``, ``merge`` and ``finalize`` of the apply DAG.
 
-    ``conf_file``: the path of ``DEST.yaml`` on the worker (templated). Further arguments are those of a TaskGroup;
+    ``conf_file``: the path of ``DEST.yaml`` on the worker (templated). ``destination``: the name of the destination, if
+    a template makes the name of that file. Further arguments are those of a TaskGroup;
     ``default_args`` (queue, pool, retries, …) hold for the three tasks.
 
     If there is nothing to apply, ``merge`` and ``finalize`` are skipped, and so are the tasks after the group, unless
@@ -24,7 +25,9 @@ class TowpathApplyTaskGroup(TaskGroup):
     batches of its own. Raises UsageError if the DAG may have several active runs: they would take each other's batches.
     """
 
-    def __init__(self, group_id: str = "apply", *, conf_file: str, **kwargs: Any) -> None:
+    def __init__(
+        self, group_id: str = "apply", *, conf_file: str, destination: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(group_id, **kwargs)
         dag = self.dag
         if dag.max_active_runs != 1:
@@ -40,12 +43,13 @@ class TowpathApplyTaskGroup(TaskGroup):
             "dag": dag,
             "task_group": self,
         }
-        self.fetch = TowpathFetchOperator(task_id="fetch", **common)
+        self.fetch = TowpathFetchOperator(task_id="fetch", destination=destination, **common)
         self.merge = TowpathMergeOperator(task_id="merge", fetch_task_id=self.fetch.task_id, **common)
         self.finalize = TowpathFinalizeOperator(
             task_id="finalize",
             fetch_task_id=self.fetch.task_id,
             merge_task_id=self.merge.task_id,
+            destination=destination,
             retries=FINALIZE_RETRIES,
             **common,
         )

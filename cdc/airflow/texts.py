@@ -97,10 +97,11 @@ def plan_summary(form: Backfill, plan: Mapping[str, Any]) -> str:
     ]
     lines = [f"{', '.join([what, *details])}: {', '.join(f'`{table}`' for table in form.tables)}."]
     if plan:
-        lines += ["", text_table(plan["tables"])]
+        lines += ["", text_table(plan["tables"], ["table", "rows", "bytes", "seconds"])]
         total = f"Together about {plan['rows']:,} rows, {human_bytes(plan['bytes'])}, {human_seconds(plan['seconds'])}."
         lines += ["", total]
-        lines += [f"- Replaces {text}" for text in plan.get("replaces", ())]
+        lines += [f"- {table['effect'][:1].upper()}{table['effect'][1:]}." for table in plan["tables"]]
+        lines += [f"- {text}" for text in plan["points"]]
     return "\n".join(lines)
 
 

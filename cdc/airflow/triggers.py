@@ -64,7 +64,7 @@ class TowpathStoreTrigger(BaseEventTrigger):
             end()
 
     def _waiting(self, told: int) -> int | None:
-        from cdc.batches.waiting import waiting_seq
+        from cdc.batches.waiting import waiting_seq  # loads NumPy, which files of DAGs do without
 
         return waiting_seq(load(Path(self.conf_file)), told)
 
@@ -97,7 +97,7 @@ class TowpathBatchTrigger(BaseTrigger):
 
     def _is_blocked(self) -> bool:
         """A configuration, store or meta that cannot be read blocks nothing: the task says what is wrong."""
-        from cdc.batches.waiting import obstacle
+        from cdc.batches.waiting import obstacle  # loads NumPy
 
         until = None if self.until is None else datetime.fromisoformat(self.until)
         try:
@@ -121,7 +121,7 @@ class TowpathCaptureTrigger(BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Yields one event: whether the capture was healthy to the end, and a sentence."""
-        from cdc.watch.metrics.liveness import CaptureWatch
+        from cdc.watch.metrics.liveness import CaptureWatch  # loads NumPy
 
         try:
             config = await asyncio.to_thread(load, Path(self.conf_file))

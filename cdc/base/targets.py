@@ -6,7 +6,7 @@ from __future__ import annotations
 import string
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from cdc.base.errors import UsageError
 
@@ -186,3 +186,16 @@ def expected_reader(path: str, columns: Collection[str], *, deletion_vectors: bo
     mapped = any(NEEDS_MAPPING & set(name) for name in columns)
     properties = {"delta.columnMapping.mode": "name"} if mapped else {}
     return reader_of(path, properties, ["deletionVectors"] if deletion_vectors else [])
+
+
+def dataset_of(path: str) -> tuple[str, str]:
+    """Returns the namespace and the name of the dataset at a path or URI: ``("file", "/lake/shop/orders")``,
+    ``("s3://bucket", "lake/shop/orders")``. Credentials are left out."""
+    local = local_path(path)
+    if local is not None:
+        return "file", str(local.absolute())
+    parts = urlsplit(path)
+    scheme = "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme
+    # In abfss://container@account the part before the @ is no user.
+    host = parts.netloc if scheme in ("abfs", "abfss", "wasb", "wasbs") else parts.netloc.rpartition("@")[2]
+    return f"{scheme}://{host}", parts.path.lstrip("/")

@@ -15,11 +15,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from cdc.base.run_identity import RunIdentity, current_run
 from cdc.base.units import iso_time_us
 from cdc.binlog.positions import split_seq
+from cdc.binlog.sql.schemas import Schemas
 from cdc.meta.state import UnknownColumns
 
 if TYPE_CHECKING:
     from cdc.binlog.positions import CommitPosition
-    from cdc.binlog.sql.schemas import Schemas
     from cdc.meta import Gap, Subscription
     from cdc.store.formats.state import Beginning
     from cdc.store.reader.batch_builder import Selection
@@ -241,14 +241,13 @@ class Manifest(_Part):
         """Whether the subscriber's filter matches this ``db.table``."""
         if self.table_filter is None:
             return True
-        from cdc.store.reader.batch_builder import TableFilter
+        from cdc.store.reader.batch_builder import TableFilter  # loads NumPy
 
         return TableFilter(self.table_filter).matches(table)
 
 
 def schemas_of(manifest: Manifest) -> Schemas | None:
     """Returns the table definitions that a manifest names. Raises DamagedError, StorageError."""
-    from cdc.binlog.sql.schemas import Schemas
     from cdc.store.reader.staged import local_copy
 
     if manifest.schema_path is None:

@@ -33,6 +33,7 @@ from cdc.batches.preconditions import (
     require_token,
 )
 from cdc.batches.results import history_mark, read_results, record_tables
+from cdc.batches.stage import Stage, folder_of
 from cdc.batches.subscribers import (
     accept_beginning,
     accept_tables,
@@ -48,7 +49,6 @@ from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
-    from cdc.batches.stage import Stage
     from cdc.binlog.sql.schemas import Schemas
     from cdc.config import BatchConfig, DestinationConfig
     from cdc.store.formats.state import Beginning, CaptureState
@@ -128,8 +128,6 @@ class BatchService:
         """When the cursor of a subscriber was moved over what its filter leaves out, by the monotonic clock."""
         self._stage: Stage | None = None
         if config.store.stages_batches:
-            from cdc.batches.stage import Stage
-
             assert config.store.stage is not None
 
             self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)
@@ -666,8 +664,6 @@ class BatchService:
 
     def _sweep(self, stage: Stage, subscriber: str) -> None:
         """Removes staged copies that killed processes have left behind."""
-        from cdc.batches.stage import folder_of
-
         subscription = self.meta.read().subscription(subscriber)
         keep: dict[int, str | None] = {}
         for entry in subscription.outstanding:

@@ -13,7 +13,7 @@ from cdc.meta import Gap, Meta, Subscription, TableRecord
 from cdc.meta.state import check_name
 
 if TYPE_CHECKING:
-    from cdc.store.reader.batch_builder import TableFilter
+    from cdc.store.reader.batch_builder import TableFilter  # loads NumPy
 
 _log = get_logger(__name__)
 

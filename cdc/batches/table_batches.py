@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 from cdc.base.errors import IdentityError
 from cdc.base.patterns import exact
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
+from cdc.batches.stage import Stage
 from cdc.batches.subscribers import make_filter
 from cdc.meta import Meta, Subscription, open_meta
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
-    from cdc.batches.stage import Stage
     from cdc.config import DestinationConfig
     from cdc.store.reader.reader import StoreReader
     from cdc.store.reader.store import Store
@@ -67,8 +67,6 @@ class TableBatches:
         self.meta: Meta = open_meta(config) if meta is None else meta
         self._stage: Stage | None = None
         if config.store.stages_batches:
-            from cdc.batches.stage import Stage
-
             assert config.store.stage is not None
 
             self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)

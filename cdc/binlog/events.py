@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cdc.base.errors import DamagedError, UnsupportedEventError
@@ -89,7 +90,8 @@ class QueryEvent:
     time_zone: str | None = None
     """The session's ``time_zone``, such as ``SYSTEM`` or ``+02:00``; None if the statement did not need it."""
     explicit_defaults: bool | None = None
-    """The session's ``explicit_defaults_for_timestamp``; None if the server does not say it (before MySQL 8)."""
+    """The session's ``explicit_defaults_for_timestamp``; None if the event does not say it. MySQL 8 has a status
+    variable for it. MariaDB has a flag; without it the setting is off, or the server is too old to write it."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,14 @@ def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
         thread_specific=bool(header.flags & FLAG_THREAD_SPECIFIC),
         microseconds=None if fraction is None else int.from_bytes(fraction, "little"),
         time_zone=status[_TIME_ZONE][1:].decode("ascii", "replace") if _TIME_ZONE in status else None,
-        explicit_defaults=bool(status[_EXPLICIT_DEFAULTS][0]) if _EXPLICIT_DEFAULTS in status else None,
+        explicit_defaults=_explicit_defaults(status),
     )
+
+
+def _explicit_defaults(status: Mapping[int, bytes]) -> bool | None:
+    if _EXPLICIT_DEFAULTS in status:
+        return bool(status[_EXPLICIT_DEFAULTS][0])
+    return True if int.from_bytes(status.get(_FLAGS2, b""), "little") & _OPTION_EXPLICIT_DEFAULTS else None
 
 
 def _unpacked(packed: bytes, end_log_pos: int) -> bytes:
@@ -192,6 +200,8 @@ _SQL_MODE, _CHARSET, _TIME_ZONE, _DATABASES, _COLLATIONS = 1, 4, 5, 12, 131
 _MICROSECONDS, _HIGH_RESOLUTION = 13, 128
 """The fraction of the statement's time: MySQL's variable, and MariaDB's."""
 _EXPLICIT_DEFAULTS = 16
+_FLAGS2, _OPTION_EXPLICIT_DEFAULTS = 0, 1 << 24
+"""The session's options, and MariaDB's bit for ``explicit_defaults_for_timestamp``."""
 _TOO_MANY_DATABASES = 254
 _LATIN1 = frozenset({5, 8, 15, 31, 47, 48, 49, 94})
 _CODECS = {

@@ -19,6 +19,7 @@ from cdc.binlog.entry import ENTRY, Entries
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.framer import Decision, Framer, PackedTransactionError, StopsAtPrepared
 from cdc.binlog.positions import make_seq, split_file_name
+from cdc.binlog.unpacked_file import copy_unpacked
 from cdc.disk.encryption.read import MappedContent, map_content
 
 TableNumber = Callable[[str, str], int | None]
@@ -234,8 +235,6 @@ class BinlogFile:
         try:
             scanned = scan(path, epoch=epoch, mapped=mapped)
         except PackedTransactionError:
-            from cdc.binlog.unpacked_file import copy_unpacked
-
             with tempfile.TemporaryFile(prefix="towpath-unpacked-") as copy:
                 damage = copy_unpacked(path, mapped.load_all(lenient=True), copy)
                 mapped = MappedContent(np.memmap(copy, dtype=np.uint8, mode="r"))

@@ -39,6 +39,7 @@ from cdc.binlog.optional_columns import Columns, lacking_columns, let_lack, name
 from cdc.binlog.payload import PayloadFault, PayloadReader
 from cdc.binlog.rare_events import XaStatement, parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.kernels.jit import bind
+from cdc.kernels.zstd import unpacker
 
 if TYPE_CHECKING:
     from cdc.binlog.payload import PayloadReader
@@ -589,7 +590,6 @@ class Framer(FrameBuffers):
     def _unpack(self) -> None:
         """Unpacks the bytes of a compressed transaction that the kernel hands over, and frames what was in them."""
         # They load zstandard, which few sources need.
-        from cdc.kernels.zstd import unpacker
 
         if self._payload is None:
             self._payload = PayloadReader(self._frame_unpacked)

@@ -201,9 +201,9 @@ _SEQUENCE_COLUMNS = (
 _SEQUENCE_TYPES = (*[ColumnType.LONGLONG] * 6, ColumnType.TINY, ColumnType.LONGLONG)
 
 
-def may_be_sequence(event: bytes | memoryview, has_checksum: bool, *, known: bool) -> bool:
+def may_be_sequence(event: bytes | memoryview, has_checksum: bool, *, is_sequence: bool) -> bool:
     """Whether a TABLE_MAP event is that of a sequence (MariaDB), whose state is a row like one of a table. Without
-    names of columns, ``known`` decides if their types are those of a sequence."""
+    names of columns, ``is_sequence`` decides if their types are those of a sequence."""
     try:
         table_map = parse_table_map(event, has_checksum)
     except (DamagedError, UnsupportedTypeError):
@@ -211,7 +211,7 @@ def may_be_sequence(event: bytes | memoryview, has_checksum: bool, *, known: boo
     if tuple(column.type for column in table_map.columns) != _SEQUENCE_TYPES:
         return False
     names = tuple(column.name for column in table_map.columns)
-    return names == _SEQUENCE_COLUMNS if table_map.has_metadata else known
+    return names == _SEQUENCE_COLUMNS if table_map.has_metadata else is_sequence
 
 
 def names_columns(event: bytes | memoryview, has_checksum: bool) -> bool | None:

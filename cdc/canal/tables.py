@@ -13,6 +13,7 @@ from cdc.binlog.table_map import ColumnType, TableMap
 from cdc.canal.fields import data, number
 from cdc.canal.kernels import entries as e
 from cdc.canal.kernels import texts as k
+from cdc.canal.kernels.survey import TableMapIndex, body_hash
 from cdc.decode.charsets.convert import text_conversion
 from cdc.decode.column_types import ValuePolicies, unsupported
 from cdc.decode.columns import BINARY, BLOBS, COMPRESSED, TEXTS, Column, describe
@@ -223,8 +224,6 @@ class TableSet:
     """The table maps that were met, as arrays for the kernels."""
 
     def __init__(self, zone_at: npt.NDArray[np.int64], zone_offset: npt.NDArray[np.int64]) -> None:
-        from cdc.canal.kernels.survey import TableMapIndex
-
         self.tables: list[CanalTable] = []
         self._zone = (zone_at, zone_offset)
         self.index = TableMapIndex(
@@ -242,8 +241,6 @@ class TableSet:
 
     def refresh(self) -> None:
         """Makes the arrays anew."""
-        from cdc.canal.kernels.survey import TableMapIndex, body_hash
-
         bodies = b"".join(table.body for table in self.tables) or b"\0"
         rows = np.zeros((len(self.tables), 3), dtype=np.int64)
         slots = np.full(max(64, 1 << (4 * len(self.tables)).bit_length()), -1, dtype=np.int64)

@@ -25,6 +25,7 @@ from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.schema_history import ColumnNamesMissingError
 from cdc.capture.servers import SourceServers
 from cdc.capture.session import CaptureCounters, CaptureSession
+from cdc.capture.sink import CaptureLog, Room, Sink
 from cdc.capture.start import Start, find_start
 from cdc.capture.warm_up import warm_up
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
@@ -42,9 +43,8 @@ from cdc.store.formats.state import (
     write_capture_state,
 )
 from cdc.store.reader.reader import StoreReader
-from cdc.store.retention.cleaner import LogCleaner
 from cdc.store.writer.durability import FlushPolicy
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.log import LogWriter, RelayLog
 from cdc.store.writer.memory_log import MemoryLog
 
 if TYPE_CHECKING:
@@ -78,8 +78,16 @@ class CaptureProgress:
 class Capture:
     """Reads one destination's source into its store. The store's lock admits only one at a time."""
 
-    def __init__(self, config: DestinationConfig, on_progress: Callable[[CaptureProgress], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: DestinationConfig,
+        on_progress: Callable[[CaptureProgress], None] | None = None,
+        *,
+        sink: Sink | None = None,
+    ) -> None:
+        """``sink``: where to write, in place of the store of the configuration. Its log is closed at the end."""
         self._config = config
+        self._sink = sink
         self._on_progress = on_progress
         self._watch = ConfigWatch(config)
         self.counters = CaptureCounters()
@@ -88,7 +96,7 @@ class Capture:
         self._purge = PurgeAlarm(config)
         self._target: ClockProbe | None = None
         self._last: CaptureProgress | None = None
-        self._cleaner: LogCleaner | MemoryRoom | None = None
+        self._cleaner: Room | None = None if sink is None else sink.room
         self._session: CaptureSession | None = None
         """The current connection, or the last one after it has ended."""
         self._end: BinlogPosition | None = None
@@ -135,14 +143,15 @@ class Capture:
         if has_others:
             assert control is not None
             own_store.prepare(config, open_meta(config).read(), control)
-        store = _open_log(config)
+        store = _open_log(config) if self._sink is None else self._sink.log
         master: Master | None = None
         beside = ExitStack()
         failure: str | None = None
         try:
             if has_others:
                 own_store.claim(config)
-            master = replication.start_master(config, store)
+            if isinstance(store, LogWriter):
+                master = replication.start_master(config, store)
             beside.enter_context(archiving(config))
             reconnect = ReconnectPolicy(config.source.max_failures, bounded=until_current)
             while True:
@@ -153,7 +162,8 @@ class Capture:
                         control = self._servers.connect(stop, self._newest(store))
                     other = self._read_connection(store, control, stop, deadline, until_current)
                     if other is None:
-                        replication.finish_master(config, store, master)
+                        if isinstance(store, LogWriter):
+                            replication.finish_master(config, store, master)
                         return self.counters
                     control = self._capture_other_tables(other, control, stop, store)
                     continue
@@ -197,7 +207,7 @@ class Capture:
         config: DestinationConfig,
         control: Source,
         stop: threading.Event,
-        store: RelayLog,
+        store: CaptureLog,
     ) -> Source:
         """Goes over to a configuration with other tables, and returns a new connection. If the source cannot be
         captured with it, capture stays with the one before."""
@@ -224,14 +234,14 @@ class Capture:
         """Whether the connection ended before it had read everything that the source had when it was made."""
         return self._session is None or self._end is None or not self._session.has_passed(self._end)
 
-    def _newest(self, store: RelayLog) -> int | None:
+    def _newest(self, store: CaptureLog) -> int | None:
         """Returns the newest seq after everything is flushed."""
         store.flush()
         return store.last_seq
 
     def _read_connection(
         self,
-        store: RelayLog,
+        store: CaptureLog,
         control: Source,
         stop: threading.Event,
         deadline: float | None,
@@ -244,7 +254,8 @@ class Capture:
         store.flush()  # the proof reads what is visible
         state = meta.read()
         target = clock_and_position(control) if until_current else None
-        start = find_start(config, control, meta, store.last_seq, self._servers.take_resume(store.last_seq))
+        resume = self._servers.take_resume(store.last_seq)
+        start = find_start(config, control, meta, store.last_seq, resume, self._sink)
         _park_excluded(meta, state, config.tables)
         if until_current:
             if self._target is None or start.identity.epoch != self._epoch:
@@ -256,7 +267,8 @@ class Capture:
         self._epoch = start.identity.epoch
         if start.first:
             record_beginning(store.path, _beginning(start, state))
-        gtids = GtidRecorder(config, control, start, store.last_seq)
+        # Only a failover needs them, and a log without segments has none.
+        gtids = GtidRecorder(config, control, start, store.last_seq) if isinstance(store, LogWriter) else None
         if self._cleaner is None:
             self._cleaner = (
                 MemoryRoom(config, meta, store) if isinstance(store, MemoryLog) else make_cleaner(config, meta)
@@ -280,7 +292,8 @@ class Capture:
                     self._watermark.probe(control)
                     self._purge.tick(control, session.position)
                     self._report(store, session)
-                    gtids.tick()
+                    if gtids is not None:
+                        gtids.tick()
                     self._cleaner.tick(store.written.segment)
                     other = self._watch.look()
                     if other is not None:
@@ -293,11 +306,12 @@ class Capture:
         finally:
             session.close()
         store.flush()
-        gtids.record()
+        if gtids is not None:
+            gtids.record()
         self._report(store, session)
         return other
 
-    def _report(self, store: RelayLog, session: CaptureSession | None, *, ended: bool = False) -> None:
+    def _report(self, store: CaptureLog, session: CaptureSession | None, *, ended: bool = False) -> None:
         """Writes the state file and calls ``on_progress``. ``ended``: this is the last report."""
         if session is not None:
             self._error = None
@@ -337,7 +351,7 @@ class Capture:
         if self._on_progress is not None:
             self._on_progress(self._last)
 
-    def _report_failed_start(self, store: RelayLog) -> None:
+    def _report_failed_start(self, store: CaptureLog) -> None:
         """Adds the error of a capture that has read nothing to the state of the one before it."""
         if self._error is None:
             return
@@ -370,7 +384,7 @@ def _open_log(config: DestinationConfig) -> RelayLog:
     )
 
 
-def _write(store: RelayLog, state: CaptureState) -> None:
+def _write(store: CaptureLog, state: CaptureState) -> None:
     try:
         write_capture_state(store.path, state)
     except CdcError as error:  # a full disk fails the store's own writes, too

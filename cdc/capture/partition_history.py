@@ -50,7 +50,7 @@ class PartitionHistory:
     def __init__(self, tables: TablesConfig, read: Read) -> None:
         self._tables = tables
         self._read = read
-        self.known: dict[str, KnownPartitions] = {}
+        self.definitions: dict[str, KnownPartitions] = {}
         self.dropped: dict[int, dict[str, str]] = {}
         """By the seq of a statement: the partitions right before it, of the tables whose rows left some by it."""
 
@@ -58,7 +58,7 @@ class PartitionHistory:
         """Takes the definitions that hold after ``seq`` from the newest file up to it, and those of other tables from
         the source. Raises SourceUnavailableError."""
         fresh, until = self._read(None)
-        self.known = {name: _read_at(clause, until, seq) for name, clause in fresh.items()}
+        self.definitions = {name: _read_at(clause, until, seq) for name, clause in fresh.items()}
         if stored is None or stored.partitions is None:
             return
         self.dropped = dict(stored.dropped_partitions)
@@ -68,27 +68,29 @@ class PartitionHistory:
             if self._tables.includes_name(name):
                 # After a failover, positions of the former server say nothing about this one's binlog.
                 is_former = split_seq(partitions.until).epoch < split_seq(seq).epoch and partitions.until > 0
-                self.known[name] = partitions.model_copy(update={"until": until}) if is_former else partitions
+                self.definitions[name] = partitions.model_copy(update={"until": until}) if is_former else partitions
 
     def follow(self, seq: int, changes: Iterable[Change]) -> bool:
         """Changes the definitions by the statement at ``seq``. Returns whether a file has to say so. Raises
         SourceUnavailableError."""
-        before, lost = dict(self.known), len(self.dropped)
+        before, lost = dict(self.definitions), len(self.dropped)
+        changes = list(changes)
+        self._rename_columns(seq, changes)
         for change in changes:
             self._follow(seq, change)
         for old in sorted(self.dropped)[:-_KEPT_STATEMENTS]:
             del self.dropped[old]
-        return self.known != before or seq in self.dropped or len(self.dropped) != lost
+        return self.definitions != before or seq in self.dropped or len(self.dropped) != lost
 
     def into(self, schemas: Schemas) -> Schemas:
         """Returns the schemas together with the partitions."""
-        partitions = {name: self.known[name] for name in sorted(self.known) if name in schemas.tables}
+        partitions = {name: self.definitions[name] for name in sorted(self.definitions) if name in schemas.tables}
         return schemas.model_copy(update={"partitions": partitions, "dropped_partitions": dict(self.dropped)})
 
     def _follow(self, seq: int, change: Change) -> None:
         if isinstance(change, DropDatabase):
-            for name in [name for name in self.known if name.startswith(f"{change.db}.")]:
-                del self.known[name]
+            for name in [name for name in self.definitions if name.startswith(f"{change.db}.")]:
+                del self.definitions[name]
             return
         if change.table is None:
             return
@@ -96,42 +98,63 @@ class PartitionHistory:
         match change:
             case RenameTable():
                 to = ".".join(change.to)
-                moved = self.known.pop(name, None)
-                self.known.pop(to, None)
+                moved = self.definitions.pop(name, None)
+                self.definitions.pop(to, None)
                 if not self._tables.includes_name(to):
                     return
                 if moved is not None and moved.until < seq:
-                    self.known[to] = moved
+                    self.definitions[to] = moved
                 else:
                     self._ask(seq, to)  # what was read ahead may be of the table that has the name later
             case _ if not self._tables.includes_name(name):
                 return
             case DropTable():
-                self.known.pop(name, None)
+                self.definitions.pop(name, None)
             case CreateTable():
                 self._create(seq, name, change)
             case ChangePartitions() | DropPartitions():
                 self._change(seq, name, change)
             case MovePartition():
                 self._note_before(seq, name, change)
-            case RenameColumn() | DropColumn() | ChangeColumn() | UnknownEffect() | Unsupported():
-                if name in self.known and not (isinstance(change, ChangeColumn) and change.column.name == change.name):
+            case DropColumn() | UnknownEffect() | Unsupported():
+                if name in self.definitions:
                     self._ask(seq, name)
+
+    def _rename_columns(self, seq: int, changes: Iterable[Change]) -> None:
+        """Gives the columns in definitions their new names. A definition that was read ahead of the statement has them.
+        All names in a statement are those from before it."""
+        renamed: dict[str, dict[str, str]] = {}
+        for change in changes:
+            match change:
+                case ChangeColumn(table=table, name=column, column=after) if after.name != column:
+                    renamed.setdefault(".".join(table), {})[column.lower()] = after.name
+                case RenameColumn(table=table, name=column, to=to):
+                    renamed.setdefault(".".join(table), {})[column.lower()] = to
+        for name, names in renamed.items():
+            definition = self.definitions.get(name)
+            if definition is None or definition.until >= seq:
+                continue
+            partitions = read_partitions(definition.clause)
+            if partitions is None:
+                self._ask(seq, name)
+            else:
+                clause = partitions.with_renamed(names).to_text()
+                self.definitions[name] = definition.model_copy(update={"clause": clause})
 
     def _create(self, seq: int, name: str, change: CreateTable) -> None:
         if change.like is not None and not change.if_not_exists:
-            like = self.known.get(".".join(change.like))
+            like = self.definitions.get(".".join(change.like))
             if like is not None and like.until < seq:
-                self.known[name] = like
+                self.definitions[name] = like
                 return
         if change.partitions is not None and not change.if_not_exists:
-            self.known[name] = KnownPartitions(clause=change.partitions.to_text())
+            self.definitions[name] = KnownPartitions(clause=change.partitions.to_text())
         else:
             self._ask(seq, name)
 
     def _right_before(self, seq: int, name: str) -> Partitions | None:
         """Returns a table's partitions right before the statement at ``seq``; None if they are not certain."""
-        partitions = self.known.get(name)
+        partitions = self.definitions.get(name)
         return None if partitions is None or partitions.until >= seq else read_partitions(partitions.clause)
 
     def _note_before(self, seq: int, name: str, change: MovePartition) -> None:
@@ -148,7 +171,7 @@ class PartitionHistory:
         if after is None:
             self._ask(seq, name)
             return
-        self.known[name] = KnownPartitions(clause=after.to_text())
+        self.definitions[name] = KnownPartitions(clause=after.to_text())
         fresh, until = self._read([name])
         if until != seq or after.is_same(read_partitions(fresh[name]) if name in fresh else None):
             return
@@ -162,9 +185,9 @@ class PartitionHistory:
 
     def _take(self, seq: int, name: str, fresh: Mapping[str, str], until: int) -> None:
         if name in fresh:
-            self.known[name] = _read_at(fresh[name], until, seq)
+            self.definitions[name] = _read_at(fresh[name], until, seq)
         else:
-            self.known.pop(name, None)
+            self.definitions.pop(name, None)
 
 
 def _read_at(clause: str, until: int, seq: int) -> KnownPartitions:

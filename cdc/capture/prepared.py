@@ -17,12 +17,12 @@ from cdc.binlog.rare_events import XaStatement
 from cdc.binlog.xa_rows import read_rows
 from cdc.capture.prepared_events import choice_of, prepared_transaction, seq_at, with_crc
 from cdc.capture.prepared_search import PreparedSearch
+from cdc.capture.sink import CaptureLog
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig
 from cdc.source.server import Source
 from cdc.store.formats.prepared import PreparedTransaction, PreparedTransactions
 from cdc.store.formats.segment_header import make_segment_header
-from cdc.store.writer.log import RelayLog
 
 log = get_logger(__name__)
 
@@ -31,7 +31,7 @@ class PreparedRecorder:
     """The framer's hooks for prepared XA transactions, for one connection to the source."""
 
     def __init__(
-        self, config: DestinationConfig, control: Source, store: RelayLog, tables: StatementFilter, up_to: int
+        self, config: DestinationConfig, control: Source, store: CaptureLog, tables: StatementFilter, up_to: int
     ) -> None:
         """``up_to`` is the seq after which capture goes on. Raises DamagedError, VersionError, StorageError."""
         self._config, self._control = config, control

@@ -277,6 +277,21 @@ def prove_acked(
     mark = max(marks, key=lambda candidate: candidate.seq, default=None)
     if mark is None:
         return Proof(doubt=f"the server's identity is not proved: no ack has recorded a mark at the cursor {cursor}")
+    return prove_mark(source, conn, mark, flavor, base_name, sizes, epoch=epoch)
+
+
+def prove_mark(
+    source: SourceConfig,
+    conn: Source,
+    mark: HistoryMark,
+    flavor: Flavor,
+    base_name: str,
+    sizes: dict[str, int],
+    *,
+    epoch: int,
+) -> Proof:
+    """Proves that the server has the transaction of a mark. ``epoch`` is that of the server's binlog, whose files have
+    these sizes in bytes. Raises as :func:`prove_acked`."""
     file = _acked_file(source, mark, base_name, sizes) if split_seq(mark.seq).epoch == epoch else None
     proofs = (_acked_gtid(source, conn, mark, flavor), file)
     proved = [proof for proof in proofs if proof is not None]
@@ -301,7 +316,7 @@ def _acked_gtid(source: SourceConfig, conn: Source, mark: HistoryMark, flavor: F
     if mark.gtid is None or executed is None:
         return None
     if not has_executed(conn, flavor, mark.gtid, executed):
-        has = f"GTID {mark.gtid} was acked, and the server has executed {_shown_gtids(executed)}"
+        has = f"GTID {mark.gtid} was read, and the server has executed {_shown_gtids(executed)}"
         _refuse_acked(source, mark.seq, "", has)
     return f"GTID {mark.gtid} is in its executed set"
 
@@ -314,7 +329,7 @@ def _acked_file(source: SourceConfig, mark: HistoryMark, base_name: str, sizes: 
         created = file_created(source, BinlogPosition(position.file, max(4, position.pos)))
     except NoEventAtPositionError as error:
         _refuse_acked(source, mark.seq, base_name, error.message)
-    difference = _other_file(position.file, created, mark.file_created_s, "that was acked")
+    difference = _other_file(position.file, created, mark.file_created_s, "that was read")
     if difference is not None:
         _refuse_acked(source, mark.seq, base_name, difference)
     return f"an event begins at {position}"
@@ -323,8 +338,8 @@ def _acked_file(source: SourceConfig, mark: HistoryMark, base_name: str, sizes: 
 def _refuse_acked(source: SourceConfig, seq: int, base_name: str, server_has: str) -> NoReturn:
     where = str(_place(seq, base_name)) if base_name else format_seq(seq)
     raise IdentityError(
-        "the store is lost, and the server's history is not the one whose changes were acked: "
-        f"everything up to {where} was acked; {server_has}",
+        "there is no store to compare with, and the server's history is not the one whose changes were read: "
+        f"everything up to {where} was read; {server_has}",
         place=f"source {place_of(source)}",
         remedy=REMEDY,
     )

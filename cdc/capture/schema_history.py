@@ -44,12 +44,12 @@ from cdc.binlog.sql.statements import classify
 from cdc.binlog.table_map import names_columns
 from cdc.capture.alter_search import AlterSearch
 from cdc.capture.partition_history import NEVER, PartitionHistory
+from cdc.capture.sink import CaptureLog
 from cdc.config import DestinationConfig
 from cdc.source.schemas import check_members, read_partitions, read_schema, read_schemas, with_members
 from cdc.source.server import current_position
 from cdc.store.formats.index import read_entries
-from cdc.store.formats.layout import list_segments, schemas_folder
-from cdc.store.writer.log import RelayLog
+from cdc.store.formats.layout import list_segments, schema_files, schemas_folder
 
 log = get_logger(__name__)
 
@@ -94,7 +94,7 @@ class SchemaHistory:
     """Writes the schema files of one store. ``named`` says that table maps name the columns."""
 
     def __init__(
-        self, control: Connection, config: DestinationConfig, log: RelayLog, epoch: int, *, named: bool
+        self, control: Connection, config: DestinationConfig, log: CaptureLog, epoch: int, *, named: bool
     ) -> None:
         self._control = control
         self._destination = config
@@ -348,7 +348,10 @@ class SchemaHistory:
 
     def _rows_since(self, seq: int, name: str) -> bool:
         """Whether the store holds rows of this table after ``seq``."""
-        for segment in reversed(list_segments(self._log.path)):
+        segments = list_segments(self._log.path)
+        if not segments:  # a log without segments may have had any
+            return self._log.last_seq is not None
+        for segment in reversed(segments):
             entries = read_entries(segment)
             later = entries[entries["seq"] > seq]
             touched = (later["table_mask"] >> np.uint64(self._bit(name)) & np.uint64(1)).astype(bool)
@@ -420,7 +423,7 @@ class SchemaHistory:
         return not self._earlier_keys.isdisjoint(named)
 
     def _files(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
+        return [seq for seq, _ in schema_files(self._folder)]
 
 
 def _as_read_with(before: Schemas | None, schemas: Schemas) -> Schemas:

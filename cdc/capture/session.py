@@ -28,6 +28,7 @@ from cdc.binlog.positions import (
 from cdc.binlog.rare_events import XaStatement
 from cdc.capture.prepared import PreparedRecorder
 from cdc.capture.schema_history import SchemaHistory
+from cdc.capture.sink import CaptureLog
 from cdc.capture.start import Start, no_event_at_start
 from cdc.capture.statement_filter import StatementFilter
 from cdc.capture.tracked_schemas import TrackedSchemas
@@ -40,7 +41,6 @@ from cdc.source.folder_dump import FolderDump
 from cdc.source.schemas import list_sequences
 from cdc.source.server import Source, replica_label
 from cdc.source.statement_targets import StatementTargets
-from cdc.store.writer.log import RelayLog
 
 if TYPE_CHECKING:
     from cdc.capture.tracked_schemas import TrackedSchemas
@@ -100,7 +100,7 @@ class CaptureSession:
         self,
         config: DestinationConfig,
         control: Source,
-        log: RelayLog,
+        log: CaptureLog,
         start: Start,
         counters: CaptureCounters,
         *,

@@ -10,7 +10,8 @@ from cdc.base.log import get_logger
 from cdc.binlog.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.capture.failover import Overlap, begin_epoch, needs_failover, prove_failover
 from cdc.capture.own_store import find_begin
-from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_store
+from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_mark, prove_store
+from cdc.capture.sink import Sink
 from cdc.config import DestinationConfig, StartGtid, StartPosition, StartTime
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.base import require_same_source
@@ -74,13 +75,19 @@ class _Candidate:
 
 
 def find_start(
-    config: DestinationConfig, conn: Source, meta: Meta, last_seq: int | None, resume: Resume | None = None
+    config: DestinationConfig,
+    conn: Source,
+    meta: Meta,
+    last_seq: int | None,
+    resume: Resume | None = None,
+    sink: Sink | None = None,
 ) -> Start:
     """Returns the position after ``last_seq``. If the store is empty (``last_seq`` is None), it is the configured one;
     that of the oldest reader, if the store is in memory, or one of several.
 
     Binds the server's identity to the meta, and checks that the server has the history that was captured and acked. If
     another server answers, begins a new epoch with it, at the position that GTIDs tell: ``resume``, if that is known.
+    ``sink``: where a program's capture writes, which says where it begins, and how its end is recognised.
 
     Raises IdentityError, ConfigError, SourceRefusedError; after a failover also SourceUnavailableError (the server may
     still get transactions that it lacks) and LostTransactionsError.
@@ -95,7 +102,9 @@ def find_start(
         position = BinlogPosition(moved.began.file, moved.began.pos)
         return Start(position, moved, False, info.names_columns, moved.start_gtid, Overlap.of(moved))
     begin = None
-    if last_seq is None and (has_others or config.store.in_memory):
+    if last_seq is None and sink is not None:
+        begin = sink.begin_seq
+    elif last_seq is None and (has_others or config.store.in_memory):
         begin = find_begin(meta.read(), conn, in_memory=config.store.in_memory)
     candidate = _locate(config, conn, info, captured, last_seq if begin is None else begin)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
@@ -112,6 +121,10 @@ def find_start(
         proof = prove_acked(
             config.source, conn, meta.read(), flavor=flavor, base_name=candidate.base, sizes=candidate.sizes
         )
+    elif sink is not None and (mark := sink.newest()) is not None:
+        _require_available(candidate.position, candidate.sizes, conn, first=False)
+        place = candidate.base, candidate.sizes
+        proof = prove_mark(config.source, conn, mark, candidate.info.flavor, *place, epoch=candidate.epoch)
     else:
         proof = _prove_store(config, conn, candidate)
     if proof.doubt is not None:

@@ -57,7 +57,7 @@ class StatementFilter:
         db, table = self._tables.name(db), self._tables.name(table)
         if not self._tables.includes(db, table):
             return None
-        if may_be_sequence(event, has_checksum, known=(db, table) in self.sequences):
+        if may_be_sequence(event, has_checksum, is_sequence=(db, table) in self.sequences):
             self.sequences.add((db, table))
             return None
         return self._numbers.number(self._name(db, table))

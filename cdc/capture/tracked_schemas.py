@@ -29,10 +29,10 @@ from cdc.binlog.sql.statements import classify
 from cdc.binlog.sql.track import apply_changes
 from cdc.binlog.table_map import parse_table_map
 from cdc.capture.partition_history import NEVER, PartitionHistory
+from cdc.capture.sink import CaptureLog
 from cdc.config import DestinationConfig
 from cdc.source.schemas import with_members
-from cdc.store.formats.layout import schemas_folder
-from cdc.store.writer.log import RelayLog
+from cdc.store.formats.layout import schema_files, schemas_folder
 
 _WITH_CHARSET = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
@@ -51,7 +51,7 @@ class _Altered:
 class TrackedSchemas:
     """Writes the schema files of one store. It is used like :class:`~cdc.capture.schema_history.SchemaHistory`."""
 
-    def __init__(self, config: DestinationConfig, log: RelayLog) -> None:
+    def __init__(self, config: DestinationConfig, log: CaptureLog) -> None:
         self._config = config
         self._folder = schemas_folder(log.path)
         self._server: ServerVersion | None = None
@@ -148,8 +148,8 @@ class TrackedSchemas:
     # --- files
 
     def _stored(self, seq: int) -> Schemas | None:
-        earlier = sorted(n for n in (int(p.stem) for p in self._folder.glob("*.json") if p.stem.isdigit()) if n <= seq)
-        return Schemas.load(self._folder / f"{earlier[-1]}.json") if earlier else None
+        earlier = [path for since, path in schema_files(self._folder) if since <= seq]
+        return Schemas.load(earlier[-1]) if earlier else None
 
     def _save(self, seq: int, tables: dict[str, TableSchema]) -> None:
         stored = self._stored(seq)

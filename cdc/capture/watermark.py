@@ -22,12 +22,12 @@ from cdc.base.errors import CdcError, DamagedError, SourceRefusedError, StorageE
 from cdc.base.log import get_logger
 from cdc.binlog.positions import make_seq
 from cdc.capture.session import CaptureSession
+from cdc.capture.sink import CaptureLog
 from cdc.disk.durable import storage_errors
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
 from cdc.source.server import ClockProbe, Source, behind_s, clock_and_position
 from cdc.store.formats.time_index import MARGIN_US, TimeIndexWriter, time_index_path
-from cdc.store.writer.log import RelayLog
 
 log = get_logger(__name__)
 
@@ -109,7 +109,7 @@ class WatermarkTracker:
         source those of :meth:`probe` may lie after that position, which the stream then never passes."""
         self._ahead.appendleft(probe)
 
-    def settle(self, session: CaptureSession, store: RelayLog) -> None:
+    def settle(self, session: CaptureSession, store: CaptureLog) -> None:
         """Advances the watermark to the newest probe whose position the stream has passed."""
         while self._ahead and session.has_passed(self._ahead[0].position):
             probe = self._ahead.popleft()

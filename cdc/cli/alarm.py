@@ -17,10 +17,6 @@ from cdc.watch.alarms.watch import tell_all
 alarm = typer.Typer(no_args_is_help=True, help="Send a test alarm, and list the alarms that are raised.")
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(alarm, name="alarm")
-
-
 def _load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     """Loads a destination with alarms. Raises ConfigError."""
     config = in_memory(load(ctx, dest))

@@ -26,10 +26,6 @@ _log = get_logger(__name__)
 _SHOWN = {"table", "inserted", "updated", "deleted", "skipped", "delta_version", "seconds"}
 
 
-def register(app: typer.Typer) -> None:
-    app.command("apply")(apply)
-
-
 def apply(
     ctx: typer.Context,
     dest: Destination = None,

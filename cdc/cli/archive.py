@@ -24,10 +24,6 @@ archive = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(archive, name="archive")
-
-
 def _load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     """Loads a destination whose store is on this machine. Raises UsageError, ConfigError."""
     config = load(ctx, dest)

@@ -30,10 +30,6 @@ Token = Annotated[
 batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list batches by hand; manage subscribers.")
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(batch, name="batch")
-
-
 @batch.command()
 def get(
     ctx: typer.Context,

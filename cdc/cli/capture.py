@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command("capture")(capture)
-
-
 def capture(
     ctx: typer.Context,
     dest: common.Destination = None,

@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command("check")(check)
-
-
 def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> None:
     """Examine the source, the store, the meta, the target and Spark.
 

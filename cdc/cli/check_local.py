@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cdc import client, meta
 from cdc.base.errors import CdcError
-from cdc.base.targets import LOG_FOLDER, local_path, split_table
+from cdc.base.targets import LOG_FOLDER, local_path, split_table, table_path
 from cdc.base.units import human_bytes
+from cdc.canal.mq import checks
 from cdc.client import connect
 from cdc.config import DestinationConfig
 from cdc.config.lake import Lake
@@ -25,9 +27,10 @@ from cdc.copies.archive.writer import Archiver
 from cdc.disk.encryption import keys
 from cdc.disk.object_stores import can_put_if_absent
 from cdc.lake.delta.catalog import difference, require_catalog
+from cdc.lake.delta.log import read_position
 from cdc.lake.runtime.jars import TRIED, tried_pairs
-from cdc.lake.runtime.session import acquire, in_process
-from cdc.mq import checks
+from cdc.lake.runtime.session import acquire
+from cdc.lake.runtime.spark_settings import in_process
 from cdc.source.findings import Finding, error, from_error, ok, warning
 from cdc.store.formats import layout
 from cdc.store.formats.archive_record import read_record
@@ -42,7 +45,15 @@ def examine(config: DestinationConfig) -> list[Finding]:
         return [*_memory(config), *_metrics(config)]
     here = config.store.kind == "file"
     where = [*_store(config), *_meta(config), *_archive(config)] if here else _server(config)
-    return [*where, *_target(config), *_spark(config), *_catalog(config), *_metrics(config), *_mq(config)]
+    return [
+        *where,
+        *_target(config),
+        *_small_files(config),
+        *_spark(config),
+        *_catalog(config),
+        *_metrics(config),
+        *_mq(config),
+    ]
 
 
 def _memory(config: DestinationConfig) -> list[Finding]:
@@ -190,6 +201,29 @@ def _target(config: DestinationConfig) -> list[Finding]:
     findings = [_folder("target", folder, "apply.target")]
     if findings[0].level == "ok":
         findings += _foreign_folders(config, folder)
+    return findings
+
+
+def _small_files(config: DestinationConfig) -> list[Finding]:
+    """Warns of tables that need maintenance."""
+    try:
+        subscription = client.open_meta(config).read().subscriptions.get("apply")
+    except CdcError:  # other findings say why it cannot be read
+        return []
+    findings = []
+    tables = [] if subscription is None else sorted(subscription.tables)
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        paths = [table_path(config.apply.target, *split_table(table)) for table in tables]
+        positions = pool.map(lambda path, table: read_position(path, config.name, table), paths, tables)
+    for table, position in zip(tables, positions, strict=True):
+        if position.small_files:
+            findings.append(
+                warning(
+                    "target",
+                    f"{table} has {position.small_files:,} small files, which readers and merges open one by one",
+                    f"Run `cdc maintain {config.name} {table}`, and let the DAG maintain_{config.name} run.",
+                )
+            )
     return findings
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.base.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -100,9 +102,8 @@ def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
 
 def load_keys(ctx: typer.Context) -> None:
     """Registers the keys of encrypted files that the configurations of the folder name. Raises ConfigError."""
-    from cdc.base.errors import ConfigError
     from cdc.config import destinations, load_destination
-    from cdc.disk.encryption import keys
+    from cdc.disk.encryption import keys  # needed by --decrypt alone
 
     folder = options(ctx).conf_dir
     for name in destinations(folder):

@@ -43,10 +43,6 @@ class ZeroDates(StrEnum):
     fail = "fail"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("decode")(decode)
-
-
 def decode(
     ctx: typer.Context,
     paths: Annotated[

@@ -36,22 +36,17 @@ PLACES = {
     DeployKind.grafana: ("deploy/grafana-dashboard.json",),
 }
 """Files and folders of each kind, from the root of a checkout."""
-_app = typer.Typer(
+deploy = typer.Typer(
     no_args_is_help=True, help="Get the files for Airflow, systemd, containers, Kubernetes and Prometheus."
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.add_typer(_app, name="deploy")
-
-
-@_app.callback()
-def deploy() -> None:  # makes a group of the one command
+@deploy.callback()
+def make_group() -> None:  # makes a group of the one command
     pass
 
 
-@_app.command("print")
+@deploy.command("print")
 def print_files(
     kind: Annotated[
         DeployKind,

@@ -12,11 +12,6 @@ from cdc.capture import accept_loss as losses
 from cdc.cli.common import Destination, Json, load, out, print_json, working
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command("failover")(failover)
-
-
 def failover(
     ctx: typer.Context,
     dest: Destination = None,

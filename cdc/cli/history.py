@@ -1,4 +1,4 @@
-"""``cdc history``: every change of one row that the store still has."""
+"""``cdc history``: every change of a row, or of a range of rows, that the store still has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdc.base.units import iso_time_us
 from cdc.cli.common import Json, SourceValues, err, load, print_json, say, tables
 from cdc.client import open_batches
 from cdc.config import DestinationConfig
-from cdc.foreign_keys.row_history import UnloggedChanges, unlogged_changes
+from cdc.lake.foreign_keys.row_history import UnloggedChanges, unlogged_changes
 from cdc.lake.history import (
     UNCHANGED,
     HistoryPolicies,
@@ -34,11 +34,8 @@ from cdc.watch.tail.texts import cut, printable
 
 _QUIET_S = 1.0
 """A search that takes less time shows no progress."""
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command()(history)
+_MOST_ROWS = 10_000
+"""The rows of a range of which the changes by foreign keys are looked for."""
 
 
 def history(
@@ -53,11 +50,21 @@ def history(
             show_default=False,
         ),
     ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="KEY",
+            help="The last key of a range that begins with KEY, itself included. The keys may differ in their last "
+            "column. Texts follow each other by their bytes.",
+            show_default=False,
+        ),
+    ] = None,
     source_values: SourceValues = False,
     as_json: Json = False,
 ) -> None:
-    """Show every change of one row that the store still has, oldest first: time, GTID, position, before and after, and
-    what brought it into the Delta table: batch, version and run.
+    """Show every change of one row, or of a range of rows, that the store still has, oldest first: time, GTID,
+    position, before and after, and what brought it into the Delta table: batch, version and run.
 
     Texts are compared exactly, whatever the column's collation. A change of the key is shown as a delete of the old key
     or as an insert of the new one. Changes that foreign keys made without an event are shown with the key's name, if
@@ -78,19 +85,24 @@ def history(
     reader = StoreReader(config.store.path, None if source is None else source.base_name)
     if not reader.exists():
         raise UsageError("there is no store yet", place=str(config.store.path), remedy="Start `cdc capture` first.")
-    key = RowKey.parse(text, table, definition_of(reader, table), config.table_apply(table).keys)
+    definition, keys = definition_of(reader, table), config.table_apply(table).keys
+    key = RowKey.parse(text, table, definition, keys)
+    if to is not None:
+        key = key.up_to(RowKey.parse(to, table, definition, keys))
     with _progress(table) as tick:
         result = search(reader, key, tick, UNCHANGED if source_values else HistoryPolicies.of(config, table))
         unlogged = UnloggedChanges()
-        if result.key is not None:
-            unlogged = unlogged_changes(config, reader, table, result.key, lambda: tick(result))
+        if len(result.keys) > _MOST_ROWS:
+            unlogged.doubts.append(f"changes by foreign keys are not shown for more than {_MOST_ROWS:,} rows")
+        elif result.keys:
+            unlogged = unlogged_changes(config, reader, table, result.keys, lambda: tick(result))
             add_unlogged(result, key, unlogged, reader.source_file)
     doubt = _add_writers(config, table, result.changes)
     if as_json:
         print_json(result.changes)
     elif result.changes:
-        _show(result.changes)
-    _remarks(reader, result, [*unlogged.doubts, *doubt], table)
+        _show(result.changes, [] if key.last is None else result.shown_names(key))
+    _remarks(reader, result, [*unlogged.doubts, *doubt], key)
 
 
 def _add_writers(config: DestinationConfig, table: str, changes: list[dict[str, Any]]) -> list[str]:
@@ -129,12 +141,17 @@ def _progress(table: str) -> Iterator[Callable[[Search], None]]:
         yield tick
 
 
-def _remarks(reader: StoreReader, result: Search, doubts: list[str], table: str) -> None:
+def _remarks(reader: StoreReader, result: Search, doubts: list[str], key: RowKey) -> None:
     """Says what the store cannot tell."""
+    table = key.table
     for name, rows in result.lacking.items():
         say(f"{rows:,} row events of {table} are from a time at which it had no column {name}; they were not searched")
     for doubt in doubts:
         say(doubt)
+    if key.last is not None:
+        if not result.changes:
+            say(f"the store has no change of these rows{_beginning(reader)}")
+        return
     first = result.changes[0] if result.changes else None
     if first is not None and first["op"] == "insert":
         return
@@ -157,11 +174,14 @@ def _beginning(reader: StoreReader) -> str:
     return f"; the store begins at {iso_time_us(int(entries['commit_time_us'][0]))}{why}"
 
 
-def _show(changes: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _show(changes: list[dict[str, Any]], keys: list[str]) -> None:
+    """Prints the changes as a table. ``keys``: the columns of the key, if there are changes of several rows."""
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table("time", "change", "seq", "position", "gtid", "columns", "written by")
+    table = Table(
+        *(Column(Text(key)) for key in keys), "time", "change", "seq", "position", "gtid", "columns", "written by"
+    )
     for change in changes:
         lines = []
         for name, (before, after) in changed_columns(change).items():
@@ -175,7 +195,9 @@ def _show(changes: list[dict[str, Any]]) -> None:
             if word in change:
                 other = ", ".join(f"{name}={_value(value)}" for name, value in change[word].items())
                 lines.append(f"({word.replace('_', ' ')} {other})")
+        row = change["after"] or change["before"] or {}
         table.add_row(
+            *(Text(_value(row.get(key))) for key in keys),
             change["commit_time"],
             change["op"],
             str(change["seq"]),

@@ -55,11 +55,6 @@ _SHOWN_KEYS = (
 """The keys that are written with their defaults."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command("init")(init)
-
-
 def init(
     ctx: typer.Context,
     url: Annotated[
@@ -347,7 +342,7 @@ def render(answers: Answers) -> str:
             values=values,
             head=(
                 f"Destination {answers.name}: one source server, and what becomes of its changes.",
-                f"`cdc check {answers.name}` examines these settings. docs/reference/settings.md lists every key.",
+                f"`cdc check {answers.name}` examines these settings. docs/reference/settings has every key.",
                 VALUES_IN_WORDS,
             ),
             notes={

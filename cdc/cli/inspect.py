@@ -42,11 +42,6 @@ _KINDS = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command()(inspect)
-
-
 def inspect(
     ctx: typer.Context,
     path: Annotated[Path, typer.Argument(help="A file, or the folder of a store.", metavar="PATH", show_default=False)],

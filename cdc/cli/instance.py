@@ -38,18 +38,14 @@ CaFile = Annotated[
 ]
 Dest = Annotated[str, typer.Argument(metavar="DEST", help="Name of the destination.", show_default=False)]
 
-_app = typer.Typer(
+instance = typer.Typer(
     no_args_is_help=True,
     help=f"See and change the destinations that a running `cdc server` runs. The token is ${_TOKEN}, else that of "
     "server.roles in the folder's configurations.",
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(_app, name="instance")
-
-
-@_app.command("list")
+@instance.command("list")
 def show(
     ctx: typer.Context,
     dest: Annotated[
@@ -64,31 +60,31 @@ def show(
     _print(server.documents() if dest is None else [server.get(dest)], as_json)
 
 
-@_app.command()
+@instance.command()
 def start(ctx: typer.Context, dest: Dest, url: Url = None, ca_file: CaFile = None, as_json: Json = False) -> None:
     """Start an instance that is stopped, or one that has failed at once."""
     _print([_server(ctx, url, ca_file, "operator").act(dest, "start")], as_json)
 
 
-@_app.command()
+@instance.command()
 def stop(ctx: typer.Context, dest: Dest, url: Url = None, ca_file: CaFile = None, as_json: Json = False) -> None:
     """Stop capture and service of an instance, until it is started; a restart of the server does not start it."""
     _print([_server(ctx, url, ca_file, "operator").act(dest, "stop")], as_json)
 
 
-@_app.command()
+@instance.command()
 def restart(ctx: typer.Context, dest: Dest, url: Url = None, ca_file: CaFile = None, as_json: Json = False) -> None:
     """Close an instance and open it again, capture included."""
     _print([_server(ctx, url, ca_file, "operator").act(dest, "restart")], as_json)
 
 
-@_app.command()
+@instance.command()
 def reload(ctx: typer.Context, url: Url = None, ca_file: CaFile = None, as_json: Json = False) -> None:
     """Let the server read its configurations and tokens again at once."""
     _print(_server(ctx, url, ca_file, "operator").reload(), as_json)
 
 
-@_app.command()
+@instance.command()
 def logs(
     ctx: typer.Context,
     dest: Dest,

@@ -55,11 +55,13 @@ _LISTED = {
         "snapshot": "Fill tables with the rows of the source, while capture and apply go on.",
         "replay": "Build tables again from the store, or fill a range of changes again.",
         "verify": "Compare the Delta tables with the source, and the store with what the source executed.",
+        "attest": "Check a signed document of an earlier verification.",
         "maintain": "Remove what is not needed any more, and compact the Delta tables.",
     },
     "Look": {
         "plan": "Say what a migration will do to the Delta tables, before it is executed.",
         "status": "Show positions, store, cursors, lag, outstanding batches and tables.",
+        "diff": "Show which rows of a table differ between two transactions.",
         "history": "Show every change of one row that the store still has.",
         "tail": "Print changes as they come: rows and DDL statements.",
         "decode": "Print the rows of a table that binlog files hold.",
@@ -69,6 +71,8 @@ _LISTED = {
         "batch": "Get, ack, roll back and list batches; manage subscribers.",
         "failover": "Show where capture could go on after a failover, or accept what it has lost.",
         "archive": "Copy the store to its archive, verify it, and restore a store from it.",
+        "move": "Move a store to another folder or machine, and verify it there.",
+        "remove": "Remove a destination: subscriptions, store, meta, names in the catalog; the lake if asked.",
         "alarm": "Send a test alarm, and list the alarms that are raised.",
     },
 }
@@ -119,7 +123,11 @@ def application(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
     """Returns the command line with these commands. Their modules are imported, and no others."""
     app = _without_commands()
     for name in names:
-        import_module(f"cdc.cli.{name}").register(app)
+        command = getattr(import_module(f"cdc.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
     _unwrap_help(app)
     return app
 

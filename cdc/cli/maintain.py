@@ -12,10 +12,6 @@ from cdc.lake.pipeline import maintain as run
 from cdc.watch.status import alarms
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(maintain)
-
-
 def maintain(
     ctx: typer.Context,
     names: Annotated[

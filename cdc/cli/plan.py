@@ -24,11 +24,6 @@ _WIDTH = 100
 _SQL_MODE = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command("plan")(plan)
-
-
 def plan(
     ctx: typer.Context,
     words: Annotated[

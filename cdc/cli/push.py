@@ -8,17 +8,12 @@ import typer
 
 from cdc.base.errors import CdcError
 from cdc.base.units import human_bytes
+from cdc.canal.mq.pusher import Pusher
 from cdc.cli import common
-from cdc.mq.pusher import Pusher
 from cdc.watch.metrics.mq import served
 
 if TYPE_CHECKING:
     from types import FrameType
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command("push")(push)
 
 
 def push(

@@ -14,11 +14,7 @@ from cdc.lake import pipeline
 _POINT = "a seq, a time (2026-11-21T10:00:00Z) or a GTID set"
 
 if TYPE_CHECKING:
-    from cdc.lake.jobs.catch_up import CatchUp  # imports PySpark, which an extra installs
-
-
-def register(app: typer.Typer) -> None:
-    app.command("replay")(replay)
+    from cdc.lake.jobs.results import CatchUp
 
 
 def replay(

@@ -11,10 +11,6 @@ from cdc.server.embedded import EmbeddedServer
 from cdc.server.process import serve
 
 
-def register(app: typer.Typer) -> None:
-    app.command("server")(server)
-
-
 def server(
     ctx: typer.Context,
     dest: Annotated[

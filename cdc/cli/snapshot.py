@@ -11,14 +11,10 @@ import typer
 from cdc.base.units import human_bytes, human_seconds
 from cdc.cli.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
 from cdc.lake import pipeline
-from cdc.snapshot.progress import ProgressCallback, SnapshotProgress
+from cdc.source.snapshot.progress import ProgressCallback, SnapshotProgress
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
-
-
-def register(app: typer.Typer) -> None:
-    app.command("snapshot")(snapshot)
 
 
 def snapshot(

@@ -19,18 +19,14 @@ _DEFAULT_PORT = 15002
 _WATCH_S = 0.5
 
 
-def register(app: typer.Typer) -> None:
-    spark = typer.Typer(
-        no_args_is_help=True,
-        help="Run a Spark Connect server on this machine, which stays warm between runs. Merges use it if the "
-        "configuration has spark: {remote: sc://localhost:15002}.",
-    )
-    app.add_typer(spark, name="spark")
-    spark.command("start")(start)
-    spark.command("status")(status)
-    spark.command("stop")(stop)
+spark = typer.Typer(
+    no_args_is_help=True,
+    help="Run a Spark Connect server on this machine, which stays warm between runs. Merges use it if the "
+    "configuration has spark: {remote: sc://localhost:15002}.",
+)
 
 
+@spark.command()
 def start(
     ctx: typer.Context,
     dest: Destination = None,
@@ -82,6 +78,7 @@ def _reap(pid: int) -> None:
         return
 
 
+@spark.command()
 def status(port: Port = _DEFAULT_PORT, as_json: Json = False) -> None:
     """Show whether the server runs. The exit code is 1 if it does not, or if it runs another Towpath than this one."""
     server = connect_server.find(port)
@@ -109,6 +106,7 @@ def status(port: Port = _DEFAULT_PORT, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+@spark.command()
 def stop(port: Port = _DEFAULT_PORT) -> None:
     """Stop the server. It writes an archive of its classes, which makes the next start faster."""
     server = connect_server.stop(port)

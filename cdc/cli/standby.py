@@ -11,10 +11,6 @@ from cdc.config.secrets import standby_secret
 from cdc.copies.standby.follower import Follower
 
 
-def register(app: typer.Typer) -> None:
-    app.command("standby")(standby)
-
-
 def standby(ctx: typer.Context, dest: Destination = None) -> None:
     """Follow a master's store until stopped, so that this machine can take over."""
     config = load(ctx, dest)

@@ -23,11 +23,8 @@ from cdc.watch.status import (
     lag_text,
     parked_sentences,
     prepared_sentences,
+    small_files_text,
 )
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(status)
 
 
 def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
@@ -123,7 +120,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
                 lag_text(row),
                 version,
                 _last_merge(row["last_merge"]),
-                one_line(_remark(row, group)),
+                one_line(_remark(row, group, name)),
             )
         console.print()
         console.print(table, markup=False)
@@ -157,11 +154,11 @@ def _role_text(standby: dict[str, Any]) -> str:
     return f"{text}: {'; '.join(connected) or 'not connected'}"
 
 
-def _remark(row: dict[str, Any], group: dict[str, Any] | None) -> str:
+def _remark(row: dict[str, Any], group: dict[str, Any] | None, name: str) -> str:
     reader = row["reader"]
     members = [] if group is None else group["tables"].get(row["table"], [])
     texts = [
-        row["note"] or "",
+        row["note"] or small_files_text(row, name),
         f"rows of {', '.join(members)}" if members else "",
         f"read it with {reader}" if reader not in (None, PLAIN_READER) else "",
     ]

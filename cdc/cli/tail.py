@@ -34,11 +34,6 @@ class RowOperation(StrEnum):
     ddl = "ddl"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to ``app``."""
-    app.command()(tail)
-
-
 def tail(
     ctx: typer.Context,
     dest: Destination = None,

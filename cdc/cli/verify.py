@@ -5,24 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdc.base.errors import UsageError
 from cdc.base.units import human_seconds
-from cdc.cli.common import Destination, Json, SecondOpinion, err, load, print_json, tables
-from cdc.lake import pipeline
+from cdc.cli.common import Destination, Json, SecondOpinion, err, load, out, print_json, tables
+from cdc.lake import attestation, pipeline
 from cdc.lake.second_opinion import ROWS
 from cdc.lake.second_opinion.report import report_lines
 from cdc.lake.verify.report import Difference, TableReport, VerificationReport
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-def register(app: typer.Typer) -> None:
-    app.command("verify")(verify)
 
 
 def verify(
@@ -52,6 +49,15 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    attest: Annotated[
+        Path | None,
+        typer.Option(
+            "--attest",
+            metavar="FILE",
+            help="Write a signed document of what was proved, which `cdc attest check` verifies later.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare the Delta tables with the source, and the store with what the source executed.
@@ -67,14 +73,20 @@ def verify(
     if sample is not None and not second_opinion:
         raise UsageError("--sample belongs to --second-opinion", remedy="Add --second-opinion.")
     rows, seed = _sample(sample) if second_opinion else (0, None)
-    with _progress() as progress:
+    if attest is not None:
+        attestation.require_possible(config, attest)
+    with verifying() as progress:
         report = pipeline.verify(
             config, names or None, progress, limit=limit, wait_s=wait, second_opinion=rows, seed=seed
         )
+        if attest is not None:
+            attestation.write(config, report, attest, progress)
     if as_json:
         print_json(report.document())
     else:
         show(report)
+        if attest is not None:
+            out().print(f"Signed in {attest}.", markup=False, soft_wrap=True)
     raise typer.Exit(report.exit_code)
 
 
@@ -91,13 +103,13 @@ def _sample(text: str | None) -> tuple[int, int | None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def verifying(text: str = "verifying") -> Iterator[Callable[[str], None]]:
     """Shows what is being done on standard error, if that is a terminal."""
     console = err()
     if not console.is_terminal:
         yield lambda _: None
         return
-    with console.status("verifying") as status:
+    with console.status(text) as status:
         yield lambda text: status.update(text)
 
 

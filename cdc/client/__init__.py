@@ -1,6 +1,7 @@
 """Opens store, meta and batches of a destination, wherever they are: on this machine, or at a server.
 
-Pipeline, jobs, verification, commands and the Airflow package open them here, so that they need not know. With ``store:
+Pipeline, jobs, verification, commands and the Airflow package open them here, so that they need not know. What is
+opened is imported where it is opened: without the other kinds, and without NumPy for the meta alone. With ``store:
 {kind: server}`` the parts in this package ask ``cdc server`` (:mod:`cdc.server`) through a connection of
 :mod:`cdc.wire`. It imports :mod:`cdc.batches` and the layers below it.
 """
@@ -10,8 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from cdc.base.errors import ConfigError
+from cdc.base.targets import split_table
+from cdc.config.secrets import server_token
 from cdc.config.values import no_disk
 from cdc.meta import open_meta as open_local_meta
+from cdc.wire.connection import Connection, remember
 
 if TYPE_CHECKING:
     from cdc.batches.protocol import Batches
@@ -19,7 +23,6 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.meta import Meta
     from cdc.store.reader.store import Store
-    from cdc.wire.connection import Connection
 
 __all__ = ["captured_tables", "connect", "open_batches", "open_meta", "open_store", "open_table_batches"]
 
@@ -81,8 +84,6 @@ def open_table_batches(
 def captured_tables(config: DestinationConfig, reader: Store) -> list[str]:
     """Returns the tables that capture knows, sorted: those of the newest schemas, and those whose changes it has
     stored."""
-    from cdc.base.targets import split_table
-
     names = set(reader.table_names())
     schemas = reader.schemas(reader.last_seq() or 0)
     if schemas is not None:
@@ -96,8 +97,6 @@ def connect(config: DestinationConfig) -> Connection:
     the memory of a server."""
     if config.store.kind == "memory":
         raise no_disk(config.store.kind)
-    from cdc.config.secrets import server_token
-    from cdc.wire.connection import Connection, remember
 
     store = config.store
     assert store.url is not None  # the configuration was checked

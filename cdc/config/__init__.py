@@ -4,9 +4,9 @@ Nothing else reads the file. An unknown key, a wrong value, or two values that c
 :class:`~cdc.base.errors.ConfigError`, which names file, key, value and remedy.
 
 Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``snapshot``, ``apply``,
-``s3``, ``spark``, ``airflow``, ``metrics``, ``server``, ``mq``); ``columns`` holds the policies that ``apply`` and
-``tables`` share, ``schedules`` the schedules of DAGs, ``destination`` the whole, and ``memory`` what a server makes of
-a store in memory.
+``verify``, ``s3``, ``spark``, ``airflow``, ``metrics``, ``server``, ``mq``); ``columns`` holds the policies that
+``apply`` and ``tables`` share, ``schedules`` the schedules of DAGs, ``destination`` the whole, and ``memory`` what a
+server makes of a store in memory.
 ``loading`` finds and reads files, ``messages`` translates validation errors, ``values`` has the types of values, and
 ``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
 defaults and descriptions are written in the models, once; ``descriptions`` reads the latter from their source.
@@ -14,12 +14,22 @@ defaults and descriptions are written in the models, once; ``descriptions`` read
 Everything above it imports it. It imports ``base``, ``disk`` and, for GTIDs, ``binlog``.
 """
 
-from cdc.config.airflow import AirflowConfig
+from cdc.config.airflow import DAG_KINDS, AirflowConfig, DagKind
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.columns import ColumnPolicy
 from cdc.config.destination import DestinationConfig
-from cdc.config.loading import as_config, as_named, conf_dir, destinations, find, load, load_destination, parse
+from cdc.config.loading import (
+    as_config,
+    as_named,
+    conf_dir,
+    destinations,
+    find,
+    load,
+    load_destination,
+    neighbours,
+    parse,
+)
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
 from cdc.config.mq import MqConfig
@@ -32,12 +42,14 @@ from cdc.config.store import DiskConfig, RetainConfig, StandbyConfig, StoreConfi
 from cdc.config.tables import SYSTEM_SCHEMAS, ApplyOverrides, TablesConfig
 
 __all__ = [
+    "DAG_KINDS",
     "SYSTEM_SCHEMAS",
     "AirflowConfig",
     "ApplyConfig",
     "ApplyOverrides",
     "BatchConfig",
     "ColumnPolicy",
+    "DagKind",
     "DestinationConfig",
     "DiskConfig",
     "MetaConfig",
@@ -63,5 +75,6 @@ __all__ = [
     "find",
     "load",
     "load_destination",
+    "neighbours",
     "parse",
 ]

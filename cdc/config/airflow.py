@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
 from cdc.config.schedules import ScheduleText, TimeZoneName
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
 
+DagKind = Literal["capture", "apply", "intervals", "snapshot", "backfill", "verify", "maintain"]
+DAG_KINDS: tuple[DagKind, ...] = get_args(DagKind)
+"""The kinds of DAGs that ``dags/`` makes for a destination; the id of one is ``KIND_DESTINATION``."""
 _SCHEDULES = ("apply_every", "snapshot_every", "verify_every", "maintain_every")
 MANIFEST_FIELDS = frozenset({"destination", "batch", "path"})
 TABLE_FIELDS = frozenset({"destination", "db", "table", "path"})
@@ -48,10 +51,12 @@ class LinksConfig(Section):
     """Addresses of the extra links of tasks, for pages of yours that show these things."""
 
     manifest: Annotated[FilledText, AfterValidator(_LinkTemplate(MANIFEST_FIELDS))] | None = None
-    """Address of a batch's manifest, with `{destination}`, `{batch}` and `{path}`. null means the file's URI."""
+    """Address of a batch's manifest, with `{destination}`, `{batch}` and `{path}`. null means the batch on
+    the destination's page in Airflow."""
     table: Annotated[FilledText, AfterValidator(_LinkTemplate(TABLE_FIELDS))] | None = None
     """Address of a Delta table's history, with `{destination}`, `{db}`, `{table}` and `{path}`. A run that changed
-    several tables shows the one with most changes. null means the table's URI."""
+    several tables shows the one with most changes. null means the table on the
+    destination's page in Airflow."""
     spark: Annotated[FilledText, AfterValidator(_LinkTemplate(SPARK_FIELDS))] | None = None
     """Address of Spark's UI or history server, with `{destination}`. null means no link."""
     run: Annotated[FilledText, AfterValidator(_LinkTemplate(RUN_FIELDS))] | None = None
@@ -117,7 +122,7 @@ class AirflowConfig(Section):
     """Interval of the snapshot DAG, which loads the tables that are due for a snapshot, or a cron expression."""
     verify_every: ScheduleText | None = None
     """Interval of the verify DAG, or a cron expression; null means that it runs only when it is triggered."""
-    maintain_every: ScheduleText | None = None
+    maintain_every: ScheduleText | None = 86400.0
     """Interval of the maintain DAG, which does what `cdc maintain` does, or a cron expression; null means that it runs
     only when it is triggered."""
     timezone: TimeZoneName = "UTC"
@@ -164,6 +169,9 @@ class AirflowConfig(Section):
     interval_wait: Annotated[DurationS, Doc(only_with="interval: hour or day")] = 21600.0
     """Longest time that a run of the intervals DAG waits until the lake has all changes of its interval; then it fails
     with the reason."""
+    table_events: bool = True
+    """Whether runs emit an event for each Delta table that they have changed, through which DAGs of others start (see
+    ``docs/how-to/asset-events.md``). Airflow's database keeps the events until ``airflow db clean``."""
     max_consecutive_failed_dag_runs: Whole | None = Field(default=None, ge=0)
     """Number of failed runs in a row after which Airflow pauses a DAG; 0 means never, and null Airflow's setting."""
     pool: FilledText | None = None

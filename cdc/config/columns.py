@@ -49,6 +49,10 @@ class ColumnPolicy(Section):
     name: str = ""
     """Name in Delta that ``rename`` gives."""
 
+    def lake_name(self, name: str) -> str | None:
+        """Returns the name in Delta of the source's column; None if it is dropped."""
+        return None if self.kind == "drop" else self.name if self.kind == "rename" else name
+
     def __str__(self) -> str:
         if self.kind == "mask":
             return f"mask: {self.last}"

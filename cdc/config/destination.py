@@ -25,6 +25,7 @@ from cdc.config.spark import SparkConfig
 from cdc.config.store import StoreConfig
 from cdc.config.tables import TablesConfig
 from cdc.config.values import Contradiction, Section
+from cdc.config.verify import VerifyConfig
 
 
 class DestinationConfig(Section):
@@ -37,6 +38,7 @@ class DestinationConfig(Section):
     batch: BatchConfig = BatchConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     apply: ApplyConfig = ApplyConfig(target=NO_LAKE)
+    verify: VerifyConfig = VerifyConfig()
     s3: S3Config = S3Config()
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from cdc.base.errors import ConfigError
+from cdc.base.errors import CdcError, ConfigError
 from cdc.config.destination import DestinationConfig, check_sections
 from cdc.config.lake import Lake
 from cdc.config.messages import explain
@@ -77,6 +78,18 @@ def server_ids(folder: Path) -> set[int]:
 def load_destination(folder: Path, name: str | None) -> DestinationConfig:
     """Finds the file of a destination (see :func:`find`) and loads it. Raises ConfigError."""
     return load(find(folder, name))
+
+
+def neighbours(config: DestinationConfig) -> Iterator[tuple[str, DestinationConfig | CdcError]]:
+    """Yields the other destinations of a configuration's folder by name; the error of a file that cannot be loaded."""
+    folder = config.file.parent
+    for name in destinations(folder):
+        if name == config.name:
+            continue
+        try:
+            yield name, load_destination(folder, name)
+        except CdcError as error:
+            yield name, error
 
 
 def as_config(destination: DestinationConfig | str | Path | None) -> DestinationConfig:

@@ -48,6 +48,8 @@ def source_credentials(source: SourceConfig) -> Credentials:
     """
     if source.connection is not None:
         return Credentials(source_user(source), _lookup_connection(source.connection).password)
+    if source._password is not None:
+        return Credentials(source.user, source._password)
     return Credentials(source.user, source.password.text() or "")
 
 

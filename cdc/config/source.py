@@ -201,6 +201,8 @@ class SourceConfig(Section):
     password: ClassVar = Secret("source", "the password of {0.user!r}", instead=("connection",))
 
     _server_uuid: str | None = PrivateAttr(default=None)
+    _password: str | None = PrivateAttr(default=None)
+    """The password that a program has passed, in place of the keys above."""
 
     @model_validator(mode="before")
     @classmethod

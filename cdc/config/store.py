@@ -206,7 +206,7 @@ class StoreConfig(SectionWithFolder):
     """Folder of the store, which `kind: file` needs. A relative path is taken from the folder above that of this
     file."""
     url: Annotated[FilledText | None, Doc(example="https://store.example:8040", only_with="kind: server")] = None
-    """Address of the server; with [several servers](../how-to/two-servers.md) those of all, separated by commas.
+    """Address of the server; with several servers (`server.ha`) those of all, separated by commas.
     `http://` is possible for a server on this machine only."""
     token_env: Annotated[FilledText | None, Doc(example="SHOP_APPLY_TOKEN", only_with="kind: server")] = None
     """Environment variable that holds the token that the server knows."""

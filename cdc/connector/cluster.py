@@ -10,9 +10,9 @@ from typing import Any
 
 from cdc.base.addresses import Address
 from cdc.base.errors import BatchError, MetaUnavailableError, PeerUnavailableError
-from cdc.cluster.client_election import ClientElection
-from cdc.cluster.discovery import Discovery
-from cdc.cluster.nodes import DEFAULT_ROOT, address_of
+from cdc.canal.cluster.client_election import ClientElection
+from cdc.canal.cluster.discovery import Discovery
+from cdc.canal.cluster.nodes import DEFAULT_ROOT, address_of
 from cdc.connector.link import Login, LostError
 from cdc.connector.tcp import TcpConnector
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from cdc.base.errors import BatchError, UsageError
 from cdc.canal.filters import table_pattern
 from cdc.canal.zones import zone_of
+from cdc.config import load_destination
 from cdc.connector.base import EMPTY, FETCH_SIZE, Batch, Connector
 from cdc.connector.entries import parse_messages
+from cdc.server.destinations import ServedDestination
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +48,6 @@ class EmbeddedConnector(Connector):
             return
         from cdc.canal.encoder import warm_up
         from cdc.server.canal_cursor import ClientCursor
-        from cdc.server.destinations import ServedDestination
 
         served = ServedDestination(self._config)
         self._stack.callback(served.close)
@@ -133,8 +134,6 @@ def open_embedded(conf_dir: Path | str, destination: str | None = None, *, clien
     Raises ConfigError, LeaseHeldError, MetaUnavailableError, StorageError.
     """
     from pathlib import Path
-
-    from cdc.config import load_destination
 
     connector = EmbeddedConnector(load_destination(Path(conf_dir), destination), client_id)
     connector.connect()

@@ -42,7 +42,7 @@ DELETE, INSERT, UPDATE = 0, 1, 2
 """Values of ``_op``."""
 CASCADED = 1 << 31
 """The bit of ``_row`` that a change by a foreign key has, and no row of an event: see
-:mod:`cdc.foreign_keys.actions`."""
+:mod:`cdc.lake.foreign_keys.actions`."""
 BEFORE = "_before"
 """The column of old rows that it adds behind them with ``images="both"``."""
 _NAMES_ROOM = 256

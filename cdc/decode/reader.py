@@ -173,7 +173,7 @@ def read(
 def _require_unaltered(transactions: Transactions, table: str) -> None:
     """Raises UsageError if a statement of these transactions alters the table: one definition does not describe the
     rows before and behind it."""
-    from cdc.store.reader.batch_builder import statements_in
+    from cdc.store.reader.batch_builder import statements_in  # of the store's reader, for this check alone
 
     entries = transactions.entries
     for entry in entries[(entries["flags"] & int(EntryFlag.DDL)) != 0]:

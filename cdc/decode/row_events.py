@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from cdc.binlog.constants import EventType
 from cdc.decode.faults import row_fault
@@ -68,6 +69,16 @@ class RowEvents:
     def event_of(self, pos: int) -> int:
         """The number of the event that holds an offset of ``buf``."""
         return max(0, int(np.searchsorted(self.offset, pos, side="right")) - 1)
+
+
+def event_offsets(events: RowEvents, transactions: Transactions, batch: pa.RecordBatch) -> Longs:
+    """The offset in the file of the event of each row in a batch, which was decoded from these events."""
+    seqs = transactions.entries["seq"].astype(np.int64)
+    tx = np.searchsorted(seqs, batch.column(1).to_numpy())
+    row_numbers = (tx.astype(np.int64) << 32) + (batch.column(2).to_numpy() >> 32)
+    numbers = (events.tx << 32) + events.ordinal
+    offsets: Longs = events.origin[np.searchsorted(numbers, row_numbers)]
+    return offsets
 
 
 # ---------------------------------------------------------------- partial updates of JSON columns, rows without columns

@@ -14,17 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.base.errors import DamagedError, UsageError
-from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MAGIC
+from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MAGIC, EventType
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
-from cdc.binlog.events import FormatDescription, parse_format_description
+from cdc.binlog.events import FormatDescription, QueryEvent, parse_format_description, parse_header, parse_query
 from cdc.binlog.file import BinlogFile, require_binlog
 from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.decode.kernels.scan import TransactionBytes
-from cdc.store.formats.layout import index_path, list_segments, schemas_folder, segments_folder
+from cdc.store.formats.layout import index_path, list_segments, schema_files, schemas_folder, segments_folder
 from cdc.store.reader.staged import is_uri, local_transactions
 
 Longs = npt.NDArray[np.int64]
 ALL_TABLES = (1 << 64) - 1
+_QUERIES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,17 @@ class Transactions:
         """The offsets of each transaction's first byte, and behind its last."""
         begin = self.entries["offset"].astype(np.int64)
         return begin, begin + self.entries["length"].astype(np.int64)
+
+    def queries(self, begin: int, end: int) -> Iterator[tuple[int, QueryEvent]]:
+        """Yields the statements between two offsets, each with the offset of its event. Raises DamagedError."""
+        at = begin
+        while at < end:
+            header = parse_header(self.buf[at : at + HEADER_SIZE].tobytes())
+            if header.length < HEADER_SIZE or at + header.length > end:
+                raise DamagedError("an event's length is impossible", place=f"{self.path}, byte {at}")
+            if header.type in _QUERIES:
+                yield at, parse_query(self.buf[at : at + header.length].tobytes(), self.has_checksum)
+            at += header.length
 
     def for_kernels(self, stop: int | None = None) -> TransactionBytes:
         """The transactions for the scan kernels, up to the offset ``stop``."""
@@ -168,12 +180,8 @@ NO_HISTORY = TableHistory()
 
 def history_of(path: Path, table: str) -> TableHistory:
     """The history of a table in the store of a segment; NO_HISTORY for a file that is not in a store."""
-    folder = schemas_folder(path.parent.parent)
-    if path.parent != segments_folder(path.parent.parent) or not folder.is_dir():
-        return NO_HISTORY
-    files = sorted(
-        (int(schema_file.stem), schema_file) for schema_file in folder.glob("*.json") if schema_file.stem.isdigit()
-    )
+    store = path.parent.parent
+    files = schema_files(schemas_folder(store)) if path.parent == segments_folder(store) else []
     if not files:
         return NO_HISTORY
     return TableHistory(tuple(seq for seq, _ in files), lambda number: Schemas.load(files[number][1]).tables.get(table))

@@ -59,6 +59,28 @@ def reading(uri: str) -> Iterator[None]:
         raise RetryableError(f"the object store cannot be read: {reason}", place=uri) from error
 
 
+def names_below(uri: str) -> list[str]:
+    """Returns the names in a folder of an object store, sorted; none if there is no such folder. Raises ConfigError,
+    RetryableError."""
+    files, path = filesystem(uri)
+    with reading(uri):
+        files.invalidate_cache()
+        try:
+            listed = files.ls(path, detail=False)
+        except FileNotFoundError:
+            return []
+    return sorted(str(name).rstrip("/").rpartition("/")[2] for name in listed)
+
+
+def remove_folder(uri: str) -> None:
+    """Removes a folder of an object store with everything in it; it may be gone already. Raises ConfigError,
+    RetryableError."""
+    files, path = filesystem(uri)
+    with reading(uri), suppress(FileNotFoundError):
+        files.invalidate_cache()
+        files.rm(path, recursive=True)
+
+
 def can_put_if_absent(uri: str) -> bool:
     """Whether the object store refuses to replace an object that must be new. Writes and removes an object below the
     URI. Raises ConfigError, RetryableError."""

@@ -5,6 +5,6 @@
 ``record_batch`` turns transactions into bytes and index entries, ``meter`` counts. ``memory_meta`` is a meta that no
 configuration selects. ``channel`` is Flume's memory channel, and imports none of the others.
 
-Imports the store and the meta; imported by programs of users and by the contract suites. The way from the binlog to
-Delta does not use it.
+Imports the store and the meta; imported by :mod:`cdc.streaming`, by programs of users and by the contract suites. The
+way from the binlog to Delta does not use it.
 """

@@ -7,16 +7,15 @@ those between get and put can be read. A put that would overrun the unacked part
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
+from cdc.base.closing import Closing
 from cdc.event_store.transaction import Events, LogPosition, StoreMetrics, Transaction
 from cdc.store.writer.durability import PutStatus
 
 
-class EventStore(ABC):
+class EventStore(Closing):
     """Transactions of one source, in order of seq, for one reader. Every method may be called from any thread."""
 
     @abstractmethod
@@ -53,6 +52,11 @@ class EventStore(ABC):
         return self.get(batch_size, start=start, included=included, timeout_s=0)
 
     @abstractmethod
+    def wait_for_more(self, timeout_s: float | None = None) -> bool:
+        """Waits until there is a transaction that no get has returned, at most ``timeout_s`` (None: without limit).
+        Returns whether there is one. Moves nothing."""
+
+    @abstractmethod
     def ack(self, position: LogPosition) -> None:
         """Acks everything up to this position: it is never returned again, and its room may be used. Raises BatchError
         unless an outstanding transaction ends there."""
@@ -86,11 +90,3 @@ class EventStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases the store's resources; calls that wait end with StoreClosedError. May be called twice."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

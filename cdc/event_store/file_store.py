@@ -165,6 +165,22 @@ class RelayLogStore(EventStore):
             with self._changed:
                 self._changed.wait_for(lambda: self._changes != changes, left_s)  # noqa: B023  # called here and now
 
+    def wait_for_more(self, timeout_s: float | None = None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                changes = self._changes
+            with self._lock:
+                self._check_open()
+                if self._first(self._got, self.log.flushed.seq) is not None:
+                    return True
+            self.log.check()
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
+            with self._changed:
+                self._changed.wait_for(lambda: self._changes != changes, left_s)  # noqa: B023  # called here and now
+
     def _extend(self, batch: _Batch) -> None:
         """Adds the transactions that have become visible since the last call."""
         until = self.log.flushed.seq

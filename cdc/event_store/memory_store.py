@@ -31,6 +31,9 @@ class MemoryStore(EventStore):
     buffer_unit_bytes`` is held. That is compared before the put, so a transaction of any size fits while there is room.
     Without ``ddl_isolation`` a DDL is returned like any transaction.
 
+    A transaction of more events than there are slots is refused, or, with ``takes_larger``, put when nothing else is
+    held: whole transactions cannot go in one part after another, as Canal's do.
+
     Puts are served in the order in which they came. A waiting put is never overtaken: the later one has the higher seq,
     and the waiting one would then be ignored as a repetition. A get that waits for a whole batch returns what there is
     once a put finds no room, because the batch could not grow any more.
@@ -46,12 +49,14 @@ class MemoryStore(EventStore):
         buffer_unit_bytes: int = 1024,
         batch_mode: BatchMode = "memsize",
         ddl_isolation: bool = True,
+        takes_larger: bool = False,
     ) -> None:
         _check_settings(buffer_size, buffer_unit_bytes, batch_mode)
         self.buffer_size = buffer_size
         self.buffer_unit_bytes = buffer_unit_bytes
         self.batch_mode: BatchMode = batch_mode
         self.ddl_isolation = ddl_isolation
+        self.takes_larger = takes_larger
         self._memsize = batch_mode == "memsize"
         # A transaction takes at least one slot, so there are never more transactions than slots.
         self._ring = Ring(buffer_size)
@@ -116,6 +121,8 @@ class MemoryStore(EventStore):
     def _fits(self, new: Sequence[NewTransaction]) -> bool:
         """Returns whether the transactions fit, by Canal's rule. Their marks must be up to date."""
         ring = self._ring
+        if self.takes_larger and len(new) == 1 and ring.put.number == ring.ack.number:
+            return True
         if new[-1].mark.events - self.buffer_size > ring.ack.events:
             return False
         return not self._memsize or ring.put.bytes - ring.ack.bytes < self.buffer_size * self.buffer_unit_bytes
@@ -134,7 +141,7 @@ class MemoryStore(EventStore):
 
     def _check_limit(self, new: Sequence[NewTransaction]) -> None:
         slots = new[-1].mark.events - self._ring.put.events if new else 0
-        if slots <= self.buffer_size:
+        if slots <= self.buffer_size or (self.takes_larger and len(new) == 1):
             return
         for _, transaction, _ in new:
             if transaction.events > self.buffer_size:
@@ -172,6 +179,13 @@ class MemoryStore(EventStore):
                 self._ready.wait(left)
                 self._check_open()
             return self._take(before, size)
+
+    def wait_for_more(self, timeout_s: float | None = None) -> bool:
+        with self._lock:
+            self._check_open()
+            self._ready.wait_for(lambda: self._closed or self._ring.get.number < self._ring.put.number, timeout_s)
+            self._check_open()
+            return self._ring.get.number < self._ring.put.number
 
     def _before(self, start: LogPosition | None, included: bool) -> RingMark:
         """Returns the mark after which a batch begins."""

@@ -20,7 +20,6 @@ import numpy as np
 
 from cdc.base.log import get_logger
 from cdc.binlog.positions import MAX_OFFSET, OFFSET_BITS
-from cdc.disk.permissions import Permissions
 from cdc.event_store.record_batch import (
     RecordBatch,
     TransactionRecord,
@@ -90,7 +89,7 @@ class TransactionLog(LogWriter):
         lead_puts: bool = True,
         check_room: Callable[[int], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        permissions: Permissions = "private",
+        lower_case_table_names: int = 0,
     ) -> None:
         """Opens (or creates) the store, takes its lock and recovers it.
 
@@ -105,7 +104,7 @@ class TransactionLog(LogWriter):
             segment_bytes=segment_bytes,
             policy=policy,
             clock=clock,
-            permissions=permissions,
+            lower_case_table_names=lower_case_table_names,
         )
         self.replication: Replication | None = None
         """Set it to make puts wait for a standby, too."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.base.errors import CdcError
 from cdc.base.units import iso_time_us
 from cdc.client import open_meta, open_store
-from cdc.config import destinations, load_destination
+from cdc.config import neighbours
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -27,7 +27,7 @@ def collect(config: DestinationConfig, tables: Mapping[str, Iterable[str]]) -> d
     """
     if not config.apply.shared:
         return None
-    configs, errors = _neighbours(config)
+    configs, errors = _members(config)
     names = sorted({*configs, *(name for members in tables.values() for name in members)})
     members = [_member(name, configs.get(name), errors.get(name)) for name in names]
     complete_until = [member["complete_until_us"] for member in members]
@@ -47,20 +47,14 @@ def collect(config: DestinationConfig, tables: Mapping[str, Iterable[str]]) -> d
     }
 
 
-def _neighbours(config: DestinationConfig) -> tuple[dict[str, DestinationConfig], dict[str, str]]:
+def _members(config: DestinationConfig) -> tuple[dict[str, DestinationConfig], dict[str, str]]:
     """Returns the members that are configured in the destination's folder, and the errors of files that cannot be
     loaded."""
     configs, errors = {config.name: config}, {}
-    folder = config.file.parent
-    for name in destinations(folder):
-        if name == config.name:
-            continue
-        try:
-            other = load_destination(folder, name)
-        except CdcError as error:
-            errors[name] = str(error)
-            continue
-        if other.apply.shared and other.apply.target == config.apply.target:
+    for name, other in neighbours(config):
+        if isinstance(other, CdcError):
+            errors[name] = str(other)
+        elif other.apply.shared and other.apply.target == config.apply.target:
             configs[name] = other
     return configs, errors
 

@@ -1,4 +1,4 @@
-"""Every change of one row that a store still has, found by the row's key.
+"""Every change of one row, or of the rows of a range of keys, that a store still has.
 
 The index tells which transactions may have rows of the table. Of those only the key columns are decoded, and compared
 as Arrow arrays; the transactions with a match are then decoded whole. Each transaction is decoded with the columns that
@@ -31,13 +31,13 @@ from cdc.decode.policies import ColumnPolicies, policies_of_layout, value_polici
 from cdc.decode.reader import Decoder
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import Transactions, history_of, open_range
-from cdc.store.formats.layout import list_segments, schemas_folder
+from cdc.store.formats.layout import list_segments, schema_files, schemas_folder
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
     from cdc.config import ApplyConfig, DestinationConfig
-    from cdc.foreign_keys.row_history import UnloggedChanges
+    from cdc.lake.foreign_keys.row_history import UnloggedChanges
 
 _OPTIONS = DecodeOptions(images="both")
 _HINTS = {"binary": " in hexadecimal digits", "date": " like 2026-03-01", "timestamp": " like 2026-03-01 09:00:00"}
@@ -45,10 +45,12 @@ _HINTS = {"binary": " in hexadecimal digits", "date": " like 2026-03-01", "times
 
 @dataclass(frozen=True)
 class RowKey:
-    """The values of a row's key, as texts, by the names of the columns."""
+    """The values of a row's key, as texts, by the names of the columns; or a range of keys."""
 
     table: str
     values: dict[str, str]
+    last: str | None = None
+    """The last value of the last column, inclusive; None unless this is a range."""
 
     @classmethod
     def parse(cls, text: str, table: str, definition: TableSchema, keys: Sequence[str] | None = None) -> RowKey:
@@ -65,7 +67,19 @@ class RowKey:
             )
         if not values:
             raise UsageError("no key is given", place=shown, remedy="Give one like id=7, or a JSON object.")
-        return cls(table, values)
+        return cls(table, {name: values[name] for name in key_columns or values})
+
+    def up_to(self, end: RowKey) -> RowKey:
+        """Returns the range from this key to another one, both inclusive. Raises UsageError unless they differ in the
+        last column alone."""
+        *names, last = self.values
+        if [*end.values] != [*self.values] or any(end.values[name] != self.values[name] for name in names):
+            raise UsageError(
+                f"the ends of a range differ in more than {last}",
+                place=f"table {self.table}",
+                remedy=f"Give both keys with the same {', '.join(names)}." if names else "Give the same columns.",
+            )
+        return replace(self, last=end.values[last])
 
 
 def _values(text: str, key_columns: Sequence[str]) -> dict[str, str]:
@@ -111,12 +125,8 @@ def _column(table: str, definition: TableSchema, name: str) -> str:
 
 def definition_of(reader: StoreReader, table: str) -> TableSchema:
     """Returns the newest description of a table that the store has. Raises UsageError if there is none."""
-    folder = schemas_folder(reader.path)
-    files = sorted(
-        (int(schema_file.stem), schema_file) for schema_file in folder.glob("*.json") if schema_file.stem.isdigit()
-    )
     names: set[str] = set()
-    for _, file in reversed(files):
+    for _, file in reversed(schema_files(schemas_folder(reader.path))):
         schemas = Schemas.load(file)
         if table in schemas.tables:
             return schemas.tables[table]
@@ -142,10 +152,17 @@ class Search:
     """Transactions that were read."""
     candidates: int = 0
     """Transactions that may have rows of the table."""
-    key: dict[str, Any] | None = None
-    """The values of the row's key by column; None if no row was compared."""
+    keys: list[dict[str, Any]] = field(default_factory=list)
+    """The values of the row's key by column, none if no row was compared; of a range those of all rows that were
+    found."""
     policies: ColumnPolicies | None = None
     """The policies of the columns at the last change."""
+
+    def shown_names(self, key: RowKey) -> list[str]:
+        """Returns the names of the key's columns in the changes, which are those of the lake."""
+        columns = () if self.policies is None else self.policies.columns
+        names = {column.source.name: column.field.name for column in columns}
+        return [names.get(name, name) for name in key.values]
 
 
 @dataclass(frozen=True)
@@ -197,6 +214,7 @@ def search(
     if key.table not in numbers.names:
         return search
     mask = 1 << numbers.bit(key.table)
+    identities: dict[tuple[Any, ...], None] = {}
     search.candidates = sum(int(np.count_nonzero(e["table_mask"] & np.uint64(mask))) for e in reader.all_entries())
     for segment in list_segments(reader.path):
         transactions = open_range(segment, table_mask=mask).between(0, None)
@@ -206,7 +224,11 @@ def search(
         matched: list[np.ndarray[Any, Any]] = []
         for batch, mine, policed in _decoded(transactions, key, history, search, policies, all_columns=False):
             search.policies = policed
-            search.key = {name: value.as_py() for name, value in _literals(key, batch.schema).items()}
+            if key.last is None:
+                search.keys = [{name: value.as_py() for name, value in _literals(key, batch.schema).items()}]
+            else:
+                _require_shown(key, policed)
+                identities |= dict.fromkeys(_identities(key, batch.filter(mine)))
             matched.append(batch.column(1).filter(mine).to_numpy())
             progress(search)
         search.transactions += len(transactions.entries)
@@ -216,7 +238,33 @@ def search(
             for batch, mine, policed in _decoded(some, key, history, Search(), policies, all_columns=True):
                 search.changes += _changes(batch.filter(mine), key, policed, reader.source_file)
         progress(search)
+    if key.last is not None:
+        search.keys = [dict(zip(key.values, identity, strict=True)) for identity in identities]
     return search
+
+
+def _require_shown(key: RowKey, policies: ColumnPolicies | None) -> None:
+    """Raises UsageError if the keys of a range would tell what the lake does not have."""
+    if policies is None:
+        return
+    shown = {column.source.name for column in policies.columns if column.policy.kind in ("keep", "rename")}
+    for name in key.values:
+        if name not in shown:
+            raise UsageError(
+                f"the column {name} is not in the lake as it is, so that there are no ranges of it",
+                place=f"table {key.table}",
+                remedy="Give one key, or `--source-values`.",
+            )
+
+
+def _identities(key: RowKey, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yields the keys in the range that rows of a batch with old rows had before and after their changes."""
+    names = [*key.values]
+    after, before = (mask.to_pylist() for mask in matches(batch, key))
+    for row, is_after, is_before in zip(batch.select([*names, BEFORE]).to_pylist(), after, before, strict=True):
+        for image, is_mine in ((row, is_after), (row[BEFORE], is_before)):
+            if is_mine:
+                yield tuple(image[name] for name in names)
 
 
 def _decoded(
@@ -265,19 +313,29 @@ def matches(batch: pa.RecordBatch, key: RowKey) -> tuple[pa.Array, pa.Array]:
     op = batch.column(0)
     old = batch.column(batch.schema.get_field_index(BEFORE))
     after, before = pc.not_equal(op, DELETE), pc.not_equal(op, INSERT)
-    for name, literal in _literals(key, batch.schema).items():
+    first = _literals(key, batch.schema)
+    end = _literals(key, batch.schema, last=True) if key.last is not None else first
+    for name, literal in first.items():
         column = batch.column(batch.schema.get_field_index(name))
-        after = pc.and_(after, pc.fill_null(pc.equal(column, literal), False))
-        before = pc.and_(before, pc.fill_null(pc.equal(pc.struct_field(old, name), literal), False))
+        after = pc.and_(after, _between(column, literal, end[name]))
+        before = pc.and_(before, _between(pc.struct_field(old, name), literal, end[name]))
     return after, before
 
 
-def _literals(key: RowKey, schema: pa.Schema) -> dict[str, pa.Scalar]:
-    """Returns the values of a key by column. Raises UsageError."""
-    place = f"of table {key.table}"
-    return {
-        name: _literal(text, schema.field(name).type, f"column {name} {place}") for name, text in key.values.items()
-    }
+def _between(values: pa.Array, first: pa.Scalar, last: pa.Scalar) -> pa.Array:
+    """Returns for each value whether it is one of a range, both ends included; False for null."""
+    within = pc.equal(values, first)
+    if first != last:
+        within = pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))
+    return pc.fill_null(within, False)
+
+
+def _literals(key: RowKey, schema: pa.Schema, *, last: bool = False) -> dict[str, pa.Scalar]:
+    """Returns the values of a key by column; with ``last`` those of the end of a range. Raises UsageError."""
+    place, values = f"of table {key.table}", dict(key.values)
+    if last and key.last is not None:
+        values[[*values][-1]] = key.last
+    return {name: _literal(text, schema.field(name).type, f"column {name} {place}") for name, text in values.items()}
 
 
 def _literal(text: str, kind: pa.DataType, place: str) -> pa.Scalar:
@@ -346,8 +404,8 @@ def _changes(
 
 
 def add_unlogged(search: Search, key: RowKey, unlogged: UnloggedChanges, source_file: Callable[[int], str]) -> None:
-    """Adds the changes of the row by foreign keys, which are told by ``foreign_key``. They have the values of the
-    columns that no key compares from the change before."""
+    """Adds the changes of the rows by foreign keys, which are told by ``foreign_key``. They have the values of the
+    columns that no key compares from the row's change before."""
     if unlogged.rows is None:
         return
     policies = search.policies
@@ -359,12 +417,21 @@ def add_unlogged(search: Search, key: RowKey, unlogged: UnloggedChanges, source_
     for change, name in zip(_changes(unlogged.rows, key, policies, source_file), unlogged.keys, strict=True):
         search.changes.append({**change, "foreign_key": name})
     search.changes.sort(key=lambda change: (change["seq"], change["row"]))
-    row: dict[str, Any] = {}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    names = search.shown_names(key)
+
+    def identity(image: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+        # One key is that of one row, whatever the lake has of it.
+        return None if image is None else () if key.last is None else tuple(image.get(name) for name in names)
+
     for change in search.changes:
+        old, new = identity(change["before"]), identity(change["after"])
+        row = {} if old is None else rows.pop(old, {})
         if "foreign_key" in change:
             for image in ("before", "after"):
                 change[image] = change[image] and {**row, **change[image]}
-        row = change["after"] or {}
+        if new is not None:
+            rows[new] = change["after"]
 
 
 def changed_columns(change: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -1,7 +1,8 @@
 """The three steps of a run, for ``cdc apply`` and for the DAG: fetch a batch, merge it, ack it or roll it back.
 
 :mod:`cdc.lake.runs` takes batch after batch with these steps. The configuration says where the merge runs: in this
-process (a ``local`` master), on a Spark Connect server, or under spark-submit on any other master.
+process (a ``local`` master), on a Spark Connect server, or under spark-submit on any other master. Files of DAGs import
+this module, so that functions import what loads NumPy, PyArrow or PySpark.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.errors import MergeFailedError
+from cdc.base.errors import DamagedError, MergeFailedError, StorageError
+from cdc.base.log import get_logger
 from cdc.batches.lease import renewed
-from cdc.batches.manifest import TableResult
+from cdc.batches.manifest import Manifest, TableResult, schemas_of
 from cdc.batches.results import with_start
 from cdc.client import open_batches, open_store
 from cdc.lake.jobs.values import (
+    Diff,
     MaintainTables,
     Merge,
     ProgressT,
@@ -30,21 +33,23 @@ from cdc.lake.jobs.values import (
     SparkJob,
     Verify,
 )
+from cdc.lake.runtime import driver, spark_settings
+from cdc.lake.runtime import session as sessions
+from cdc.lake.runtime.submit import DriverEndedError, SubmittedDriver
 
 if TYPE_CHECKING:
     from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.lease import Lease
+    from cdc.binlog.sql.schemas import Schemas
     from cdc.config import DestinationConfig
     from cdc.lake.delta.maintenance import Maintained
-    from cdc.lake.jobs.catch_up import CatchUp
     from cdc.lake.jobs.plan import JobPlan
-    from cdc.lake.jobs.replay import ReplayResult
-    from cdc.lake.jobs.snapshot import SnapshotResult
-    from cdc.lake.runtime.submit import SubmittedDriver
+    from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff
     from cdc.lake.verify.report import VerificationReport
-    from cdc.snapshot.progress import ProgressCallback
+    from cdc.source.snapshot.progress import ProgressCallback
 
 _submitted: SubmittedDriver | None = None
+_log = get_logger(__name__)
 
 
 def fetch(
@@ -138,22 +143,55 @@ def release(config: DestinationConfig, owner: str) -> list[int]:
     return open_batches(config).release(owner)
 
 
+def acked_manifests(config: DestinationConfig, after_batch: int) -> list[Manifest]:
+    """Returns the manifests of the acked batches after a batch, oldest first, as far as they are kept. Raises
+    DamagedError, StorageError."""
+    return open_batches(config).acked_manifests(after_batch=after_batch)
+
+
+def altered_tables(before: Manifest | None, after: Manifest) -> set[str]:
+    """Returns the tables of a batch of DDL statements that have other columns or another primary key after it than
+    after the batch before it. If the definitions of either are not there, all its tables count."""
+    try:
+        old, new = None if before is None else schemas_of(before), schemas_of(after)
+    except (DamagedError, StorageError) as error:
+        _log.warning("the definitions of a batch cannot be read", batch=after.batch, reason=str(error))
+        old = new = None
+    if old is None or new is None:
+        return set(after.tables)
+
+    def shape(schemas: Schemas, table: str) -> object:
+        definition = schemas.tables.get(table)
+        return None if definition is None else (definition.columns, definition.primary_key)
+
+    return {table for table in after.tables if shape(old, table) != shape(new, table)}
+
+
+def recorded_tables(config: DestinationConfig) -> list[str]:
+    """Returns the tables that the lake has, as the meta records them."""
+    subscription = open_batches(config).meta.read().subscriptions.get("apply")
+    return [] if subscription is None else sorted(subscription.tables)
+
+
+def ledger(config: DestinationConfig, table: str, path: str) -> list[tuple[int, dict[str, Any]]]:
+    """Returns the newest commits of this destination to the Delta table at a path: each one's version, and what its
+    user metadata says (``docs/formats/user_metadata.md``). Raises TargetError, RetryableError."""
+    from cdc.lake.delta.log import read_state
+
+    state = read_state(path, config.name, table)
+    return [] if state is None else list(state.ledger)
+
+
 def stop() -> None:
     """Kills the driver that this process has started, and interrupts its statements on a Connect server: a running
     merge fails. Safe in signal handlers."""
-    pid = None if _submitted is None else _submitted.pid()
-    pids = [] if pid is None else [pid]
-    if "cdc.lake.runtime.driver" in sys.modules:
-        from cdc.lake.runtime import driver
-
-        pid = driver.pid()
-        pids += [pid] if pid is not None else []
+    pids = [None if _submitted is None else _submitted.pid()]
+    if "pyspark" in sys.modules:
+        pids.append(driver.pid())
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    if "cdc.lake.runtime.session" in sys.modules:
-        from cdc.lake.runtime import session as sessions
-
-        sessions.interrupt()
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+    sessions.interrupt()
 
 
 def _needs_driver(config: DestinationConfig, lease: Lease) -> bool:
@@ -170,15 +208,14 @@ def session(config: DestinationConfig) -> Iterator[None]:
     """Keeps a driver under spark-submit for all merges of the block. It is started when the first merge needs it. A
     session in this process, or on a Connect server, stays warm anyway."""
     global _submitted
-    from cdc.lake.runtime.submit import SubmittedDriver
 
     assert _submitted is None, "one session at a time"
-    driver = _submitted = SubmittedDriver(config)
+    submitted = _submitted = SubmittedDriver(config)
     try:
         yield
     finally:
         _submitted = None
-        driver.close()
+        submitted.close()
 
 
 def run(
@@ -193,7 +230,6 @@ def run(
     MergeFailedError if the driver ended."""
     if not _is_submitted(config):
         return job.run(config, progress)
-    from cdc.lake.runtime.submit import DriverEndedError
 
     if _submitted is None:
         with session(config):
@@ -212,9 +248,9 @@ def run(
 
 def _is_submitted(config: DestinationConfig) -> bool:
     """Whether jobs run in a driver that this process starts by spark-submit."""
-    from cdc.lake.runtime.session import in_process, is_inside_submit
-
-    return config.spark.remote is None and not in_process(config.spark) and not is_inside_submit()
+    if config.spark.remote is not None or spark_settings.is_inside_submit():
+        return False
+    return not spark_settings.in_process(config.spark)
 
 
 def verify(
@@ -284,8 +320,13 @@ def replay(
     return run(config, Replay(list(tables), from_, to, into, mode), progress)
 
 
+def diff(config: DestinationConfig, table: str, before: str, after: str, *, limit: int = 20) -> TableDiff:
+    """Compares a table as of two points of the store; see :func:`cdc.lake.jobs.diff.diff`."""
+    return run(config, Diff(table, before, after, limit))
+
+
 def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
-    """Tries the tables again that were parked because of an error; see :func:`cdc.lake.jobs.parked.retry_parked`.
+    """Tries the tables again that were parked because of an error; see :func:`cdc.lake.jobs.retry.retry_parked`.
     ``lease``: the batch that waits meanwhile; it is renewed as in :func:`merge`."""
     from cdc.lake.jobs import parked
 

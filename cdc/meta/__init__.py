@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from cdc.config.values import no_disk
 from cdc.meta.base import DurableMeta, Meta
+from cdc.meta.file import FileMeta
+from cdc.meta.mixed import MixedMeta
 from cdc.meta.state import (
     Finished,
     Gap,
@@ -54,8 +56,6 @@ def open_meta(config: DestinationConfig, *, fence: Callable[[], tuple[str, int]]
     """Returns the meta that the configuration selects. It opens files and connections on first use only. ``fence``:
     that of the server that leads, if there are several; see :class:`~cdc.meta.zookeeper.ZooKeeperMeta`."""
     if config.meta.kind == "mixed" and config.store.in_memory:
-        from cdc.meta.file import FileMeta
-
         return FileMeta(config.store.run_folder / "meta", config.name)
     if config.meta.kind in ("mixed", "memory"):
         raise no_disk(config.meta.kind)
@@ -67,7 +67,6 @@ def open_served_meta(config: DestinationConfig, *, fence: Callable[[], tuple[str
     shared in memory. ``fence`` as in :func:`open_meta`."""
     if config.meta.kind != "mixed":
         return open_meta(config, fence=fence)
-    from cdc.meta.mixed import MixedMeta
 
     return MixedMeta(open_meta(config), _open_durable(config, fence))
 
@@ -75,8 +74,6 @@ def open_served_meta(config: DestinationConfig, *, fence: Callable[[], tuple[str
 def _open_durable(config: DestinationConfig, fence: Callable[[], tuple[str, int]] | None) -> DurableMeta:
     hosts = config.meta.zookeepers
     if hosts is None:
-        from cdc.meta.file import FileMeta
-
         return FileMeta(config.meta.path, config.name, permissions=config.meta.permissions)
     from cdc.meta.zookeeper import ZooKeeperMeta
 

@@ -6,16 +6,15 @@ of :class:`~cdc.meta.state.Subscription`, so that they are the same in every imp
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Self
 
+from cdc.base.closing import Closing
 from cdc.base.errors import IdentityError
 from cdc.meta.state import SourceIdentity, State, Subscription, check_name
 
 
-class Meta(ABC):
+class Meta(Closing):
     """Subscriptions, cursors and batches of one destination."""
 
     @property
@@ -48,16 +47,8 @@ class Meta(ABC):
         does not release it within ``wait_s``.
         """
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to close
+    def close(self) -> None:
         """Stores pending changes and closes connections. Closing twice does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # identity ---------------------------------------------------------------------------------------------------
 
@@ -117,6 +108,18 @@ class DurableMeta(Meta):
         """Makes this the one process that keeps the meta in memory, until :meth:`close`; does nothing if it is already.
 
         Raises LeaseHeldError, naming the holder, if another process still is after ``wait_s``.
+        """
+
+    @abstractmethod
+    def held_locks(self) -> list[str]:
+        """Returns the names of the locks (:meth:`lock`) that somebody holds now. Raises what :meth:`read` raises."""
+
+    @abstractmethod
+    def remove(self) -> list[str]:
+        """Removes everything that this meta has stored: first its subscriptions and the source's identity, in one
+        change, then the rest. It may be called again after a kill, and where nothing is stored.
+
+        Returns the places of what others have stored beside it, which is left. Raises what :meth:`change` raises.
         """
 
 

@@ -5,7 +5,10 @@ Each change replaces the whole file and fsyncs it; readers need no lock. Format:
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ from pydantic import ValidationError
 
 from cdc.base.errors import IdentityError
 from cdc.disk import files
-from cdc.disk.durable import explain, locked, replace_file
+from cdc.disk.durable import explain, locked, remove_file, replace_file, storage_errors
 from cdc.disk.permissions import CHANGE, Permissions, secure_folder
 from cdc.meta.base import DurableMeta
 from cdc.meta.envelope import FORMAT, VERSION, checksum, invalid, unwrap, wrap
@@ -26,6 +29,7 @@ __all__ = [
     "HOLDER_NAME",
     "LOCKS_FOLDER",
     "LOCK_NAME",
+    "SERVER_LOCK_NAME",
     "VERSION",
     "FileMeta",
     "checksum",
@@ -37,6 +41,8 @@ FILE_NAME = "meta.json"
 LOCK_NAME = "lock"
 HOLDER_NAME = "holder.lock"
 LOCKS_FOLDER = "locks"
+SERVER_LOCK_NAME = "server.lock"
+"""The file in the folder of the meta whose lock the ``cdc server`` holds that has the destination."""
 
 _REMEDY = (
     "Nothing was changed. Restore the file from a copy. Or move it away and run `cdc capture`: readers then begin at "
@@ -109,6 +115,27 @@ class FileMeta(DurableMeta):
         self._held.enter_context(locked(self.path / HOLDER_NAME, what, wait_s=wait_s))
         self._is_held = True
 
+    def held_locks(self) -> list[str]:
+        folder = self.path / LOCKS_FOLDER
+        if not folder.is_dir():
+            return []
+        with storage_errors(folder):
+            return sorted(path.name for path in folder.iterdir() if _is_held(path))
+
+    def remove(self) -> list[str]:
+        if not self.path.is_dir():
+            return []
+        with locked(self.path / LOCK_NAME, "another process", wait_s=self._lock_wait_s):
+            self.read()  # refuses that of another destination
+            remove_file(self.file)
+            remove_file(self.path / f".{FILE_NAME}.new")
+            if (self.path / LOCKS_FOLDER).is_dir():
+                with storage_errors(self.path):
+                    shutil.rmtree(self.path / LOCKS_FOLDER)
+            remove_file(self.path / HOLDER_NAME)
+        remove_file(self.path / LOCK_NAME)
+        return []
+
     def close(self) -> None:
         self._is_held = False
         self._held.close()
@@ -125,6 +152,17 @@ class FileMeta(DurableMeta):
                 remedy="Give each destination a folder of its own (meta.path in the configuration).",
             )
         return state
+
+
+def _is_held(path: Path) -> bool:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def render(state: State) -> bytes:

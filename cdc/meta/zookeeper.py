@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from cdc.meta.zookeeper_connection import ZooKeeperConnection
 from cdc.meta.zookeeper_nodes import Nodes
 
 DEFAULT_ROOT = "/otter/canal"
+_MEMBERS = "cluster"
+"""The parent of the nodes of servers that have the destination."""
 _LOCK, _HOLDER, _LOCKS = f"{nodes.OURS}/lock", f"{nodes.OURS}/holder", f"{nodes.OURS}/locks"
 _PAUSE_S = 0.05
 # Failed checks of a change that mean: another process has changed the meta, or the session has ended.
@@ -82,7 +84,7 @@ class ZooKeeperMeta(DurableMeta):
         self._lock_wait_s = lock_wait_s
         self._fence = fence
         self._connection = ZooKeeperConnection(hosts, session_timeout_s, wait_s)
-        self._known: tuple[int, State] | None = None
+        self._latest: tuple[int, State] | None = None
         """The state that was read last, and the number of the change that wrote it: each change writes the
         destination's own node."""
         self._holder = f"{_process_name()} ({secrets.token_hex(4)})"
@@ -97,12 +99,12 @@ class ZooKeeperMeta(DurableMeta):
             return self._load(client).state
         with self._connection.errors("read the meta"):  # a leader reads it for each request
             number = client.retry(self._read_number, client)
-        latest = self._known
+        latest = self._latest
         if latest is None or latest[0] != number:
             loaded = self._load(client)
             if loaded.number is None:
                 return loaded.state
-            latest = self._known = loaded.number, loaded.state
+            latest = self._latest = loaded.number, loaded.state
         return latest[1].copied()
 
     def _read_number(self, client: Any) -> int | None:
@@ -159,6 +161,45 @@ class ZooKeeperMeta(DurableMeta):
                         remedy="Wait until it ends, or end it; its hold is released when its session expires.",
                     )
                 time.sleep(_PAUSE_S)
+
+    def held_locks(self) -> list[str]:
+        from kazoo.exceptions import NoNodeError
+
+        client = self._connection.client()
+        with self._connection.errors("look for locks"):
+            try:
+                names = client.get_children(self._path(_LOCKS))
+                return sorted(name for name in names if client.get_children(self._path(f"{_LOCKS}/{name}")))
+            except NoNodeError:
+                return []
+
+    def remove(self) -> list[str]:
+        from kazoo.exceptions import NoNodeError, NotEmptyError
+
+        client = self._connection.client()
+        with self._connection.errors("look for the meta"):
+            if client.exists(self._base) is None:
+                return []
+        if self.read() != State(destination=self._destination):
+            with self.change() as state:  # whole or not at all
+                state.source = None
+                state.subscriptions.clear()
+        try:
+            with self._connection.errors("remove the meta"):
+                client.delete(self._path(nodes.OURS), recursive=True)
+                with suppress(NoNodeError, NotEmptyError):
+                    client.delete(self._path(_MEMBERS))
+                try:
+                    client.delete(self._base)
+                except NotEmptyError:
+                    return [self._name(name) for name in sorted(client.get_children(self._base))]
+                except NoNodeError:
+                    pass
+        except MetaUnavailableError as error:
+            raise MetaUnavailableError(
+                error.message, place=error.place, remedy="Part of it may be removed; try again."
+            ) from error
+        return []
 
     def close(self) -> None:
         self._connection.drop()

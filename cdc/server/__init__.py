@@ -15,6 +15,7 @@ The process and its destinations::
 
 Requests over HTTP::
 
+    http          the application in a server of uvicorn
     app           answers requests
     operations    the operations that a client may call
     operators     answers requests about instances

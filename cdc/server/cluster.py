@@ -1,8 +1,8 @@
 """The leadership of destinations that several servers have (``server.ha``), by an election in ZooKeeper.
 
 :class:`ZooKeeperLeadership` is a :class:`~cdc.server.leadership.Leadership`. The election itself is in
-:mod:`cdc.cluster`. A server that takes over from another one rolls back the batches that were handed out there: their
-bytes are in that server's store, and no ack of them counts any more.
+:mod:`cdc.canal.cluster`. A server that takes over from another one rolls back the batches that were handed out there:
+their bytes are in that server's store, and no ack of them counts any more.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from anyio import CapacityLimiter
 from cdc.base.errors import LeaseHeldError, MetaUnavailableError, NotLeaderError
 from cdc.base.log import get_logger
 from cdc.batches.subscribers import roll_back_from
-from cdc.cluster.candidacy import Candidacy, Held
-from cdc.cluster.member import Member
-from cdc.cluster.nodes import ServerNode, Tree
+from cdc.canal.cluster.candidacy import Candidacy, Held
+from cdc.canal.cluster.member import Member
+from cdc.canal.cluster.nodes import ServerNode, Tree
 from cdc.meta import open_meta
 from cdc.server.leadership import Fence
 from cdc.server.threads import in_thread

@@ -35,21 +35,8 @@ class ServedDestination:
     def __init__(self, config: DestinationConfig, leadership: Leadership | None = None) -> None:
         """``leadership``: the right by which this process serves it. Raises ConfigError if the destination cannot be
         served."""
-        if config.store.kind == "memory":
-            raise no_disk(config.store.kind)
-        if config.store.kind != "file":
-            raise ConfigError(
-                "the store is on another server, and is served there",
-                place=str(config.file),
-                remedy="Name the destinations whose store is on this machine.",
-            )
         if not is_served(config):
-            raise ConfigError(
-                "no subscriber has a token, so nobody could use the server",
-                place=f"{config.file}: server.tokens",
-                remedy="Add tokens: {apply: {env: VARIABLE}}, and set the variable; make a token with: openssl rand "
-                "-hex 32. For Canal's clients, add canal: {enabled: true}.",
-            )
+            raise unserved(config)
         self.config = config
         self._leadership = leadership
         self.meta: Meta = open_served_meta(config, fence=None if leadership is None else leadership.fence)
@@ -131,6 +118,24 @@ def is_served(config: DestinationConfig) -> bool:
     """Returns whether a server has anything to do for a destination."""
     server = config.server
     return config.store.kind == "file" and (bool(server.tokens) or server.canal.enabled or server.capture != "none")
+
+
+def unserved(config: DestinationConfig) -> ConfigError:
+    """Returns the error of a destination for which a server has nothing to do."""
+    if config.store.kind == "memory":
+        return no_disk(config.store.kind)
+    if config.store.kind != "file":
+        return ConfigError(
+            "the store is on another server, and is served there",
+            place=str(config.file),
+            remedy="Name the destinations whose store is on this machine.",
+        )
+    return ConfigError(
+        "no subscriber has a token, so nobody could use the server",
+        place=f"{config.file}: server.tokens",
+        remedy="Add tokens: {apply: {env: VARIABLE}}, and set the variable; make a token with: openssl rand "
+        "-hex 32. For Canal's clients, add canal: {enabled: true}.",
+    )
 
 
 def _digests(config: DestinationConfig) -> dict[str, bytes]:

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cdc.base.errors import CdcError, ConfigError, UsageError
-from cdc.base.log import get_logger
-from cdc.cluster.nodes import ServerNode
+from cdc.canal.cluster.nodes import ServerNode
 from cdc.config import find
 from cdc.server.cluster import Cluster, ZooKeeperLeadership
 from cdc.server.destinations import Listening, ServedDestination, agreed, is_served, listening
@@ -45,11 +43,7 @@ if TYPE_CHECKING:
 
     from cdc.config import DestinationConfig, ServerConfig
     from cdc.server.canal_listener import CanalListener
-
-_IDLE_S = 30
-_STOP_S = 30
-"""The time that requests may take to end when the server is stopped."""
-_log = get_logger(__name__)
+    from cdc.server.http import HttpSide
 
 
 class EmbeddedServer:
@@ -80,6 +74,7 @@ class EmbeddedServer:
         self._where: Listening | None = None
         self._settings: ServerConfig | None = None
         """Settings that all destinations of this process share."""
+        self._canal_listener: type[CanalListener]
         self._canal: CanalListener | None = None
         self._is_accepting = False
         """Whether Canal's clients are let in: once the destinations are open, so that none is told that its destination
@@ -113,16 +108,7 @@ class EmbeddedServer:
             raise
 
     async def _start(self) -> None:
-        await asyncio.to_thread(_require_packages)
-        import uvicorn
-
-        from cdc.server.alarms import ServerAlarms
-        from cdc.server.app import ServerApp
-        from cdc.server.connections import of_one_server
-        from cdc.server.operators import Operators
-        from cdc.server.page import AdminPage
-        from cdc.server.roles import Roles
-
+        http_side, self._canal_listener = await asyncio.to_thread(_load_packages)
         changes = await asyncio.to_thread(self._read)
         configs = [change.config for change in changes if change.config is not None and is_served(change.config)]
         of_canal = [config for config in configs if config.server.canal.enabled]
@@ -133,7 +119,6 @@ class EmbeddedServer:
             )
         where = listening(configs, self._http)
         self._settings = _settings(configs)
-        roles = await asyncio.to_thread(Roles, self._settings.roles)
         self._stack.push_async_callback(asyncio.to_thread, self._cluster.close)
         spawner = Spawner(self._options)
         self._stack.callback(spawner.close)
@@ -147,37 +132,12 @@ class EmbeddedServer:
             lambda name: Log(partial(_forward, name, forward)),
         )
         self.instances = Instances(self._folder, surroundings)
-        answers = ServerApp(self.live, stopping=self._is_stopping)
-        answers.operators = Operators(self.instances, roles, answers.counters)
-        self._counters = answers.counters
-        answers.page = AdminPage(answers.operators, is_secure=where.certificate is not None)
-        alarms = ServerAlarms(self.instances)
-        answers.alarms = alarms.watches
-        settings = uvicorn.Config(
-            answers.application(),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            http=of_one_server(),
-            timeout_keep_alive=_IDLE_S,
-            timeout_graceful_shutdown=_STOP_S,
-            ws="none",
-            ssl_certfile=where.certificate,
-            ssl_keyfile=where.key,
-        )
-        try:
-            await asyncio.to_thread(settings.load)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"the certificate or its key cannot be used: {error}",
-                place="server.certificate",
-                remedy="Give both in PEM format, the key without a password.",
-            ) from None
+        side = await http_side.open(self.live, self.instances, self._settings.roles, where)
+        self._counters, server = side.answers.counters, side.server
         listener = await asyncio.to_thread(_listen, where)
         self._stack.callback(listener.close)
         self._where = Listening(where.host, listener.getsockname()[1], where.certificate, where.key)
-        self._http_server = _server(settings)
+        self._http_server = server
         self._stack.push_async_callback(self.instances.close)
         self._stack.push_async_callback(self._close_canal)
         if of_canal:
@@ -187,14 +147,14 @@ class EmbeddedServer:
             self._is_accepting = True
             if self._canal is not None:
                 await self._canal.start()
-        for work in (answers.expire_locks(), self.instances.watch(self._settings.scan_s), alarms.follow()):
+        for work in (side.answers.expire_locks(), self.instances.watch(self._settings.scan_s), side.alarms.follow()):
             self._stack.push_async_callback(_end, asyncio.create_task(work))
-        http = asyncio.create_task(self._http_server.serve(sockets=[listener]))
-        self._stack.push_async_callback(self._end_http, http)
-        while not self._http_server.started and not http.done():  # noqa: ASYNC110 - uvicorn has no event for it
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        self._stack.push_async_callback(self._end_http, serving)
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.005)
-        if http.done():
-            http.result()
+        if serving.done():
+            serving.result()
 
     async def stop(self) -> None:
         """Answers what has begun, ends captures, and gives up all destinations."""
@@ -213,9 +173,6 @@ class EmbeddedServer:
         http = replace(where, host=host)
         port = self._canal.port if server.canal.enabled and self._canal is not None else http.port
         return ServerNode(f"{host}:{port}", http.url if server.tokens else None)
-
-    def _is_stopping(self) -> bool:
-        return self._http_server is not None and self._http_server.should_exit
 
     def _read(self) -> list[ConfigChange]:
         """Reads the configurations. Raises ConfigError if there is nothing to serve."""
@@ -274,11 +231,11 @@ class EmbeddedServer:
                 raise _other_process(config, "canal")
 
     async def _open_canal(self, config: DestinationConfig) -> None:
-        from cdc.server.canal_listener import CanalListener
-
         assert self._settings is not None
         self._settings = self._settings.model_copy(update={"canal": config.server.canal})
-        canal = await asyncio.to_thread(CanalListener, self._settings, self.live, self._counters, self._canal_port)
+        canal = await asyncio.to_thread(
+            self._canal_listener, self._settings, self.live, self._counters, self._canal_port
+        )
         if self._is_accepting:
             try:
                 await canal.start()
@@ -369,33 +326,16 @@ class _Thread:
             await self._stop.wait()
 
 
-def _require_packages() -> None:
+def _load_packages() -> tuple[type[HttpSide], type[CanalListener]]:
     """Loads what the server needs, which takes a while. Raises ConfigError."""
     try:
-        import jinja2  # noqa: F401 - the page needs it
-        import uvicorn  # noqa: F401
-
-        import cdc.server.alarms
-        import cdc.server.app
-        import cdc.server.canal_listener
-        import cdc.server.operators
-        import cdc.server.page  # noqa: F401
+        from cdc.server.canal_listener import CanalListener
+        from cdc.server.http import HttpSide
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the package {error.name} is not installed", place="cdc server", remedy="Install towpath[server]."
         ) from None
-
-
-def _server(settings: uvicorn.Config) -> uvicorn.Server:
-    """Returns a server that leaves the signals of the process to the program."""
-    import uvicorn
-
-    class QuietServer(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return QuietServer(settings)
+    return HttpSide, CanalListener
 
 
 def _settings(configs: Sequence[DestinationConfig]) -> ServerConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.base.errors import CdcError, ConfigError, UsageError
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time
-from cdc.server.destinations import is_served
+from cdc.server.destinations import is_served, unserved
 from cdc.server.instance import Instance, SharedParts, shown_error
 from cdc.server.metrics import InstanceNumbers
 from cdc.server.processes import Log
@@ -25,14 +26,24 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class _NoInstance:
+    """Why there is no instance of a configuration file: it cannot be used (FAILED), or gives the server nothing to do
+    (UNSERVED)."""
+
+    state: InstanceState
+    error: CdcError
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
 class Instances:
     """All instances of a server, by name. Used in the event loop alone."""
 
     def __init__(self, folder: ConfigFolder, surroundings: SharedParts) -> None:
         self._folder, self._surroundings = folder, surroundings
         self._instances: dict[str, Instance] = {}
-        self._unusable: dict[str, tuple[CdcError, datetime]] = {}
-        """Files from which no instance could be made, and since when."""
+        self._closed: dict[str, _NoInstance] = {}
+        """Why there is no instance of a configuration file."""
         self._logs: dict[str, Log] = {}
         self._scanning = asyncio.Lock()
 
@@ -46,8 +57,8 @@ class Instances:
 
     def get(self, name: str) -> Instance:
         """Returns an instance. Raises UsageError if there is none, ConfigError if its file cannot be used."""
-        if name in self._unusable:
-            raise self._unusable[name][0].with_traceback(None)
+        if name in self._closed:
+            raise self._closed[name].error.with_traceback(None)
         if name not in self._instances:
             names = ", ".join(sorted(self._instances))
             raise UsageError(
@@ -57,28 +68,28 @@ class Instances:
         return self._instances[name]
 
     def documents(self) -> list[dict[str, Any]]:
-        """Returns the documents of all, those of files that cannot be used included."""
+        """Returns the documents of all, those of files that cannot be used, or are not served, included."""
         documents = {instance.name: instance.document() for instance in self}
-        documents.update({name: self._unusable_document(name) for name in self._unusable})
+        documents |= {name: self._document_without_instance(name) for name in self._closed}
         return [documents[name] for name in sorted(documents)]
 
     def document(self, name: str) -> dict[str, Any]:
         """Returns the document of one. Raises UsageError if there is none."""
-        return self._unusable_document(name) if name in self._unusable else self.get(name).document()
+        return self._document_without_instance(name) if name in self._closed else self.get(name).document()
 
-    def _unusable_document(self, name: str) -> dict[str, Any]:
-        error, since = self._unusable[name]
+    def _document_without_instance(self, name: str) -> dict[str, Any]:
+        reason = self._closed[name]
         return {
             "destination": name,
-            "state": str(InstanceState.FAILED),
-            "since": iso_time(since),
-            "error": shown_error(error),
+            "state": str(reason.state),
+            "since": iso_time(reason.since),
+            "error": shown_error(reason.error),
             "retry_at": None,
             "config": {
                 "file": str(self._folder.folder / f"{name}.yaml"),
                 "digest": None,
                 "loaded": None,
-                "problem": shown_error(error),
+                "problem": shown_error(reason.error) if reason.state is InstanceState.FAILED else None,
             },
             "leader": {"leads": False, "epoch": None, "holder": None, "servers": None},
             "serves": {"http": False, "canal": False},
@@ -87,13 +98,15 @@ class Instances:
 
     def log(self, name: str) -> Log:
         """Returns the log of an instance's captures. Raises UsageError."""
-        if name not in self._unusable:
+        if name not in self._closed:
             self.get(name)
         return self._log_of(name)
 
     def faults(self) -> dict[str, str]:
         """Returns what is wrong with instances, by name."""
-        faults = {name: str(error) for name, (error, _) in self._unusable.items()}
+        faults = {
+            name: str(reason.error) for name, reason in self._closed.items() if reason.state is InstanceState.FAILED
+        }
         for instance in self:
             if instance.state is InstanceState.FAILED and instance.error is not None:
                 faults[instance.name] = str(instance.error)
@@ -109,8 +122,7 @@ class Instances:
             )
             for instance in self
         }
-        states.update({name: InstanceNumbers(str(InstanceState.FAILED), 0) for name in self._unusable})
-        return states
+        return states | {name: InstanceNumbers(str(reason.state), 0) for name, reason in self._closed.items()}
 
     # --- configurations
 
@@ -141,7 +153,11 @@ class Instances:
         if change.error is not None:
             self._refuse(name, change.error)
         elif config is None or not is_served(config):
-            self._unusable.pop(name, None)
+            self._closed.pop(name, None)
+            if config is not None:
+                reason = unserved(config)
+                self._closed[name] = _NoInstance(InstanceState.UNSERVED, reason)
+                _log.info("not served", destination=name, reason=reason.message)
             if instance is not None:
                 _log.info("instance removed", destination=name)
                 await instance.close()
@@ -156,7 +172,7 @@ class Instances:
                     instance.run()
                 else:
                     await instance.change(config, with_secrets=with_secrets)
-                self._unusable.pop(name, None)
+                self._closed.pop(name, None)
             except CdcError as error:
                 self._refuse(name, error)
 
@@ -165,7 +181,7 @@ class Instances:
         if name in self._instances:
             self._instances[name].problem = error
         else:
-            self._unusable[name] = error, datetime.now(UTC)
+            self._closed[name] = _NoInstance(InstanceState.FAILED, error)
 
     def _log_of(self, name: str) -> Log:
         if name not in self._logs:

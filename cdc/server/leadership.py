@@ -17,6 +17,7 @@ from anyio import CapacityLimiter
 from cdc.base.errors import LeaseHeldError, NotLeaderError
 from cdc.disk.durable import locked
 from cdc.disk.permissions import CHANGE, secure_folder
+from cdc.meta.file import SERVER_LOCK_NAME
 from cdc.server.threads import in_thread
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
 Fence: TypeAlias = Callable[[], tuple[str, int]]
-LOCK_NAME = "server.lock"
-"""The file in the folder of the meta whose lock the running server holds."""
 _AGAIN_S = 1.0
 
 
@@ -104,7 +103,7 @@ class LocalLeadership:
         meta = self._config.meta
         secure_folder(meta.path, meta.permissions, CHANGE)
         try:
-            self._held.enter_context(locked(meta.path / LOCK_NAME, "another cdc server"))
+            self._held.enter_context(locked(meta.path / SERVER_LOCK_NAME, "another cdc server"))
         except LeaseHeldError as error:
             self.holder = error.message
             return False

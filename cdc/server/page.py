@@ -23,6 +23,7 @@ from cdc.server.roles import Role
 from cdc.server.sessions import COOKIE, LASTS_S, LoginLimit, LoginSession, LoginSessions
 from cdc.watch.page.admin import Viewer, instance_page, login_page, message_page, overview_page
 from cdc.watch.page.board import Board, BoardRow
+from cdc.watch.page.render import REFRESH_S
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -175,7 +176,7 @@ class AdminPage:
         viewer = self._viewer(request)
         documents = self._operators.instances.documents()
         rows = await self._rows([document["destination"] for document in documents])
-        return self._page(lambda nonce: overview_page(documents, rows, viewer, nonce))
+        return self._page(lambda nonce: overview_page(documents, rows, viewer, nonce), refreshes=True)
 
     async def _instance(self, request: Request) -> Response:
         viewer = self._viewer(request)
@@ -183,7 +184,7 @@ class AdminPage:
         document = self._or_not_found(name, lambda: self._operators.instances.document(name))
         (row,) = await self._rows([name], batches=True)
         lines = self._operators.instances.log(name).last(_LINES)
-        return self._page(lambda nonce: instance_page(document, row, lines, viewer, nonce))
+        return self._page(lambda nonce: instance_page(document, row, lines, viewer, nonce), refreshes=True)
 
     async def _rows(self, names: list[str], *, batches: bool = False) -> list[BoardRow]:
         """Returns the status of instances; the board waits for none longer than its limit."""
@@ -217,11 +218,13 @@ class AdminPage:
 
     # --- answers
 
-    def _page(self, make: Callable[[str], str], status: int = HTTPStatus.OK) -> Response:
+    def _page(self, make: Callable[[str], str], status: int = HTTPStatus.OK, *, refreshes: bool = False) -> Response:
         nonce = secrets.token_urlsafe(16)
         headers = {name: value.replace("{nonce}", nonce) for name, value in _HEADERS.items()}
         answer = BoundedAnswer(make(nonce).encode(), status, "text/html; charset=utf-8")
         answer.headers.update(headers)
+        if refreshes:
+            answer.headers["refresh"] = REFRESH_S
         return answer
 
     def _message(self, _request: Request, text: str, status: int) -> Response:

@@ -19,6 +19,8 @@ class InstanceState(StrEnum):
     """Another server has it, and this one waits for it."""
     FAILED = "failed"
     """It cannot be served, or its capture has ended. The error says why, and when it is tried again."""
+    UNSERVED = "unserved"
+    """Its configuration gives the server nothing to do."""
 
 
 STATES = tuple(InstanceState)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 
 from pymysql.constants import COMMAND
 
+from cdc.base.closing import Closing
 from cdc.base.errors import CdcError, SourceUnavailableError
 from cdc.binlog.positions import BinlogPosition
 from cdc.config import SourceConfig
@@ -218,7 +219,7 @@ def short_dump(source: SourceConfig, position: BinlogPosition) -> DumpBytes:
     return ShortDump(source, position)
 
 
-class ShortDump:
+class ShortDump(Closing):
     """The packets of an anonymous dump from ``position`` to the present end of the binlog."""
 
     def __init__(self, source: SourceConfig, position: BinlogPosition) -> None:
@@ -241,11 +242,3 @@ class ShortDump:
     def close(self) -> None:
         """Closes the connection."""
         close_now(self._connection)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
+from cdc.base.closing import Closing
 from cdc.base.errors import (
     CdcError,
     CorruptStreamError,
@@ -63,7 +62,7 @@ _FATAL = 1236
 _EOF = b"\x05\0\0\0\xfe\0\0\2\0"
 
 
-class FolderDump:
+class FolderDump(Closing):
     """The packets of a folder's files, from a position on. A context manager.
 
     With ``follow`` it has no end: :meth:`recv_into` returns 0 while there is nothing new. Without, it ends with an EOF
@@ -148,14 +147,6 @@ class FolderDump:
         """Closes the file."""
         if self._reader is not None:
             self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _pack(self, buffer: memoryview) -> int:
         """Packs what is there into the buffer and returns the number of bytes."""

@@ -233,7 +233,7 @@ class _Numbers:
     """A growing set of GTIDs, to which one is added at a time."""
 
     def __init__(self, before: GtidSet) -> None:
-        self._known = before
+        self._before = before
         self._added: dict[str, list[tuple[int, int]]] = {}
 
     def add(self, gtid: str) -> None:
@@ -245,7 +245,7 @@ class _Numbers:
             runs.append((number, number))
 
     def set(self) -> GtidSet:
-        return self._known | GtidSet(self._added)
+        return self._before | GtidSet(self._added)
 
 
 def _binlog_state(conn: Source) -> dict[tuple[int, int], int]:

@@ -10,6 +10,7 @@ from cdc.base.errors import CdcError, SourceRefusedError
 from cdc.base.log import get_logger
 from cdc.binlog.gtids import parse_state, show_state
 from cdc.config import DestinationConfig, SourceConfig
+from cdc.config.memory import NO_LAKE
 from cdc.source import settings
 from cdc.source.connection import connect, place_of, query
 from cdc.source.findings import Finding, error, from_error, of_apply, ok, warning
@@ -82,7 +83,8 @@ def check_source(
 
 def require_source(config: DestinationConfig, conn: Connection) -> None:
     """Raises SourceRefusedError with the first error that makes capture impossible. Logs the warnings, and the errors
-    that stop only apply: a table that a DDL statement has made unfit must not cost the changes of the others."""
+    that stop only apply, if there is a lake: a table that a DDL statement has made unfit must not cost the changes of
+    the others."""
     findings = examine(config, conn)
     errors = [f for f in findings if f.level == "error" and f.stops == "capture"]
     if errors:
@@ -91,6 +93,8 @@ def require_source(config: DestinationConfig, conn: Connection) -> None:
         raise SourceRefusedError(f"{first.message}{more}", place=first.subject, remedy=first.remedy)
     for finding in findings:
         if finding.level == "error":
+            if config.apply.target == NO_LAKE:
+                continue
             log.warning(
                 "capture goes on, but apply will refuse the table",
                 subject=finding.subject,

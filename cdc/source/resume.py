@@ -227,7 +227,7 @@ class ResumeScan:
     def __init__(
         self, flavor: Flavor, stored: GtidSet, uuid: str, before: GtidSet, last: LastStored | None, place: str
     ) -> None:
-        self._flavor, self._known, self._uuid, self._place = flavor, stored, uuid, place
+        self._flavor, self._stored, self._uuid, self._place = flavor, stored, uuid, place
         self._seen = _Seen(flavor, before)
         self._last = last
         self._domains = _last_numbers(stored) if flavor == "mariadb" else {}
@@ -250,7 +250,7 @@ class ResumeScan:
             return self._ends_unknown(transaction, "")
         text = str(gtid)
         name = state_name(text, self._flavor)
-        if name not in self._known:
+        if name not in self._stored:
             return self._ends_unknown(transaction, name)
         self._compare(text, transaction)
         if self.position is None:
@@ -272,7 +272,7 @@ class ResumeScan:
 
     def _ends_unknown(self, transaction: ScannedTransaction, name: str) -> bool:
         if self.position is None:
-            pending = self._known - self._seen.set()
+            pending = self._stored - self._seen.set()
             if not name and pending:
                 self.end = transaction.end
                 return False

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pymysql
 from pymysql.constants import ER
@@ -39,6 +40,9 @@ from cdc.source.server import variables
 
 _WEEK_S = 7 * 24 * 3600
 _PARTS = 100
+_FIRST_DAY_S, _LAST_YEAR_S = 24 * 3600, int(datetime(2038, 1, 1, tzinfo=UTC).timestamp())
+"""The times of a TIMESTAMP, to a day and some days."""
+_OFFSETS_IN_QUERY = 1000
 _TABLES = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind,
     TABLE_COMMENT AS comm, ENGINE AS engine
@@ -205,12 +209,27 @@ def _created(
 
 
 def system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
-    """Returns the server's own time zone from two years before this one to the end of the next. ``conn`` is in UTC."""
+    """Returns the server's own time zone from two years before this one to the end of the next, and whether it was the
+    same in all years before. Of later years it has the first week with another offset. ``conn`` is in UTC.
+
+    A server reads its zone when it starts, so it is asked once in each connection: the answer takes 80 ms.
+    """
+    offsets = _zones.get(conn)
+    if offsets is None:
+        offsets = _zones[conn] = _ask_system_zone(conn)
+    return offsets
+
+
+_zones: WeakKeyDictionary[pymysql.connections.Connection[Any], Offsets] = WeakKeyDictionary()
+
+
+def _ask_system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
     year = datetime.now(UTC).year
     begin, end = (int(datetime(first_of, 1, 1, tzinfo=UTC).timestamp()) for first_of in (year - 2, year + 2))
     times = list(range(begin, end, _WEEK_S))
     offsets = _system_offsets(conn, times)
-    changes = [(begin, offsets[0])]
+    earlier = _system_offsets(conn, range(_FIRST_DAY_S, begin, _WEEK_S))
+    changes = [(0 if set(earlier) == {offsets[0]} else begin, offsets[0])]
     for (early, before), (late, after) in pairwise(zip(times, offsets, strict=True)):
         if before == after:
             continue
@@ -219,16 +238,25 @@ def system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
             changed = next(i for i, offset in enumerate(_system_offsets(conn, points)) if offset != before)
             early, late = points[changed - 1], points[changed]
         changes.append((late, after))
+    later = range(end, _LAST_YEAR_S, _WEEK_S)
+    differing = ((time, o) for time, o in zip(later, _system_offsets(conn, later), strict=True) if o != offsets[-1])
+    changes.extend(islice(differing, 1))
     return tuple(changes)
 
 
 def _system_offsets(conn: pymysql.connections.Connection[Any], times: Sequence[int]) -> list[int]:
-    asked = ", ".join(
-        f"TIMESTAMPDIFF(SECOND, FROM_UNIXTIME({time}), CONVERT_TZ(FROM_UNIXTIME({time}), '+00:00', 'SYSTEM')) AS o{n}"
-        for n, time in enumerate(times)
-    )
-    row = query(conn, f"SELECT {asked}")[0]
-    return [int(row[f"o{n}"]) for n in range(len(times))]
+    """Returns the offsets from UTC in seconds at these times, in seconds since 1970."""
+    offsets: list[int] = []
+    for first in range(0, len(times), _OFFSETS_IN_QUERY):
+        part = times[first : first + _OFFSETS_IN_QUERY]
+        utc = [f"FROM_UNIXTIME({time})" for time in part]
+        asked = ", ".join(
+            f"TIMESTAMPDIFF(SECOND, {time}, CONVERT_TZ({time}, '+00:00', 'SYSTEM')) AS o{n}"
+            for n, time in enumerate(utc)
+        )
+        row = query(conn, f"SELECT {asked}")[0]
+        offsets += [int(row[f"o{n}"]) for n in range(len(part))]
+    return offsets
 
 
 def silent_keys(

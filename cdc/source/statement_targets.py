@@ -51,11 +51,11 @@ class StatementTargets:
         self._conn = conn
         self._tables = tables
         self._grants: Grants | None = None
-        self._known: dict[tuple[str, str], Danger | None] = {}
+        self._dangers: dict[tuple[str, str], Danger | None] = {}
 
     def forget(self) -> None:
         """Forgets what a statement may have changed: definitions and privileges."""
-        self._known.clear()
+        self._dangers.clear()
         self._grants = None
 
     def danger(self, db: str, table: str) -> Danger | None:
@@ -63,9 +63,9 @@ class StatementTargets:
         SourceUnavailableError, SourceRefusedError."""
         if db in SYSTEM_SCHEMAS:  # they have no triggers, and servers write to them by themselves
             return None
-        if (db, table) not in self._known:
-            self._known[db, table] = self._ask(db, table)
-        return self._known[db, table]
+        if (db, table) not in self._dangers:
+            self._dangers[db, table] = self._ask(db, table)
+        return self._dangers[db, table]
 
     def _ask(self, db: str, table: str) -> Danger | None:
         rows = query(self._conn, _OBJECT, (db, table))

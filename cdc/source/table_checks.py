@@ -17,8 +17,8 @@ from cdc.binlog.sql.schemas import (
     versioned_remedy,
 )
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
-from cdc.foreign_keys.rules import refusal
 from cdc.source.findings import Finding, error, ok, warning
+from cdc.source.foreign_keys import refusal
 
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
 """Columns that rows carry until they are merged, whatever the mode."""
@@ -111,9 +111,7 @@ def check_engines(schemas: Schemas, merged: Mapping[str, Sequence[str]]) -> Iter
 def _lake_name(apply: ApplyConfig, column: ColumnSchema) -> str | None:
     """Returns the name of a column in Delta; None if it is dropped."""
     policy = apply.columns.get(column.name.lower())
-    if policy is not None and policy.kind == "drop":
-        return None
-    return policy.name if policy is not None and policy.kind == "rename" else column.name
+    return column.name if policy is None else policy.lake_name(column.name)
 
 
 def _columns(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from cdc.base.errors import LeaseHeldError, StoreIncompleteError, TokenError
 from cdc.batches.lease import Lease
-from cdc.batches.manifest import Manifest, Position, Positions
+from cdc.batches.manifest import Acked, Manifest, Position, Positions
+from cdc.batches.results import read_results
 from cdc.config import DestinationConfig
 
 
@@ -61,6 +62,7 @@ class FakePipeline:
         self.limits: list[datetime | None] = []
         self.sessions = 0
         self.retries = 0
+        self.altered: set[str] = set()
         self.obstacles: list[LeaseHeldError | StoreIncompleteError | None] = []
         self._tokens: dict[int, str] = {}
         self.leases: dict[tuple[int, str], Lease] = {}
@@ -150,6 +152,21 @@ class FakePipeline:
             self.recorded[batch] = results
         else:
             self._roll_back(batch)
+
+    def acked_manifests(self, config: DestinationConfig, after_batch: int) -> list[Manifest]:
+        """Returns the manifests of the acked batches with the results of their merges."""
+        manifests = {lease.batch: lease.manifest for lease in self.leases.values()}
+        return [
+            manifests[batch].model_copy(
+                update={"acked": Acked(time=datetime.now(UTC), tables=read_results(self.recorded[batch]))}
+            )
+            for batch in self.acked
+            if batch > after_batch
+        ]
+
+    def altered_tables(self, before: Manifest | None, after: Manifest) -> set[str]:
+        """Returns the tables that a test has named."""
+        return self.altered
 
     def release(self, config: DestinationConfig, owner: str) -> list[int]:
         """Rolls back all outstanding batches."""

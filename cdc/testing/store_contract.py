@@ -135,6 +135,28 @@ class StoreContract:
         assert store.try_put([]) is PutStatus.PUT_OK
         assert store.latest_position() is None
 
+    def test_waiting_for_more_moves_nothing(self, store: EventStore) -> None:
+        assert not store.wait_for_more(0) and not store.wait_for_more(0.05)
+        transactions = make_transactions(3)
+        thread = threading.Thread(target=lambda: self.fill(store, transactions))
+        thread.start()
+        assert store.wait_for_more(30)
+        thread.join()
+        assert store.wait_for_more(0)
+        got = store.get(self.batch_size(store, transactions), timeout_s=30)
+        assert self.seqs(got) == [t.seq for t in transactions]
+        assert not store.wait_for_more(0.05)
+        store.rollback()
+        assert store.wait_for_more(30)
+
+    def test_waiting_for_more_ends_when_the_store_is_closed(self, make_store: MakeStore) -> None:
+        store = make_store()
+        thread = threading.Timer(0.1, store.close)
+        thread.start()
+        with pytest.raises(StoreClosedError):
+            store.wait_for_more(30)
+        thread.join()
+
     def test_try_put_stores(self, store: EventStore) -> None:
         transactions = make_transactions(2)
         assert store.try_put(transactions) in self.put_ok

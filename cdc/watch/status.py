@@ -11,9 +11,18 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.targets import split_table
+from cdc.base.errors import CutOffError, DamagedError
+from cdc.base.targets import split_table, table_path
 from cdc.base.units import human_bytes, human_seconds, iso_time, iso_time_us
+from cdc.batches.retention import make_watch
+from cdc.batches.subscribers import make_filter
+from cdc.client import captured_tables, open_batches, open_meta, open_store
+from cdc.client.reader import RemoteReader
+from cdc.copies.standby.role import read_epoch, read_status
 from cdc.lake import groups
+from cdc.lake.delta.log import TablePosition, read_position
+from cdc.store.formats.archive_record import record_of
+from cdc.store.formats.prepared import describe
 from cdc.watch.last_merges import last_merges, last_run, newest_acked
 
 if TYPE_CHECKING:
@@ -35,8 +44,6 @@ def collect(
 
     Raises DamagedError, VersionError and StorageError of store and meta.
     """
-    from cdc.client import open_meta, open_store
-
     state = (open_meta(config) if meta is None else meta).read()
     reader = open_store(config, state.source.base_name if state.source else None)
     capture, totals, first_seq, last_seq = (
@@ -105,7 +112,6 @@ def _prepared(config: DestinationConfig) -> dict[str, Any] | None:
     is not on this machine's disk."""
     if config.store.kind != "file":
         return None
-    from cdc.store.formats.prepared import describe
 
     return describe(config.store.path)
 
@@ -159,8 +165,7 @@ def _archive(config: DestinationConfig) -> dict[str, Any] | None:
     uri = config.archive_uri
     if store.kind == "server" or uri is None or store.standby.role == "standby":
         return None
-    from cdc.copies.archive.writer import backlog_of
-    from cdc.store.formats.archive_record import record_of
+    from cdc.copies.archive.writer import backlog_of  # zstandard, for an archive alone
 
     record = record_of(store.path, uri)
     behind = backlog_of(store.path, record.archived_seq)
@@ -191,8 +196,6 @@ def archive_sentences(archive: dict[str, Any] | None) -> list[str]:
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
     """Returns the store's role as master or standby; ``peers`` is empty if none is connected."""
-    from cdc.copies.standby.role import read_epoch, read_status
-
     if config.store.kind == "server":  # `cdc status` there tells more
         return {"role": "none", "term": None, "state": None, "running": False, "peers": []}
     last, epoch = read_status(config.store.path), read_epoch(config.store.path)
@@ -210,8 +213,6 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 
 
 def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> list[dict[str, Any]]:
-    from cdc.batches.subscribers import make_filter
-
     subscriptions = []
     removed_seq = reader.removed_seq()
     begins = reader.beginning() if reader.exists() else None
@@ -256,8 +257,6 @@ def _rolled_back(subscription: Subscription) -> int:
 
 
 def _is_cut_off(reader: Store, acked_seq: int) -> bool:
-    from cdc.base.errors import CutOffError
-
     try:
         reader.require_kept(acked_seq)
     except CutOffError:
@@ -267,11 +266,8 @@ def _is_cut_off(reader: Store, acked_seq: int) -> bool:
 
 def _disk(config: DestinationConfig, reader: Store) -> dict[str, Any] | None:
     """Returns the usage of the store's disk; None if there is no store yet."""
-    from cdc.client.reader import RemoteReader
-
     if isinstance(reader, RemoteReader):
         return reader.disk()
-    from cdc.batches.retention import make_watch
 
     return make_watch(config.store).document() if config.store.path.is_dir() else None
 
@@ -280,7 +276,7 @@ def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
     """Returns the progress of each snapshot that was begun and is not loaded yet."""
     if config.store.stage is None and (config.store.kind == "server" or not (config.store.path / "snapshots").is_dir()):
         return []  # without loading what reads snapshots
-    from cdc.snapshot.files import unfinished
+    from cdc.source.snapshot.files import unfinished
 
     return [
         {"table": files.info.table, **(files.read_progress() or {}), "complete": files.is_complete()}
@@ -290,9 +286,6 @@ def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
 
 def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
     """Returns the tables, and the members of each shared one."""
-    from cdc.base.targets import split_table, table_path
-    from cdc.client import captured_tables
-    from cdc.lake.delta.log import TablePosition, read_position
 
     def look(name: str) -> tuple[str, TablePosition]:
         path = table_path(config.apply.target, *split_table(name))
@@ -310,6 +303,7 @@ def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, An
             "path": path,
             "note": position.note,
             "reader": position.reader,
+            "small_files": position.small_files,
         }
         for name, (path, position) in zip(names, positions, strict=True)
     ]
@@ -318,9 +312,6 @@ def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, An
 
 def _newest_acked(config: DestinationConfig) -> tuple[list[Manifest], str | None]:
     """Returns the manifests of the newest acked batches, or why they cannot be read."""
-    from cdc.base.errors import DamagedError
-    from cdc.client import open_batches
-
     try:
         return newest_acked(open_batches(config)), None
     except DamagedError as error:
@@ -379,6 +370,14 @@ def batch_document(entry: Outstanding) -> dict[str, Any]:
     }
 
 
+def small_files_text(table: Mapping[str, Any], destination: str) -> str:
+    """Returns the end of a sentence about a table with many small files, empty if it has few."""
+    if not table["small_files"]:
+        return ""
+    count, name = table["small_files"], table["table"]
+    return f"has {count:,} small files, which readers open one by one: `cdc maintain {destination} {name}` joins them"
+
+
 def lag_text(table: Mapping[str, Any]) -> str:
     """Returns the lag of a table as a text."""
     return "–" if table["lag_s"] is None else human_seconds(table["lag_s"]) if table["lag_s"] else "none"
@@ -425,14 +424,20 @@ def gap_sentences(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
 
 
 def parked_sentences(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
-    """Returns a sentence for each parked table."""
-    ways = {
+    """Returns a sentence for each parked table, with one way to bring it back: that of its reason, if it has one."""
+    return [
+        f"{table['table']} is left out since {table['since'][:19].replace('T', ' ')} UTC: {table['reason']}"
+        + ("" if "`cdc " in table["reason"] else f" {parked_remedy(name, table['due'])}")
+        for subscription in subscriptions
+        for table in subscription["parked"]
+    ]
+
+
+def parked_remedy(name: str, due: str) -> str:
+    """Returns what brings the parked tables of a destination back that wait for this."""
+    remedies = {
         "snapshot": f"`cdc snapshot {name}` brings it back.",
         "retry": "Each run tries it again.",
         "hold": f"`cdc replay {name} TABLE` brings it back.",
     }
-    return [
-        f"{table['table']} is left out since {table['since']}: {table['reason']} {ways[table['due']]}"
-        for subscription in subscriptions
-        for table in subscription["parked"]
-    ]
+    return remedies[due]

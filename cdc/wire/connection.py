@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from cdc import __version__
 from cdc.base.errors import CdcError, ConfigError, NotLeaderError, PeerUnavailableError, VersionError
 from cdc.base.log import get_logger
 from cdc.base.run_identity import current_run
+from cdc.base.version import package_version
 from cdc.wire.protocol import (
     API,
     DIGEST_HEADER,
@@ -180,7 +180,7 @@ class Connection:
                 headers={
                     "authorization": f"Bearer {self.token}",
                     "content-type": "application/json",
-                    VERSION_HEADER: __version__,
+                    VERSION_HEADER: package_version(),
                     **headers,
                 },
             ) as response:
@@ -228,7 +228,7 @@ class Connection:
             return VersionError(
                 f"knows no {name} of version {API} of the protocol",
                 place=self.place,
-                remedy=f"Install the same towpath there ({__version__} is here), or correct store.url.",
+                remedy=f"Install the same towpath there ({package_version()} is here), or correct store.url.",
             )
         return self._not_a_server(f"answered {name} with HTTP {status}")
 

@@ -194,6 +194,17 @@ class TcpStore(EventStore):
                 self._fetch(_LOOK_S if left_s is None else max(0.001, min(_LOOK_S, left_s)))
             time.sleep(0.005)  # lets other threads have the connection
 
+    def wait_for_more(self, timeout_s: float | None = None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                self._check_open()
+                if self._ready or self._fetch(None):
+                    return bool(self._ready)
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(0.005)
+
     def _fetch(self, timeout_s: float | None) -> bool:
         batch = self._connector.get_without_ack(1, timeout_s)
         if not batch:

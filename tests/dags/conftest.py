@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
     from cdc.testing.pipeline import FakePipeline
+    from cdc.testing.servers import Server
+    from tests.support.apply import Loop
 
 CONFIGURATION = """\
 source: {{url: 'mysql://cdc@127.0.0.1:1', server_id: 52017, start: earliest}}
@@ -70,14 +72,28 @@ def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
     """A fake pipeline for the operators, with one waiting batch."""
-    from cdc.airflow import base, batches, xcom
+    from cdc.airflow import base, batches, changes, xcom
     from cdc.testing.pipeline import FakePipeline
 
     fake = FakePipeline(tmp_path)
-    for module in (base, batches, xcom):
+    for module in (base, batches, changes, xcom):
         monkeypatch.setattr(module, "pipeline", fake)
     retry_at_once(monkeypatch)
     return fake
+
+
+@pytest.fixture
+def new_loop(
+    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Loop]:
+    """A destination with a real source, store, Spark and lake, whose database is empty."""
+    from cdc.lake.runtime import session
+    from cdc.testing.servers import PASSWORD
+    from tests.support.apply import Loop
+
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    yield Loop(tmp_path, mysql9, database(mysql9))
+    session.discard()
 
 
 @pytest.fixture(scope="session")

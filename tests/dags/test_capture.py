@@ -118,7 +118,7 @@ def test_on_kill_stops_capture_from_a_signal_handler(write_conf: Write) -> None:
         began = time.monotonic()
         child.send_signal(signal.SIGTERM)
         assert child.stdout.readline() == "ended\n"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
         assert child.wait(10) == 0
     finally:
         child.kill()

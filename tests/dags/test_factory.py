@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +32,23 @@ def parse(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         return dag_bag(DAGS)
 
     return run
+
+
+def test_dags_are_parsed_where_spark_is_not_installed(write_conf: Write) -> None:
+    """In a fresh interpreter: the machines of a DAG processor and of a scheduler need none."""
+    program = (
+        "import sys\n"
+        "for name in ('pyspark', 'delta', 'py4j'):\n"
+        "    sys.modules[name] = None\n"
+        "from pathlib import Path\n"
+        "from cdc.airflow import build_dags\n"
+        "print(*build_dags(Path(sys.argv[1])))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(write_conf())], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "apply_shop" in done.stdout.split()
 
 
 @pytest.mark.rule("canal-server-23")

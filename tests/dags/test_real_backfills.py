@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cdc.airflow import build_dags
-from cdc.base.errors import MergeFailedError
+from cdc.base.errors import MergeFailedError, UsageError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
-from cdc.lake.jobs import rebuilt
+from cdc.lake.jobs import rebuilt, replay
 from cdc.lake.runtime import session
 from cdc.testing.servers import PASSWORD, Server
 from tests.integration.test_snapshot import Started
@@ -77,8 +77,15 @@ def test_tables_are_filled_then_replayed(
     )  # fmt: skip
     plan = pipeline.plan_replay(loop.config, [f"{loop.db}.t"])
     assert plan.rows >= ROWS and plan.bytes > 0 and plan.seconds > 0
-    assert plan.replaces == (f"{loop.db}.t: {plan.tables[0].now}",)
-    assert f"version {before}, " in str(plan.tables[0].now)
+    assert plan.tables[0].effect.startswith(f"replaces {loop.db}.t: version {before}, ")
+    assert plan.points[0].startswith("The store has the transactions since 20")
+    to = BatchService(loop.config).last_seq()
+    assert (
+        f"The changes end with transaction {to} ("
+        in pipeline.plan_replay(loop.config, [f"{loop.db}.t"], to=str(to)).points[1]
+    )
+    with pytest.raises(UsageError, match=rf"there is no table {loop.db}\.tt"):
+        pipeline.plan_replay(loop.config, [f"{loop.db}.tt"])
     assert (version(loop), parked(loop)) == (before, {})
 
     # After a replay that fails apply brings the table level, and the same form may be run again.
@@ -86,7 +93,7 @@ def test_tables_are_filled_then_replayed(
         raise MergeFailedError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rebuilt, "replace_by", fails)
+        patch.setattr(replay, "replace_by", fails)
         states = run("backfill", kind="replay")
     assert (states["run"], states["replay"], states["finalize"]) == ("failed", "failed", "failed")
     assert parked(loop) == {f"{loop.db}.t": "retry"}
@@ -111,12 +118,12 @@ def test_a_snapshot_by_hand_has_a_plan(loop: Started, run: Callable[..., States]
     plan = pipeline.plan_snapshot(loop.config, [f"{loop.db}.t"])
     (table,) = plan.tables
     assert 0.5 * ROWS <= table.rows <= 2 * ROWS
-    assert (plan.replaces, table.now) == ((), None)
+    assert table.effect == f"creates {loop.db}.t"
     with capturing(loop.config):
         assert run("backfill", kind="snapshot")["run"] == "success"
     loop.require_equal("t")
     (table,) = pipeline.plan_snapshot(loop.config, [f"{loop.db}.t"]).tables
-    assert str(table.now).startswith(f"version {version(loop)}, {ROWS} rows in files, ")
+    assert table.effect.startswith(f"replaces {loop.db}.t: version {version(loop)}, {ROWS} rows in files, ")
 
 
 @pytest.mark.long
@@ -136,7 +143,7 @@ def test_apply_goes_on_while_a_table_is_replayed(
         seen.append((version(loop) - before, loop.delta("other")))
         replace_by(*arguments)
 
-    monkeypatch.setattr(rebuilt, "replace_by", meanwhile)
+    monkeypatch.setattr(replay, "replace_by", meanwhile)
     assert run("backfill", kind="replay")["run"] == "success"
     ((versions, others),) = seen
     assert (versions, others) == (0, [{"id": 1}]), "the table is left out, and the others go on"

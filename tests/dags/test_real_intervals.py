@@ -294,3 +294,6 @@ def test_a_merge_tells_its_lineage(setup: Setup) -> None:
     assert (lake["namespace"], lake["name"]) == ("file", str(setup.loop.path("orders")))
     assert lake["facets"]["version"]["datasetVersion"] == str(setup.loop.version("orders"))
     assert lake["outputFacets"]["outputStatistics"]["rowCount"] == 2
+    assert [field["name"] for field in lake["facets"]["schema"]["fields"]] == ["id", "v"]
+    (id_source,) = lake["facets"]["columnLineage"]["fields"]["id"]["inputFields"]
+    assert (id_source["name"], id_source["field"]) == (setup.orders, "id")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from cdc.airflow import build_dags
 from cdc.base.errors import MergeFailedError
 from cdc.batches.service import BatchService
 from cdc.lake.apply import commit
-from cdc.lake.runtime import session
-from cdc.testing.servers import PASSWORD, Server
 from tests.dags.conftest import retry_at_once
 from tests.support.apply import Loop
 
@@ -23,16 +20,11 @@ States = dict[str, str | None]
 
 
 @pytest.fixture
-def loop(
-    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Loop]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-    loop = Loop(tmp_path, mysql9, database(mysql9))
-    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    loop.sql(*(f"ALTER TABLE t ADD COLUMN c{n} INT" for n in range(3)), "UPDATE t SET c0 = id")
-    loop.capture()
-    yield loop
-    session.discard()
+def loop(new_loop: Loop) -> Loop:
+    new_loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    new_loop.sql(*(f"ALTER TABLE t ADD COLUMN c{n} INT" for n in range(3)), "UPDATE t SET c0 = id")
+    new_loop.capture()
+    return new_loop
 
 
 @pytest.fixture
@@ -87,6 +79,7 @@ def run_without_retries(loop: Loop) -> None:
     loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")
 
 
+@pytest.mark.long
 def test_each_try_of_a_run_signs_its_own_commits(
     loop: Loop, apply: Callable[[], States], monkeypatch: pytest.MonkeyPatch
 ) -> None:

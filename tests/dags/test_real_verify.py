@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from airflow.sdk import BaseOperator
@@ -13,30 +12,24 @@ from cdc.airflow import build_dags
 from cdc.airflow.base import DestinationOperator
 from cdc.lake.delta.sql import quote
 from cdc.lake.runtime import session
-from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import Loop
 
 States = dict[str, str | None]
 
 
 @pytest.fixture
-def loop(
-    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Loop]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-    loop = Loop(tmp_path, mysql9, database(mysql9))
-    text = loop.config.file.read_text(encoding="utf-8")
-    loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")
-    loop.sql(
+def loop(new_loop: Loop) -> Loop:
+    text = new_loop.config.file.read_text(encoding="utf-8")
+    new_loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")
+    new_loop.sql(
         "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(10))",
         "CREATE TABLE other (id INT PRIMARY KEY, at DATETIME(3))",
         "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, NULL)",
         "INSERT INTO other VALUES (1, '2026-01-02 03:04:05.678')",
     )
-    loop.capture()
-    loop.apply_all()
-    yield loop
-    session.discard()
+    new_loop.capture()
+    new_loop.apply_all()
+    return new_loop
 
 
 @pytest.fixture

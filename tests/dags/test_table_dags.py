@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fastapi.testclient import TestClient
 
 from cdc.airflow import (
     TowpathMaintainOperator,
@@ -19,15 +22,17 @@ from cdc.airflow import (
     build_dags,
     factory,
     forms,
+    proved_asset,
     table_operators,
 )
 from cdc.airflow.base import DestinationOperator
 from cdc.base.errors import MergeFailedError, SourceRefusedError, UsageError
 from cdc.config import load
-from cdc.lake import pipeline
+from cdc.lake import attestation, pipeline
 from cdc.lake.second_opinion.report import Disagreement, SecondOpinion
+from cdc.lake.verify.report import State
 from tests.dags.conftest import retry_at_once
-from tests.support.table_jobs import FakeJobs, Report
+from tests.support.table_jobs import FakeJobs, report_of
 
 States = dict[str, str | None]
 Write = Callable[..., Path]
@@ -94,16 +99,75 @@ def test_a_retryable_error_of_a_snapshot_is_retried_and_a_permanent_one_is_not(
     [("proved", "success", 1), ("differs", "failed", 1), ("partial", "failed", 1), ("unknown", "failed", 3)],
 )
 def test_a_verification_fails_if_something_differs(
-    write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs, state: str, run: str, calls: int
+    write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs, state: State, run: str, calls: int
 ) -> None:
     """Another try may tell what could not be told, and changes nothing about a difference."""
-    fake.report = Report(state)
+    fake.report = report_of(state)
     assert run_dag(build_dags(write_conf(retries=2))["verify_shop"])["run"] == run
     assert fake.calls == [("verify", None)] * calls
 
 
+def test_proved_tables_emit_events(
+    write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs, api: TestClient
+) -> None:
+    dag = build_dags(write_conf())["verify_shop"]
+    asset = proved_asset("shop", "shop.orders")
+
+    def events() -> list[Any]:
+        assets = api.get("/api/v2/assets", params={"name_pattern": asset.name, "only_active": False}).json()["assets"]
+        ids = [found["id"] for found in assets if (found["name"], found["uri"]) == (asset.name, asset.uri)]
+        if not ids:
+            return []
+        found = api.get("/api/v2/assets/events", params={"asset_id": ids[0]}).json()["asset_events"]
+        return [event["extra"] for event in sorted(found, key=lambda event: event["id"])]
+
+    before = len(events())
+    assert run_dag(dag)["run"] == "success"
+    fake.report = report_of("differs")
+    assert run_dag(dag)["run"] == "failed"
+    (extra,) = events()[before:]
+    expected = {"destination": "shop", "table": "shop.orders", "delta_version": 4, "applied_seq": 4711, "seq": 4712}
+    assert extra.items() >= (expected | {"gtids": "a:1-9", "rows": 12345, "sum": 99, "attestation": None}).items()
+    assert extra["path"].endswith("/lake/shop/orders")
+
+
+def test_a_verification_tells_its_lineage(write_conf: Write, fake: FakeJobs) -> None:
+    task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
+    assert task.get_openlineage_facets_on_complete(None).inputs == []
+    fake.report = report_of("differs")
+    with pytest.raises(Exception, match="differ from the source"):
+        task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
+    source, lake = task.get_openlineage_facets_on_complete(None).inputs
+    assert (source.namespace, source.name) == ("mysql://127.0.0.1:1", "shop.orders")
+    assert lake.namespace == "file" and lake.name.endswith("/lake/shop/orders")
+    (assertion,) = lake.inputFacets["dataQualityAssertions"].assertions
+    assert (assertion.assertion, assertion.success) == ("equal_to_source", False)
+    assert lake.facets["version"].datasetVersion == "4"
+
+
+def test_a_verification_is_signed(
+    write_conf: Write, fake: FakeJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attestation, "write", lambda *words: fake.calls.append(("write", *words[1:])))
+    text = (write_conf() / "shop.yaml").read_text()
+    file = tmp_path / "{{ run_id }}.json"
+    task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"), attest=str(file))
+    assert "attest" in task.template_fields
+    with pytest.raises(Exception, match="there is no key to sign an attestation with"):
+        task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
+    assert fake.calls == []
+    write_conf(text=text + "verify: {signing_key_env: TOWPATH_TEST_SIGNING_KEY}\n")
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    monkeypatch.setenv("TOWPATH_TEST_SIGNING_KEY", pem.decode())
+    fake.report = report_of("differs")
+    with pytest.raises(Exception, match="differ from the source"):
+        task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
+    assert fake.calls == [("verify", None), ("write", fake.report, file)]
+
+
 def test_the_report_is_a_table_in_the_log(write_conf: Write, fake: FakeJobs, lines: Callable[[], str]) -> None:
-    fake.report = Report("differs")
+    fake.report = report_of("differs")
     task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
     with pytest.raises(Exception, match=r"The tables of shop differ from the source: shop\.orders"):
         task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
@@ -118,7 +182,7 @@ def test_a_second_opinion_that_differs_is_in_the_log(
     second_opinion = SecondOpinion(seed=7, asked=2000, rows=2, values=4)
     second_opinion.leave_out("shop.orders", "took", "the reason", 3)
     second_opinion.differ(Disagreement("binlog.000012", 4711, 5, "shop.orders", "n", "new", "-1", "255"))
-    fake.report = Report("differs", second_opinion)
+    fake.report = report_of("differs", second_opinion)
     task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
     with pytest.raises(Exception, match="A second library reads other values in the store of shop"):
         task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
@@ -162,7 +226,7 @@ def test_a_replay_gets_the_fields_of_the_form(backfill: Callable[..., States], f
 def test_a_verification_by_hand(backfill: Callable[..., States], fake: FakeJobs) -> None:
     assert backfill(kind="verify", tables=["shop.orders", "shop.items"])["run"] == "success"
     assert fake.calls == [("verify", ["shop.orders", "shop.items"])]
-    fake.report = Report("differs")
+    fake.report = report_of("differs")
     states = backfill(kind="verify")
     assert (states["run"], states["verify"], states["finalize"]) == ("failed", "failed", "failed")
 
@@ -179,7 +243,7 @@ def test_a_dry_run_ends_with_the_plan(
     assert fake.calls == [("plan_snapshot", ["shop.orders"])]
     assert "Load these tables anew from the source: `shop.orders`." in lines()
     assert "Together about 1,000 rows, 2.0 KiB, 1 min 30 s." in lines()
-    assert "Replaces shop.orders: 7 rows" in lines()
+    assert "- Replaces shop.orders: 7 rows.\n- The store begins." in lines()
 
 
 def test_a_backfill_that_fails_says_how_to_go_on(backfill: Callable[..., States], fake: FakeJobs) -> None:

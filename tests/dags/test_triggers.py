@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import threading
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +35,7 @@ States = dict[str, str | None]
 Write = Callable[..., Path]
 SOURCE = SourceIdentity(server_uuid="uuid-1", flavor="mysql", base_name="binlog", epoch=0, start_gtid=None)
 OWNER = "airflow:apply_shop"
+CONTEXT: Any = {"inlet_events": defaultdict(list)}
 
 
 class Store:
@@ -178,21 +181,40 @@ def test_a_look_at_a_store_sees_each_growth_and_new_segments(store: Store) -> No
     assert look.end() == end, "retention removes old segments"
 
 
-def test_a_hundred_idle_stores_cost_nearly_nothing(store: Store, tmp_path: Path) -> None:
-    """Less than one percent of a core together; docs/how-to/airflow.md has the figure of a quiet machine."""
+def test_a_hundred_idle_stores_take_one_thread_and_two_looks_a_second_each(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/how-to/waiting.md has the share of a core that this takes."""
     store.put(3)
     calls: list[int] = []
+    looks: list[StoreLook] = []
+    listings: list[Path] = []
+    end, listdir = StoreLook.end, os.listdir
+
+    def counted_end(look: StoreLook) -> tuple[Path, int] | None:
+        looks.append(look)
+        return end(look)
+
+    def counted_listdir(folder: Path) -> list[str]:
+        listings.append(folder)
+        return listdir(folder)
+
+    monkeypatch.setattr(StoreLook, "end", counted_end)
+    monkeypatch.setattr(os, "listdir", counted_listdir)
     watcher = StoreWatcher()
+    others = set(threading.enumerate())
+    began = time.monotonic()
     ends = [watcher.watch(store.config.store.path, lambda: calls.append(1)) for _ in range(100)]
-    time.sleep(1)
-    began, cpu = time.monotonic(), time.process_time()
-    time.sleep(4)
-    share = (time.process_time() - cpu) / (time.monotonic() - began)
-    for end in ends:
-        end()
-    print(f"{share:.2%} of a core")
+    time.sleep(3)  # then the times of the folders are old enough to be trusted
+    listings.clear()
+    time.sleep(2)
+    threads = set(threading.enumerate()) - others
+    for end_watch in ends:
+        end_watch()
     assert len(calls) == 100, "each once, at its beginning"
-    assert share < 0.01
+    assert [thread.name for thread in threads] == ["watch-stores"]
+    assert 300 <= len(looks) <= 100 * (2 * (time.monotonic() - began) + 1)
+    assert not listings, "a folder that has not changed is not listed"
 
 
 # --- a fetch that waits
@@ -217,8 +239,6 @@ def blocked(config: DestinationConfig, **changes: Any) -> None:
 
 
 def test_the_trigger_of_a_fetch_ends_when_the_way_is_free(store: Store) -> None:
-    import threading
-
     store.put(2)
     service = BatchService(store.config)
     lease = service.get("cli:elsewhere:x")
@@ -254,15 +274,15 @@ def test_a_fetch_waits_in_the_triggerer_and_goes_on(write_conf: Write, pipeline:
     task = fetch(write_conf(), deferrable=True)
     pipeline.obstacles = [LeaseHeldError("batch 1 is held"), LeaseHeldError("batch 1 is held"), None]
     with pytest.raises(TaskDeferred) as deferred:
-        task.execute({})
+        task.execute(CONTEXT)
     assert isinstance(deferred.value.trigger, TowpathBatchTrigger)
     assert deferred.value.trigger.owner == OWNER
     assert deferred.value.method_name == "resume"
     event = {"deadline": deferred.value.trigger.deadline}
     with pytest.raises(TaskDeferred) as again:
-        task.resume({}, event)
+        task.resume(CONTEXT, event)
     assert again.value.trigger.serialize() == deferred.value.trigger.serialize(), "the deadline stays"
-    assert task.resume({}, event)["batch"] == 1
+    assert task.resume(CONTEXT, event)["batch"] == 1
     assert pipeline.calls == ["fetch"]
 
 
@@ -272,7 +292,7 @@ def test_a_fetch_that_waited_to_its_deadline_raises_what_is_in_the_way(
     task = fetch(write_conf(), deferrable=True)
     pipeline.obstacles = [StoreIncompleteError("complete up to 09:59 only")]
     with pytest.raises(StoreIncompleteError, match="09:59"):
-        task.resume({}, {"deadline": datetime.now(UTC).isoformat()})
+        task.resume(CONTEXT, {"deadline": datetime.now(UTC).isoformat()})
     assert pipeline.calls == []
 
 
@@ -280,7 +300,7 @@ def test_a_fetch_defers_only_if_it_is_told_to(
     write_conf: Write, pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.obstacles = [LeaseHeldError("batch 1 is held")]
-    assert fetch(write_conf()).execute({})["batch"] == 1, "Airflow's default is not to"
+    assert fetch(write_conf()).execute(CONTEXT)["batch"] == 1, "Airflow's default is not to"
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
     assert fetch(write_conf()).deferrable
     assert not fetch(write_conf(), deferrable=False).deferrable

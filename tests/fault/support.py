@@ -104,7 +104,7 @@ class RestartedCommand:
     def __init__(self, config: DestinationConfig, *words: str, before: Callable[[], None] = lambda: None) -> None:
         self._config, self._words, self._before = config, words, before
         self._log = config.file.parent.parent / f"{words[0]}.log"
-        self._stop = threading.Event()
+        self._stop, self._starting = threading.Event(), threading.Lock()
         self.codes: list[int] = []
         """Its exit codes so far."""
         self.process: subprocess.Popen[bytes] | None = None
@@ -115,9 +115,10 @@ class RestartedCommand:
         with self._log.open("ab") as log:
             while not self._stop.is_set():
                 self._before()
-                if self._stop.is_set():
-                    return
-                self.process = subprocess.Popen(command(self._config, *self._words), stdout=log, stderr=log)
+                with self._starting:
+                    if self._stop.is_set():
+                        return
+                    self.process = subprocess.Popen(command(self._config, *self._words), stdout=log, stderr=log)
                 code = self.process.wait()
                 if not (self._stop.is_set() and code == -signal.SIGTERM):  # it was terminated before it could listen
                     self.codes.append(code)
@@ -139,7 +140,8 @@ class RestartedCommand:
 
     def stop(self, *, terminate: bool) -> None:
         """Ends the restarts, terminates the process or waits for its end, and checks its log."""
-        self._stop.set()
+        with self._starting:  # a process that is being started is terminated, too
+            self._stop.set()
         if terminate and self.process is not None and self.process.poll() is None:
             self.process.terminate()
         self._thread.join(250)

@@ -2,7 +2,8 @@
 each change is applied once, and no batch stays behind.
 
 A merge is held right before its first statement; then the event comes, and later the held process, if it still lives,
-goes on as an orphan beside the runs that follow.
+goes on as an orphan beside the runs that follow. Each acked batch is told by one event of each table that it has
+changed, and a DAG that is scheduled on a table gets each of these events once.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import psutil
 import pytest
 
+from cdc.base.targets import split_table, table_path
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
@@ -23,12 +26,12 @@ from cdc.store.formats.state import is_locked, lock_holder
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
 from tests.fault.support import DELTA_RS, RestartedCommand, configure, require_exactly_once, wait_for
-from tests.support.load import Load
+from tests.support.load import TABLES, Load
 from tests.support.real_airflow import OVER, RealAirflow, kill
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
-APPLY, CAPTURE, OWN = "apply_shop", "capture_shop", "own"
+APPLY, CAPTURE, OWN, CONSUMER = "apply_shop", "capture_shop", "own", "consumer"
 SETTINGS = "airflow: {apply_every: 1d, retries: 1, default_args: {retry_delay: 1s, max_retry_delay: 1s}}\n"
 OWN_DAG = """\
 from datetime import datetime, timedelta
@@ -44,6 +47,14 @@ with DAG("own", schedule=None, start_date=datetime(2026, 1, 1), max_active_runs=
     TowpathApplyTaskGroup("lake", conf_file={conf_file!r})
 if get_parsing_context().dag_id:
     hold_merges(Path({home!r}))
+"""
+
+CONSUMER_DAG = """\
+from airflow.sdk import DAG, Asset
+from airflow.providers.standard.operators.empty import EmptyOperator
+
+with DAG("consumer", schedule=[Asset({uri!r})], max_active_runs=1):
+    EmptyOperator(task_id="report")
 """
 
 
@@ -98,6 +109,39 @@ class Setup:
         report = pipeline.verify(self.config)
         assert report.exit_code == 0, report.document()
         require_exactly_once(self.server, self.database, self.config, self.traffic.changes)
+        self.require_events()
+
+    @property
+    def table(self) -> str:
+        """The table whose events start the consumer."""
+        return f"{self.database}.{next(iter(TABLES))}"
+
+    def uri(self, table: str) -> str:
+        return f"file://{table_path(self.config.apply.target, *split_table(table))}"
+
+    def require_events(self) -> None:
+        """Requires that the events since the first one tell each acked batch once, and that each event of the table has
+        started one run of the consumer."""
+        spans = [event["extra"] for event in self.airflow.asset_events("towpath://changes/shop")]
+        assert all(later["first_batch"] > span["last_batch"] for span, later in pairwise(spans)), spans
+        first, last = spans[0]["first_batch"], spans[-1]["last_batch"]
+        rows: dict[str, int] = {}
+        for manifest in BatchService(self.config).acked_manifests(after_batch=first - 1):
+            for result in () if manifest.acked is None else manifest.acked.tables:
+                counted = result.inserted + result.updated + result.deleted
+                assert manifest.batch <= last or not counted, f"batch {manifest.batch} is not told"
+                if counted:
+                    rows[result.table] = rows.get(result.table, 0) + counted
+        events = {table: self.airflow.asset_events(self.uri(table)) for table in rows}
+        told = {table: sum(event["extra"]["rows"] for event in events[table]) for table in rows}
+        assert told == rows
+        expected = [event["id"] for event in events[self.table]]
+
+        def consumed() -> list[int]:
+            runs = [run["dag_run_id"] for run in self.airflow.runs(CONSUMER)]
+            return sorted(event for run in runs for event in self.airflow.triggering_events(CONSUMER, run))
+
+        self.airflow.wait(lambda: consumed() == expected, f"runs of the consumer for {expected}: {consumed()}", 60)
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +159,11 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -
     (airflow.home / "dags" / "own.py").write_text(own)
     traffic = Load(mysql9, database, random.Random(f"{seed} airflow").getrandbits(32))
     made = Setup(mysql9, database, config, traffic, airflow, RestartedCommand(config, "capture"))
+    consumer = CONSUMER_DAG.format(uri=made.uri(made.table))
+    (airflow.home / "dags" / "consumer.py").write_text(consumer)
     try:
         airflow.start()
-        for dag_id in (APPLY, OWN):
+        for dag_id in (APPLY, OWN, CONSUMER):
             airflow.wait(lambda dag_id=dag_id: dag_id in airflow.dag_ids(), f"the DAG {dag_id}", 300)  # type: ignore[misc]
             airflow.unpause(dag_id)
         made.use("delta-rs")

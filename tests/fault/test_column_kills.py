@@ -18,7 +18,7 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
-from cdc.snapshot import SnapshotFiles
+from cdc.source.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
 from tests.fault.support import wait_for
 from tests.support.apply import Loop
@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 from cdc.batches import parking
 from cdc.cli.main import main
-from cdc.snapshot import reader
+from cdc.source.snapshot import reader
 from cdc.lake.apply import commit
 from cdc.lake.apply.schema import spark_lake
 from tests.support.pause import pause

@@ -24,7 +24,7 @@ import pytest
 from cdc.base.targets import table_path
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
-from cdc.snapshot import SnapshotFiles
+from cdc.source.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
 from tests.fault.hot_table import CALM, HOT, HotWriter, configure, fill, set_rows_per_s
 from tests.fault.support import RestartedCommand, command, run_to_success, wait_for

@@ -76,8 +76,8 @@ def visible(store: Path) -> list[tuple[int, Path, int, int]]:
     "policy",
     [
         FlushPolicy(),
-        FlushPolicy(mode="async", interval_s=0.02),
-        FlushPolicy(mode="async", interval_s=60.0, thorough_interval_s=60.0),
+        pytest.param(FlushPolicy(mode="async", interval_s=0.02), marks=pytest.mark.long),
+        pytest.param(FlushPolicy(mode="async", interval_s=60.0, thorough_interval_s=60.0), marks=pytest.mark.long),
     ],
     ids=["sync", "async", "async-late"],
 )

@@ -136,6 +136,7 @@ def test_a_report_of_the_field(fields: Callable[[str], Field], server: str, name
     fields(server).require(name)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("server", "name"),

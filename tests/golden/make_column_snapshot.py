@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from cdc import snapshot
 from cdc.capture import Capture
+from cdc.source import snapshot
 from cdc.testing.servers import Server
 from tests.support.snapshots import identity, write_config
 

@@ -17,7 +17,14 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 COMPILED = ("test_apply", "test_apply_reduce")
 """Modules whose driver compiles queries. They run first, so that one warm session serves them."""
-OWN_DRIVERS = ("test_apply_command", "test_apply_connect", "test_bad_files", "test_catalog", "test_object_store")
+OWN_DRIVERS = (
+    "test_apply_command",
+    "test_apply_connect",
+    "test_bad_files",
+    "test_catalog",
+    "test_object_store",
+    "test_remove",
+)
 """Modules that start drivers of their own. They run last, so that one warm session serves all others."""
 OWN_DRIVER = ("test_many_tables_that_need_spark_share_one_driver",)
 """Such tests of other modules."""

@@ -24,7 +24,7 @@ from cdc.lake.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION
 from cdc.lake.delta.tables import sql_properties
 from cdc.lake.rows.column_types import from_arrow
 from cdc.lake.runtime import session
-from cdc.snapshot.files import ChunkWriter
+from cdc.source.snapshot.files import ChunkWriter
 from tests.support.apply import LOCAL_CONF
 
 SCHEMA = pa.schema(
@@ -370,6 +370,7 @@ def test_files_are_joined_and_empty_ones_left_out(lake: Lake, monkeypatch: pytes
     assert all(chunk.path and Path(chunk.path).exists() for chunk in lake.chunks), "the snapshot's files stay"
 
 
+@pytest.mark.long
 def test_another_commit_in_between_is_a_conflict(lake: Lake) -> None:
     lake.add_chunk(made_rows(0, 10, 1))
     lake.adopt()
@@ -450,6 +451,7 @@ def test_files_that_spark_would_write_otherwise_are_not_taken(lake: Lake) -> Non
     assert lake.begin() is None
 
 
+@pytest.mark.long
 def test_rows_that_spark_writes_belong_to_the_same_commit(lake: Lake) -> None:
     lake.add_chunk(made_rows(0, 10, 1))
     found = lake.begin()

@@ -72,6 +72,7 @@ def test_json_and_exit_codes(loop: Loop) -> None:
     assert BatchService(loop.config).outstanding() == []
 
 
+@pytest.mark.long
 def test_a_table_that_cannot_be_applied_fails_each_run_and_holds_no_other_back(
     tmp_path: Path, mysql9: Server, database: Callable[[Server], str]
 ) -> None:

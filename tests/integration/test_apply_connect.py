@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from cdc.lake import pipeline
-from cdc.lake.runtime import session
+from cdc.lake.runtime import session, spark_settings
 from cdc.lake.runtime.jars import delta_jars, spark_home
 from cdc.testing.servers import Server, free_port
 from tests.support.apply import Loop
@@ -61,7 +61,7 @@ def connect_server(tmp_path: Path) -> Iterator[str]:
     for key, value in (settings | OF_A_TEAM).items():
         command += ["--conf", f"{key}={value}"]
     environment = os.environ | {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
-    environment["PYTHONPATH"] = session.worker_path()
+    environment["PYTHONPATH"] = spark_settings.worker_path()
     with (tmp_path / "connect.log").open("wb") as log:
         process = subprocess.Popen([*command, "spark-internal"], env=environment, stdout=log, stderr=log)
     try:
@@ -83,6 +83,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.long
 def test_connect(
     connect_server: str,
     tmp_path: Path,

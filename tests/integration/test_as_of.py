@@ -16,6 +16,7 @@ from cdc.base.errors import TargetError, UsageError
 from cdc.batches.table_batches import TableBatches
 from cdc.config import load
 from cdc.lake.runtime import session
+from cdc.lake.runtime.spark_settings import OLD_VERSIONS
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 
@@ -156,9 +157,9 @@ def test_a_version_older_than_the_retention_of_files_is_read(loop: Loop) -> None
     for number, file in enumerate(sorted((loop.path("upsert") / "_delta_log").glob("*.json"))):
         os.utime(file, (month_ago + number, month_ago + number))
     spark = spark_of(loop).newSession()
-    spark.conf.set(session.OLD_VERSIONS, "true")  # as in a session of somebody else
+    spark.conf.set(OLD_VERSIONS, "true")  # as in a session of somebody else
     frame = cdc.read_as_of(spark, loop.config, seq=seq, tables=[f"{loop.db}.upsert"])[f"{loop.db}.upsert"]
-    assert spark.conf.get(session.OLD_VERSIONS) == "true"
+    assert spark.conf.get(OLD_VERSIONS) == "true"
     assert rows(frame) == expected
     frame.createOrReplaceTempView("old")
     assert spark.sql("SELECT count(*) FROM old").collect()[0][0] == len(expected)

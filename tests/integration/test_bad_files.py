@@ -119,6 +119,7 @@ def test_a_damaged_end_is_not_appended_to(site: Site) -> None:
     assert rows(decoded) == list(range(ROWS))
 
 
+@pytest.mark.long
 def test_a_damaged_index(site: Site) -> None:
     """Damaged header or entry, a lost entry, a truncated one: readers report it; capture repairs it from the segment."""
     entry = 128
@@ -263,6 +264,7 @@ def _full_ways() -> list[str]:
     return ["limit", "tmpfs"] if mounted.returncode == 0 else ["limit"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", _full_ways())
 def test_a_full_disk(server: Server, tmp_path: Path, way: str) -> None:
     """Capture ends with one message; with space it continues, and every row is there once."""

@@ -53,6 +53,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_inserts_of_new_keys_are_inserted_and_nothing_else(
     mysql9: Server, tmp_path: Path, database: Database, chosen: list[str]
 ) -> None:

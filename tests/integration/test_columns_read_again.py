@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
-from cdc.lake.jobs import load
-from cdc.lake.jobs.snapshot import SnapshotResult
+from cdc.lake.jobs import snapshot as snapshot_job
+from cdc.lake.jobs.results import SnapshotResult
 from cdc.meta import ParkedTable
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
@@ -102,7 +102,7 @@ def test_new_columns(tmp_path: Path, mariadb11: Server, database: Database, monk
     """A default that differs from row to row, and numbers that the server has given."""
     loop = Tables(tmp_path, mariadb11, database(mariadb11))
     loop.fill()
-    monkeypatch.setattr(load, "load_snapshot", None)  # no table is loaded as a whole
+    monkeypatch.setattr(snapshot_job, "load_snapshot", None)  # no table is loaded as a whole
     changed_around(
         loop, "ALTER TABLE {} ADD COLUMN n INT NOT NULL AUTO_INCREMENT UNIQUE, ADD COLUMN u CHAR(36) DEFAULT (UUID())"
         ", ADD COLUMN c INT NOT NULL DEFAULT 7",

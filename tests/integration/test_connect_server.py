@@ -21,7 +21,7 @@ from cdc.config import SparkConfig
 from cdc.disk.cache import cache_dir
 from cdc.lake.apply import commit
 from cdc.lake.delta.row_replacement import Replaced, replace_rows
-from cdc.lake.runtime import class_archive, connect_server, session
+from cdc.lake.runtime import class_archive, connect_server, session, spark_settings
 from cdc.lake.runtime.driver_jvm import JvmError
 from cdc.testing.servers import Server as Database
 from cdc.testing.servers import free_port
@@ -40,7 +40,7 @@ def port() -> Iterator[int]:
 
 def settings_of(config: SparkConfig) -> dict[str, str]:
     """Returns the settings of a server that is started with this configuration."""
-    return session.settings(config.model_copy(update={"remote": None, "master": "local[*]"}))
+    return spark_settings.settings(config.model_copy(update={"remote": None, "master": "local[*]"}))
 
 
 def require_shared_code(config: SparkConfig) -> None:
@@ -116,6 +116,7 @@ def test_a_server_is_started_used_killed_and_stopped(
     conf = ["--conf-dir", str(loop.config.file.parent), "spark"]
 
     def run(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()  # the log of merges since the last command
         code = cli.main([*conf, *arguments, "--port", str(port)])
         printed = capsys.readouterr()
         return code, printed.out + printed.err

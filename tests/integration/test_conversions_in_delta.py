@@ -124,6 +124,7 @@ def test_old_rows_are_as_select_shows_them(conversions: Conversions, seed: int, 
     assert followed >= FOLLOWED
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_values_that_change_are_computed_or_doubted(conversions: Conversions, seed: int, step: int) -> None:

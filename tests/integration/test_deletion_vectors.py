@@ -139,6 +139,7 @@ def test_other_modes_mark_rows_too(mode: str, mysql9: Server, tmp_path: Path, da
     assert [row for row in loop.delta("t", f"id, v, {live} AS live") if row.pop("live")] == loop.select("t")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ import pytest
 from cdc.base.errors import CdcError
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
-from cdc.lake.jobs.parked import left_out, retry_parked
+from cdc.lake.jobs.parked import left_out
+from cdc.lake.jobs.retry import retry_parked
 from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.lake.runtime import session
-from cdc.snapshot import positions
+from cdc.source.snapshot import positions
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.capturing import capturing_from_now

@@ -53,6 +53,7 @@ def _execute(server: Server, db: str, one: InMode, statements: list[str]) -> Non
                     raise
 
 
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "kind", ["mariadb11", *(pytest.param(one, marks=pytest.mark.long) for one in ("mysql9", "mariadb10", "mysql56"))]

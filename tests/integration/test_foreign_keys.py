@@ -143,6 +143,7 @@ def test_a_server_that_logs_the_actions_parks_nothing(tmp_path: Path, mysql9: Se
     assert parked_after(loop, "DELETE FROM p WHERE id = 1", "UPDATE p SET code = 21 WHERE code = 20") == {}
 
 
+@pytest.mark.long
 def test_a_snapshot_brings_the_children_back(tmp_path: Path, mariadb11: Server, database: Database) -> None:
     loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park, foreign_keys: park")
     loop.sql(*TABLES)

@@ -176,6 +176,7 @@ def test_a_table_without_foreign_keys_needs_no_key_in_the_lake(
     assert [row["v"] for row in loop.delta("t", order="2")] == [1, 2]
 
 
+@pytest.mark.long
 def test_rows_from_before_a_snapshot_without_rows_do_not_count(
     tmp_path: Path, mariadb11: Server, database: Database
 ) -> None:

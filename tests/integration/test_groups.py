@@ -16,14 +16,14 @@ from cdc.cli.batch import table_record
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
 from cdc.lake.apply import commit
-from cdc.lake.as_of import read_as_of
 from cdc.lake.delta import log
 from cdc.lake.delta.known_tables import KnownTables
 from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs import shared_rows
-from cdc.lake.jobs.parked import retry_parked
+from cdc.lake.jobs.as_of import read_as_of
+from cdc.lake.jobs.retry import retry_parked
 from cdc.lake.runtime.session import acquire
-from cdc.snapshot import SnapshotFiles
+from cdc.source.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
 from cdc.watch.status import collect
 from tests.support.apply import Loop

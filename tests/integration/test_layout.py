@@ -202,6 +202,7 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
     loop.require_equal("t")
 
 
+@pytest.mark.long
 def test_vacuum_deletes_what_no_transaction_needs(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, delta_calls: list[str]
 ) -> None:

@@ -17,7 +17,10 @@ from cdc.base.errors import ConfigError, TargetError
 from cdc.base.targets import table_path
 from cdc.cli import check_local
 from cdc.client import open_batches
+from cdc.disk import object_stores
 from cdc.lake import pipeline
+from cdc.lake.attestation.check import check_tables
+from cdc.lake.attestation.statement import make_statement
 from cdc.lake.delta import proof
 from cdc.lake.runtime import connect_server, session
 from cdc.testing.servers import Server, free_port
@@ -104,6 +107,33 @@ def test_the_whole_loop(mysql9: Server, tmp_path: Path, database: Database, s3: 
 
 
 @pytest.mark.long
+def test_what_was_signed_is_found_in_the_object_store(
+    mysql9: Server, tmp_path: Path, database: Database, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = made(tmp_path, mysql9, database(mysql9), s3)
+    loop.sql("CREATE TABLE `a%20b` (id INT PRIMARY KEY)", "INSERT INTO `a%20b` VALUES (1), (2), (3)")
+    loop.capture()
+    loop.apply_all()
+    path = table_path(loop.config.apply.target, loop.db, "a%20b")
+    spark = spark_of(loop)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 2")
+    statement = make_statement(loop.config, pipeline.verify(loop.config))
+    assert statement["predicate"]["state"] == "differs"
+    assert [subject["annotations"]["deleted_rows"] for subject in statement["subject"]] == [1]
+    monkeypatch.setattr(object_stores, "_lakes", {})  # as in a process that has loaded no configuration
+    for name, value in (("ACCESS_KEY_ID", KEY), ("SECRET_ACCESS_KEY", SECRET), ("ENDPOINT_URL", s3.endpoint)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    (check,) = check_tables(statement)
+    assert (check.state, check.files, check.faults) == ("intact", 1, [])
+    (name,) = s3.filesystem().glob(f"lake/tables/{loop.db}/{quote('a%20b', safe='')}/*.parquet")
+    data = s3.filesystem().cat_file(name)
+    s3.filesystem().pipe_file(name, data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    (check,) = check_tables(statement)
+    assert check.state == "changed" and "(3 rows: id from 1 to 3) was changed" in check.faults[0]
+
+
+@pytest.mark.long
 def test_a_commit_of_another_driver_is_not_replaced(
     mysql9: Server, tmp_path: Path, database: Database, s3: S3Server
 ) -> None:
@@ -143,6 +173,7 @@ def test_a_commit_of_another_driver_is_not_replaced(
     assert pipeline.verify(loop.config).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_store_that_replaces_commits_is_refused(
     mysql9: Server, tmp_path: Path, database: Database, s3: S3Server
 ) -> None:

@@ -15,7 +15,8 @@ from cdc.config.store import RetainConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.lake.apply import commit
 from cdc.lake.apply.schema import spark_lake
-from cdc.lake.jobs.parked import left_out, retry_parked
+from cdc.lake.jobs.parked import left_out
+from cdc.lake.jobs.retry import retry_parked
 from cdc.lake.jobs.snapshot import take_snapshots
 from cdc.meta import ParkedTable
 from cdc.source.preflight import check_source
@@ -96,6 +97,7 @@ def test_a_table_that_loses_its_primary_key_is_parked_and_capture_goes_on(loop: 
     loop.require_equal("a")
 
 
+@pytest.mark.long
 def test_a_table_that_fails_before_it_is_created_comes_back(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(table: str, *_: str) -> None:
         if table.endswith((".c", ".d")):
@@ -117,6 +119,7 @@ def test_a_table_that_fails_before_it_is_created_comes_back(loop: Loop, monkeypa
     loop.require_equal("c")
 
 
+@pytest.mark.long
 def test_a_batch_that_is_outstanding_meanwhile_is_waited_for(loop: Loop, tmp_path: Path) -> None:
     shutil.move(loop.path("a"), tmp_path / "away")
     loop.sql("UPDATE a SET v = 10 WHERE id = 1")

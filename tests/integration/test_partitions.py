@@ -377,6 +377,7 @@ def test_what_is_not_certain_waits_for_a_snapshot(tmp_path: Path, mysql9: Server
 MOST_CONVERTED = 8
 
 
+@pytest.mark.long
 @dataclass
 class Maintenance:
     """A table by RANGE whose partitions come, go, move, and get names again that others had; and tables that it
@@ -500,7 +501,7 @@ class Maintenance:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("kind", "rounds"),
-    [("mysql9", 2), pytest.param("mariadb11", 2, marks=pytest.mark.long), *(
+    [("mysql9", 1), pytest.param("mariadb11", 2, marks=pytest.mark.long), *(
         pytest.param(kind, 15, marks=pytest.mark.long) for kind in ("mysql9", "mariadb11", "mariadb10", "mysql56")
     )],
 )  # fmt: skip

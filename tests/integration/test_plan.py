@@ -28,6 +28,7 @@ STATEMENTS = {
 """A statement for each table; `none` has no rows."""
 
 
+@pytest.mark.long
 def test_apply_does_what_the_plan_says(
     tmp_path: Path, mysql9: Server, database: Callable[[Server], str], capsys: pytest.CaptureFixture[str]
 ) -> None:

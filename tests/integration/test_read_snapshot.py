@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cdc import snapshot
 from cdc.base.errors import UnsupportedError
 from cdc.capture import Capture
 from cdc.lake.jobs import read_snapshot
 from cdc.lake.runtime import session
-from cdc.snapshot.files import SnapshotFiles
+from cdc.source import snapshot
+from cdc.source.snapshot.files import SnapshotFiles
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import LOCAL_CONF
 from tests.support.snapshot_load import rows_of

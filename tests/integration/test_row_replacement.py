@@ -92,6 +92,7 @@ def test_only_files_of_which_rows_stay_are_written_again(
     assert loop.delta("t") == []
 
 
+@pytest.mark.long
 def test_a_small_table_is_joined_with_the_new_rows(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, ways: Ways
 ) -> None:
@@ -220,6 +221,7 @@ def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[s
     return writes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "other", ["delete", *(pytest.param(one, marks=pytest.mark.long) for one in ("optimize", "insert"))]
 )

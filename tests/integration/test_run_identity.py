@@ -57,6 +57,7 @@ def commits(loop: Loop, table: str) -> list[tuple[str, dict[str, Any]]]:
     return [(c["operation"], json.loads(c.get("userMetadata") or "{}")) for c in reversed(history)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_commits_and_manifests_name_their_run(loop: Loop, cdc: Cdc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_identity, "_command", None)

@@ -327,6 +327,7 @@ def test_a_shadow_table_that_is_not_captured(tmp_path: Path, mysql9: Server, dat
     assert "RENAME TABLE unsure TO _unsure_del" in record.reason
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", ["keep", *(pytest.param(one, marks=pytest.mark.long) for one in ("drop", "fail"))])
 def test_drop_database(policy: str, tmp_path: Path, mysql9: Server) -> None:

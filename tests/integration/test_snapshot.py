@@ -13,10 +13,10 @@ from cdc.base.errors import CutOffError, IdentityError, SourceRefusedError, Stor
 from cdc.batches.service import BatchService
 from cdc.config import load as load_config
 from cdc.lake import pipeline
-from cdc.lake.jobs import load
+from cdc.lake.jobs import snapshot as snapshot_job
 from cdc.lake.jobs.job import Job
 from cdc.lake.jobs.snapshot import due_tables
-from cdc.snapshot import SnapshotFiles
+from cdc.source.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
@@ -31,6 +31,7 @@ class Started(Loop):
         super().__init__(folder, server, db, start="snapshot", snapshot="{chunk_rows: 50}", **settings)
 
 
+@pytest.mark.long
 def test_a_server_that_names_no_columns(tmp_path: Path, mysql9: Server, database: Database) -> None:
     """Names, signs and members come from the server's tables, also after the columns changed places."""
     loop = Started(tmp_path, mysql9, database(mysql9))
@@ -162,6 +163,7 @@ def test_without_capture_the_load_waits_and_says_so(
     loop.require_equal("t")
 
 
+@pytest.mark.long
 def test_the_rows_of_a_snapshot_come_behind_the_changes_of_its_seq(
     tmp_path: Path, mysql9: Server, database: Database
 ) -> None:
@@ -241,6 +243,7 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
     ]
 
 
+@pytest.mark.long
 def test_versions_are_corrected_at_the_position_of_their_last_change(
     tmp_path: Path, mysql9: Server, database: Database
 ) -> None:
@@ -378,8 +381,8 @@ def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_aga
     loop.sql("UPDATE t SET v = 8 WHERE id = 2")
     loop.capture()
     with monkeypatch.context() as patched:
-        patched.setattr(load, "load_snapshot", kill)
-        patched.setattr("cdc.snapshot.reader.SegmentReader.read_chunk", kill)
+        patched.setattr(snapshot_job, "load_snapshot", kill)
+        patched.setattr("cdc.source.snapshot.reader.SegmentReader.read_chunk", kill)
         with capturing(loop.config):
             (found,) = pipeline.snapshot(loop.config, [table])
     assert (found.rows, found.changes) == (3, 0)

@@ -15,8 +15,8 @@ from cdc.batches.service import BatchService
 from cdc.lake import pipeline
 from cdc.lake.delta.adoption import Adoption, ParquetFile
 from cdc.lake.jobs import load
-from cdc.snapshot.reader import SegmentReader
-from cdc.snapshot.records import ChunkRange, ChunkRecord
+from cdc.source.snapshot.reader import SegmentReader
+from cdc.source.snapshot.records import ChunkRange, ChunkRecord
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
@@ -135,6 +135,7 @@ def test_only_chunks_with_changed_keys_are_written_anew(
     loop.require_equal("t", "2")
 
 
+@pytest.mark.long
 def test_most_chunks_changed_and_a_wider_table(
     tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_load_that_is_killed_before_its_commit_begins_again(
         loop.require_equal("t", "2")
 
 
+@pytest.mark.long
 def test_another_writer_in_between_is_a_conflict_and_nothing_is_lost(
     tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,12 +18,12 @@ import pytest
 from cdc.batches.parking import park
 from cdc.config import load as load_config
 from cdc.lake import pipeline
-from cdc.lake.jobs.catch_up import CatchUp
 from cdc.lake.jobs.replay import BESIDE
-from cdc.lake.runtime import driver, session
+from cdc.lake.jobs.results import CatchUp
+from cdc.lake.runtime import driver, spark_settings
 from cdc.lake.runtime.jars import spark_home
 from cdc.meta import ParkedTable, open_meta
-from cdc.snapshot.progress import SnapshotProgress
+from cdc.source.snapshot.progress import SnapshotProgress
 from cdc.testing.servers import Server
 from tests.support.apply import COMPILED_CONF, Loop
 from tests.support.capturing import capturing
@@ -126,10 +126,14 @@ def run_program(loop: Loop, name: str, *arguments: str) -> str:
     """Runs a program of ``spark_jobs`` under a spark-submit that the test starts. Returns its output, before which
     spark-submit prints the logs."""
     spark = loop.config.spark.model_copy(update={"master": "local[2]"})
-    with driver.submit_options(session.settings(spark)) as options:
+    with driver.submit_options(spark_settings.settings(spark)) as options:
         command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", *options]
         command += [str(ROOT / "spark_jobs" / f"{name}.py"), loop.config.name, *arguments]
-        environment = {**os.environ, "CDC_CONF": str(loop.config.file.parent), "PYTHONPATH": session.worker_path()}
+        environment = {
+            **os.environ,
+            "CDC_CONF": str(loop.config.file.parent),
+            "PYTHONPATH": spark_settings.worker_path(),
+        }
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout[done.stdout.find("\n{") + 1 :]

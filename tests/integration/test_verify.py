@@ -341,6 +341,7 @@ def test_without_capture_nothing_can_be_told(loop: Loop) -> None:
     assert "Capture is not running" in report.tables[0].unknown[0]
 
 
+@pytest.mark.long
 def test_a_statement_of_a_table_that_shares_the_bit_leaves_the_others_proved(
     tmp_path: Path, server: Server, database: Database
 ) -> None:

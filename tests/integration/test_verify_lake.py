@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from cdc.lake import pipeline
 from cdc.lake.delta.sql import quote
@@ -139,12 +140,38 @@ def test_values_that_are_close_exchanged_or_impossible_at_the_source(
     column = ComparedColumn("v", "v", "number", "`v`", "`v`", "`v`", "small", (Term("`v`"),))
     weight = Weights.of(3).large
     values = {
-        "CAST(7 AS DECIMAL(20,0))": 7 * weight, "1.50": 2, "CAST(1e19 AS DECIMAL(20,0))": 2, "'7'": 7 * weight,
+        "CAST(7 AS DECIMAL(20,0))": 7 * weight, "7.00": 7 * weight, "-70.00": -70 * weight, "0.00": 0, "1.50": 2, "CAST(1e19 AS DECIMAL(20,0))": 2, "'7'": 7 * weight,
         "'07'": 2, "CAST(NULL AS STRING)": 1, "CAST(-7 AS BIGINT)": -7 * weight, "4611686018427387904": 2,
     }  # fmt: skip
     for value, expected in values.items():
         rows = spark.sql(f"SELECT {value} AS v")
         assert rows.select(word(column, 3, "", rows.schema["v"].dataType)).collect()[0][0] == expected, value
+
+
+@pytest.mark.long
+def test_numbers_whose_delta_column_has_more_digits_are_equal(
+    tmp_path: Path, server: Server, database: Database
+) -> None:
+    """Delta keeps the type of a column that holds all values of its new type."""
+    loop = Loop(tmp_path, server, database(server), overrides="DB.log: {mode: append}")
+    columns = "a DECIMAL(38,10), b DECIMAL(38,10), c DECIMAL(38,10), d DECIMAL(38,10)"
+    rows = "VALUES (1, 0, 1.5, 7, 20), (2, 42, -0.25, 10, 0), (3, -700, 100, 0, 1.1), (4, NULL, NULL, NULL, NULL)"
+    alter = "MODIFY a BIGINT, MODIFY b DECIMAL(20,2), MODIFY c INT(5) ZEROFILL, MODIFY d DECIMAL(20,1)"
+    for table in ("mirror", "log"):
+        loop.sql(f"CREATE TABLE {table} (id DECIMAL(30,6) PRIMARY KEY, {columns})", f"INSERT INTO {table} {rows}")
+    loop.capture()
+    loop.apply_all()
+    for table in ("mirror", "log"):
+        loop.sql(f"ALTER TABLE {table} {alter}", f"ALTER TABLE {table} MODIFY id BIGINT")
+        loop.sql(f"UPDATE {table} SET a = 9 WHERE id = 1", f"INSERT INTO {table} VALUES (50, 50, 50, 50, 50)")
+    loop.capture()
+    loop.apply_all()
+    fields = {field.name: str(field.type) for field in DeltaTable(str(loop.path("mirror"))).schema().fields}
+    assert "decimal(38,10)" in fields["a"] and "decimal(30,6)" in fields["id"], fields
+    report = verify(loop)
+    assert report.state == "proved", report.document()
+    in_lake(loop, "mirror", "UPDATE {} SET a = 9.5 WHERE id = 1", "UPDATE {} SET b = 1.501 WHERE id = 1")
+    assert differing(verify(loop), "mirror") == [("1", ["a", "b"])]
 
 
 def test_what_people_do_to_a_lake_a_store_or_a_source(tmp_path: Path, server: Server, database: Database) -> None:

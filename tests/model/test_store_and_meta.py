@@ -1,6 +1,6 @@
 """Random puts, gets, acks, rollbacks, kills and reopenings of store and meta, against a model of a few lines.
 
-``TOWPATH_MODEL_STEPS`` sets how many steps are taken (2,500 in ``make test``, more in ``make test-soak``).
+``TOWPATH_MODEL_STEPS`` sets how many steps are taken (1,000 in ``make test``, more in ``make test-soak``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cdc.store.writer.log import RelayLog
 from cdc.testing.transactions import make_transactions
 from tests.support.unit_batches import IDENTITY, make_config
 
-STEPS = int(os.environ.get("TOWPATH_MODEL_STEPS", "2500"))
+STEPS = int(os.environ.get("TOWPATH_MODEL_STEPS", "1000"))
 STEPS_EACH = 50
 OWNER = "model"
 POOL: list[Transaction] = make_transactions(300, rows=2, tables=("shop.orders", "shop.items"), ddl_every=7)

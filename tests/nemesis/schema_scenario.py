@@ -27,7 +27,7 @@ from cdc.lake.apply.schema import spark_lake
 from cdc.lake.jobs.job import Job
 from cdc.lake.runtime import session
 from cdc.meta import ParkedTable
-from cdc.snapshot import SnapshotFiles
+from cdc.source.snapshot import SnapshotFiles
 from cdc.testing.servers import Server
 from tests.fault.support import command
 from tests.nemesis.schema_checks import delta, history_faults, table_faults

@@ -72,6 +72,7 @@ def test_twenty_seeds_have_every_fault_and_disturbance() -> None:
     assert met == {disturbance.__name__ for disturbance in (*DISTURBANCES, *RARE_DISTURBANCES)}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_fault_is_repaired_or_reported(

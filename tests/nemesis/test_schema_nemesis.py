@@ -41,7 +41,7 @@ def test_no_silent_difference(
 ) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     # Of servers without GTIDs: nothing else commits there, and nobody waits for a minute.
-    monkeypatch.setattr("cdc.snapshot.positions.MARGIN_S", 1.0)
+    monkeypatch.setattr("cdc.source.snapshot.positions.MARGIN_S", 1.0)
     kind = KINDS[number % len(KINDS)]
     server: Server = request.getfixturevalue(kind)
     scenario = Scenario(number, server, database(server), tmp_path)

@@ -23,8 +23,8 @@ import httpx
 import yaml
 
 from cdc.base.errors import BatchError, CdcError, RetryableError
-from cdc.cluster.discovery import Discovery
-from cdc.cluster.nodes import address_of
+from cdc.canal.cluster.discovery import Discovery
+from cdc.canal.cluster.nodes import address_of
 from cdc.testing.servers import HOST, USER, Server, ZooKeeperEnsemble
 from cdc.testing.servers.server import free_port
 from cdc.wire.connection import Connection

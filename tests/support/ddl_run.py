@@ -208,6 +208,7 @@ _COMPUTED = {
     "bytes": "the bytes in UTF-8", "padded": "the bytes, with zeros behind them", "day": "the day", "digits": "the day as a number",
     "text": "the text that SELECT shows", "single": "the nearest FLOAT", "double": "the nearest DOUBLE",
     "clamped": "the least or the largest number that fits", "filled": "0 or the empty text for NULL",
+    "local": "the time in the session's zone", "instant": "the instant of a time in the session's zone",
 }  # fmt: skip
 """What apply computes, by the kind of conversion."""
 _LOOKED_FOR = {
@@ -392,7 +393,7 @@ def _compare_claims(observed: Observed, plans: list[tuple[str, TrackedTable, int
                 )
             continue
         was = names.index(column.old.name)
-        effect = value_effect(column.old, column.column, sql_mode)
+        effect = value_effect(column.old, column.column, sql_mode, zone_offset_s=0)
         if isinstance(effect, Converted) or (not isinstance(effect, Unknown) and effect.unless):
             continue  # test_conversions_in_delta.py and test_ddl_corpus.py try these
         if isinstance(effect, Same):
@@ -410,7 +411,7 @@ def _decide(plan: TrackedTable, sql_mode: int, verdict: Verdict) -> None:
     for column in plan.columns:
         effect: object = column.old_rows
         if column.old is not None:
-            effect = value_effect(column.old, column.column, sql_mode)
+            effect = value_effect(column.old, column.column, sql_mode, zone_offset_s=0)
         if isinstance(effect, Unknown):
             verdict.outcome = "snapshot"
             verdict.reasons.append(f"{column.column.name}: {effect.reason}")

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from cdc.binlog.sql.schemas import quoted_members
-from cdc.mq.rules import Rules, java_hash
+from cdc.canal.mq.rules import Rules, java_hash
 from tests.support.canal_proto import parsed
 
 TYPES = {1: "INSERT", 2: "UPDATE", 3: "DELETE", 4: "CREATE", 5: "ALTER", 6: "ERASE", 8: "TRUNCATE", 9: "RENAME"}

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 import psutil
+
+
+def heed_sigint() -> None:
+    """For ``preexec_fn``: tests that a shell runs in the background ignore SIGINT, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def peak_rss(process: subprocess.Popen[bytes]) -> int:

@@ -283,8 +283,22 @@ class RealAirflow:
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Returns the latest runs, oldest first."""
-        runs = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
+        runs = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 100})["dag_runs"]
         return list(reversed(runs))
+
+    def asset_events(self, uri: str) -> list[dict[str, Any]]:
+        """Returns the newest events of the asset with this URI, oldest first."""
+        assets = self._ask("GET", "/assets", params={"uri_pattern": uri, "only_active": False})["assets"]
+        ids = [asset["id"] for asset in assets if asset["uri"] == uri]
+        if not ids:
+            return []
+        params = {"asset_id": ids[0], "limit": 100, "order_by": "-timestamp"}
+        return list(reversed(self._ask("GET", "/assets/events", params=params)["asset_events"]))
+
+    def triggering_events(self, dag_id: str, run_id: str) -> list[int]:
+        """Returns the ids of the events of assets that have started a run."""
+        answer = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/upstreamAssetEvents")
+        return [int(event["id"]) for event in answer["asset_events"]]
 
     def xcoms(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """Returns the XComs of a task by their keys, as Airflow shows them to its users."""

@@ -24,9 +24,9 @@ from benchmarks.scale import results as scale_results
 from cdc.binlog import event_types
 from cdc.binlog.event_types import Treatment
 from cdc.cli import main as cli
-from cdc.config import reference
 from cdc.source.dump_errors import REFUSALS
 from cdc.watch.metrics import catalogue
+from tests.support import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,13 +78,13 @@ They are written before the command's name.
 def pages() -> dict[Path, str]:
     """Every generated page, by its path, with the text that it must have."""
     return {
-        ROOT / "docs" / "reference" / "settings.md": reference.render_markdown(),
-        ROOT / "docs" / "reference" / "conf.schema.json": reference.render_schema(),
+        **{ROOT / "docs" / "reference" / "settings" / name: text for name, text in settings.render_pages().items()},
+        ROOT / "docs" / "reference" / "conf.schema.json": settings.render_schema(),
         ROOT / "docs" / "reference" / "commands.md": commands(),
         ROOT / "docs" / "reference" / "metrics.md": metrics(),
         ROOT / "docs" / "reference" / "events.md": events(),
         ROOT / "docs" / "reference" / "dump-errors.md": dump_errors(),
-        ROOT / "examples" / "shop.yaml": reference.example(),
+        ROOT / "examples" / "shop.yaml": settings.example(),
         ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
         **page.pages(results.load(results.KEPT)),
         scale_page.PAGE: scale_page.markdown(scale_results.load(scale_results.KEPT)),
@@ -95,7 +95,7 @@ def _with_sections(page: Path) -> str:
     """The page of ``conf/`` with its table of sections as it must be."""
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{reference.section_table('../docs/reference/settings.md')}\n{_END}{after}"
+    return f"{before}{_BEGIN}\n\n{settings.section_table('../docs/reference/settings/')}\n{_END}{after}"
 
 
 _METRICS_HEAD = """\

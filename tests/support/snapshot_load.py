@@ -13,7 +13,7 @@ import pymysql
 
 from cdc.config import DestinationConfig
 from cdc.decode import DecodeOptions, read
-from cdc.snapshot import SnapshotFiles
+from cdc.source.snapshot import SnapshotFiles
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 

@@ -12,13 +12,13 @@ import yaml
 
 from cdc.config import DestinationConfig, load
 from cdc.meta.state import SourceIdentity
-from cdc.snapshot.columns import ColumnStats
-from cdc.snapshot.records import ChunkRange
-from cdc.snapshot.result_set import ResultSet
-from cdc.snapshot.session import definition, open_session
-from cdc.snapshot.table import TableReading
 from cdc.source.driver import close_now
 from cdc.source.server import describe
+from cdc.source.snapshot.columns import ColumnStats
+from cdc.source.snapshot.records import ChunkRange
+from cdc.source.snapshot.result_set import ResultSet
+from cdc.source.snapshot.session import definition, open_session
+from cdc.source.snapshot.table import TableReading
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.configurations import server_id_of
 

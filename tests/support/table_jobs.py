@@ -8,6 +8,15 @@ from typing import Any
 
 from cdc.config import DestinationConfig
 from cdc.lake.second_opinion.report import SecondOpinion
+from cdc.lake.verify.report import (
+    ChecksumResult,
+    Difference,
+    HistoryReport,
+    LedgerResult,
+    State,
+    TableReport,
+    VerificationReport,
+)
 
 
 @dataclass(frozen=True)
@@ -29,43 +38,28 @@ class Plan:
     tables: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        rows = [{"table": table, "rows": 1000, "bytes": 2048} for table in self.tables]
-        replaces = [f"{table}: 7 rows" for table in self.tables]
-        return {"tables": rows, "rows": 1000, "bytes": 2048, "seconds": 90.0, "replaces": replaces}
+        rows = [
+            {"table": table, "rows": 1000, "bytes": 2048, "seconds": 75.0, "effect": f"replaces {table}: 7 rows"}
+            for table in self.tables
+        ]
+        return {"tables": rows, "rows": 1000, "bytes": 2048, "seconds": 90.0, "points": ["The store begins."]}
 
 
-@dataclass
-class Report:
-    """The report of a verification."""
-
-    state: str = "proved"
-    second_opinion: SecondOpinion | None = None
-
-    def document(self) -> dict[str, Any]:
-        differs = self.state == "differs"
-        differences = [{"key": {"id": "7"}, "source": {"v": "a"}, "delta": None, "note": None}] if differs else []
-        table = {
-            "table": "shop.orders",
-            "ok": self.state == "proved",
-            "state": self.state,
-            "verdict": {"proved": "equal", "differs": "1 DIFFER", "partial": "equal, except v, not compared"}.get(
-                self.state, "not known"
-            ),
-            "rows": 12345,
-            "unknown": ["capture is behind"] if self.state == "unknown" else [],
-            "ledger": {"ok": True, "entries": 4, "gaps": [], "accepted": [], "faults": []},
-            "checksums": {
-                "ok": not differs,
-                "chunks": 16,
-                "differences": differences,
-                "faults": [],
-                "left_out": {"v": "it cannot be computed"} if self.state == "partial" else {},
-            },
-        }
-        history = {"ok": True, "faults": [], "unknown": []}
-        state, second_opinion = self.state, None if self.second_opinion is None else self.second_opinion.document()
-        document = {"ok": state == "proved", "state": state, "history": history, "tables": [table]}
-        return {**document, "second_opinion": second_opinion}
+def report_of(state: State = "proved", second_opinion: SecondOpinion | None = None) -> VerificationReport:
+    """Returns the report of a verification of one table."""
+    differs = [Difference({"id": "7"}, {"v": "a"}, None)] if state == "differs" else []
+    left_out = {"v": "it cannot be computed"} if state == "partial" else {}
+    table = TableReport(
+        "shop.orders",
+        "upsert",
+        12345,
+        4,
+        4711,
+        LedgerResult(ok=True, entries=4),
+        ChecksumResult(not differs, 16, differs, left_out=left_out, seq=4712, gtids="a:1-9", total=99),
+        ["capture is behind"] if state == "unknown" else [],
+    )
+    return VerificationReport("shop", HistoryReport("gtid"), [table], second_opinion=second_opinion)
 
 
 @dataclass
@@ -74,7 +68,7 @@ class FakeJobs:
 
     captured: bool = True
     due: list[str] = field(default_factory=list)
-    report: Report = field(default_factory=Report)
+    report: VerificationReport = field(default_factory=report_of)
     errors: list[Exception] = field(default_factory=list)
     """Raised by the next jobs, one each."""
     calls: list[tuple[Any, ...]] = field(default_factory=list)
@@ -107,7 +101,7 @@ class FakeJobs:
         *,
         progress: Any = None,
         second_opinion: int = 0,
-    ) -> Report:
+    ) -> VerificationReport:
         self._step("verify", None if tables is None else list(tables))
         assert second_opinion == 2000
         return self.report

@@ -131,7 +131,7 @@ def changed(transactions: Transactions, change: Callable[[np.ndarray[Any, np.dty
     return copy
 
 
-_WITH_KERNELS = ("cdc.decode.", "cdc.kernels.memory")
+_WITH_KERNELS = ("cdc.decode.", "cdc.kernels.memory", "cdc.binlog.row_header")
 
 
 @contextmanager

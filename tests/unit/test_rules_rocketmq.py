@@ -181,7 +181,7 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
         log = open_log(tmp_path)
         stack.callback(log.close)
         log.put(transactions[:300])
-        master = open_master(log, timeout_s=1.0, max_behind_bytes=max_behind_bytes)
+        master = open_master(log, timeout_s=2.0, max_behind_bytes=max_behind_bytes)
         stack.callback(master.close)
         fake, stop = FakeStandby(stack, master), threading.Event()
 
@@ -199,7 +199,7 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
         statuses: list[PutStatus] = []
         spent_s = took_s(lambda: statuses.append(log.put(transactions[300:], timeout_s=30)))
         assert statuses == [answer]
-        assert spent_s >= 1.0 if answer is PutStatus.FLUSH_SLAVE_TIMEOUT else spent_s < 0.8
+        assert (spent_s >= 2.0) is (answer is PutStatus.FLUSH_SLAVE_TIMEOUT)
         assert master.standbys()[0].connected, "it is not for want of a standby"
 
 

@@ -56,14 +56,15 @@ class Converted:
 
     to: Literal[
         "rounded", "cut", "trimmed", "ordered", "bytes", "padded", "day", "digits", "text", "single", "double",
-        "clamped", "filled",
+        "clamped", "filled", "local", "instant",
     ]  # fmt: skip
     """``rounded``: to ``number`` digits behind the point, half away from zero. ``cut``: to ``number`` characters;
     ``trimmed``: then without trailing blanks. ``ordered``: the members of a SET in the order of ``members``, without
     others. ``bytes``: the text in UTF-8; ``padded``: with zero bytes up to ``number`` bytes. ``day``: the day of a
     time; ``digits``: a day as the number 20260131. ``text``: as SELECT shows it. ``single``, ``double``: the nearest
     floating-point number of that precision. ``clamped``: a number beyond ``range`` becomes its end; ``filled``: NULL
-    becomes 0 or, in a column of texts or bytes, the empty one."""
+    becomes 0 or, in a column of texts or bytes, the empty one. ``local``: the time of an instant in a zone ``number``
+    seconds east of UTC; ``instant``: the instant of such a time."""
     number: int = 0
     members: tuple[str, ...] = ()
     range: tuple[int, int] = (0, 0)
@@ -88,15 +89,17 @@ _SPATIAL = frozenset(
 )
 
 
-def value_effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int = 0, ignore: bool = False) -> ValueEffect:
-    """Returns the effect on the column's values in existing rows. ``sql_mode`` is the statement's; ``ignore`` says
-    that it is an ALTER IGNORE TABLE, which is never strict."""
-    strict = bool(sql_mode & MODE_STRICT) and not ignore
+def value_effect(
+    old: ColumnSchema, new: ColumnSchema, sql_mode: int = 0, zone_offset_s: int | None = None
+) -> ValueEffect:
+    """Returns the effect on the column's values in existing rows. ``sql_mode`` and ``zone_offset_s``
+    (:attr:`cdc.binlog.sql.moment.Moment.zone_offset_s`) are the statement's."""
+    strict = bool(sql_mode & MODE_STRICT)
     if new.is_generated or (old.is_generated and "STORED" not in old.extra.upper()):
         return Unknown("the column is or was generated")
     if sql_mode & MODE_PAD_CHAR_TO_FULL_LENGTH and old.data_type == "char" and new.data_type != "char":
         return Unknown("PAD_CHAR_TO_FULL_LENGTH gives the values of a CHAR trailing blanks")
-    effect = _of_types(shape_of(old), shape_of(new), strict)
+    effect = _of_types(shape_of(old), shape_of(new), strict, zone_offset_s)
     if "auto_increment" in new.extra and "auto_increment" not in old.extra:
         is_kept = bool(sql_mode & MODE_NO_AUTO_VALUE_ON_ZERO)
         effect = _unless(effect, Doubt("null" if is_kept else "zero", "AUTO_INCREMENT numbers such rows anew"))
@@ -138,7 +141,7 @@ def computes_alike(old: ColumnSchema, new: ColumnSchema) -> bool:
     return before == after or (before.kind == after.kind and before.kind in ("char", "varchar", "varbinary"))
 
 
-def _of_types(old: Shape, new: Shape, strict: bool) -> ValueEffect:
+def _of_types(old: Shape, new: Shape, strict: bool, zone_offset_s: int | None) -> ValueEffect:
     if old.kind in INTEGER_BYTES:
         return _integer(old, new, strict)
     if old.kind in ("decimal", "float", "double"):
@@ -150,7 +153,7 @@ def _of_types(old: Shape, new: Shape, strict: bool) -> ValueEffect:
     if old.kind in ("binary", "varbinary") or old.kind in BLOB_BYTES:
         return _bytes(old, new, strict)
     if old.kind in ("date", "time", "datetime", "timestamp"):
-        return _temporal(old, new)
+        return _temporal(old, new, strict, zone_offset_s)
     return _other(old, new, strict)
 
 
@@ -371,7 +374,7 @@ def _bytes(old: Shape, new: Shape, strict: bool) -> ValueEffect:
     return _if_fits(Same(), is_sure, Doubt("more bytes", _CUT, length=room))
 
 
-def _temporal(old: Shape, new: Shape) -> ValueEffect:
+def _temporal(old: Shape, new: Shape, strict: bool, zone_offset_s: int | None) -> ValueEffect:
     digits, impossible = old.first or 0, Doubt("zero date", _IMPOSSIBLE)
     if old.kind == "date" and new.kind == "datetime":
         return Widened()
@@ -383,7 +386,19 @@ def _temporal(old: Shape, new: Shape) -> ValueEffect:
     if old.kind == "datetime" and new.kind == "date" and not digits:  # servers do not agree about a fraction
         return Converted("day")
     if old.kind != new.kind:
-        return _unknown(old, new)
+        return _shifted(old, new, strict, zone_offset_s)
     if (new.first or 0) < digits:
         return Unknown("digits of the fraction are rounded")
     return Same() if old.first == new.first else Widened()
+
+
+def _shifted(old: Shape, new: Shape, strict: bool, zone_offset_s: int | None) -> ValueEffect:
+    """An instant becomes a time of the session's clock, or the reverse. Where the mode is not strict, a time beyond the
+    instants that the server has becomes another one."""
+    if zone_offset_s is None or (new.first or 0) < (old.first or 0):
+        return _unknown(old, new)
+    if (old.kind, new.kind) == ("timestamp", "datetime"):
+        return Converted("local", zone_offset_s)
+    if (old.kind, new.kind) == ("datetime", "timestamp") and strict:
+        return Converted("instant", zone_offset_s)
+    return _unknown(old, new)

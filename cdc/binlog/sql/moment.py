@@ -12,6 +12,7 @@ from cdc.binlog.sql.schemas import Offsets
 
 _OFFSET = re.compile(r"([+-])(\d{1,2}):(\d{2})")
 _SYSTEM = "SYSTEM"
+_UTC_NAMES = frozenset({"UTC", "Etc/UTC"})
 
 
 class SupportsMoment(Protocol):
@@ -73,6 +74,16 @@ class Moment:
         time = local.astimezone(UTC)
         is_twice = local.replace(fold=1).astimezone(UTC) != time
         return None if is_twice or time.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None) else time
+
+    @property
+    def zone_offset_s(self) -> int | None:
+        """Seconds by which the session's clock is ahead of UTC, if they are the same for every TIMESTAMP; None if they
+        are not, or are not known."""
+        if self.time_zone == _SYSTEM:
+            is_constant = len(self.system_zone) == 1 and self.system_zone[0][0] == 0
+            return self.system_zone[0][1] if is_constant else None
+        zone = UTC if self.time_zone in _UTC_NAMES else _zone(self.time_zone)
+        return int(zone.utcoffset(None).total_seconds()) if isinstance(zone, timezone) else None
 
     def _zone(self) -> tzinfo | None:
         if self.time_zone != _SYSTEM:

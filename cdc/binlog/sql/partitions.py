@@ -6,9 +6,10 @@ clause in one form, whichever server and whichever spelling it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date
 from functools import lru_cache
 
 from cdc.binlog.sql.literals import take_literal
@@ -18,6 +19,7 @@ _ADDITIVE = {"+": "+", "-": "-"}
 _MULTIPLICATIVE = {"*": "*", "%": "%", "MOD": "%", "DIV": "div"}
 _METHODS = ("RANGE", "LIST", "RANGE COLUMNS", "LIST COLUMNS", "HASH", "LINEAR HASH")
 _DAYS_OF_YEAR_0 = 365
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 MAXVALUE, NULL, DEFAULT = "MAXVALUE", "NULL", "DEFAULT"
 """Values of :attr:`Partition.values` that are no numbers and no texts."""
 
@@ -63,6 +65,15 @@ def columns_of(expression: Expression) -> tuple[str, ...]:
     if isinstance(expression, FunctionCall):
         return tuple(dict.fromkeys(name for part in expression.arguments for name in columns_of(part)))
     return ()
+
+
+def _renamed(expression: Expression, names: Mapping[str, str]) -> Expression:
+    match expression:
+        case ColumnOf(name):
+            return ColumnOf(names.get(name.lower(), name))
+        case FunctionCall(function, arguments):
+            return FunctionCall(function, tuple(_renamed(part, names) for part in arguments))
+    return expression
 
 
 def _shown(expression: Expression) -> str:
@@ -171,19 +182,27 @@ def whole_number(text: str) -> int | None:
     return None if parsed is None else _constant(parsed)
 
 
+def _day(text: str) -> date | None:
+    """Returns the day of a literal; None if it is not in the form 2026-01-31."""
+    try:
+        return date.fromisoformat(text) if _DAY.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
 def _constant(expression: Expression) -> int | None:
     """Returns the value of a bound; None if it depends on the session, or is not certain."""
     match expression:
         case Number(value):
             return value
         case FunctionCall(("to_days" | "year") as name, (Text(text),)):
-            try:
-                day = datetime.strptime(text[:10], "%Y-%m-%d")  # noqa: DTZ007 - a day of the calendar
-            except ValueError:
-                return None
-            if len(text) != 10:
+            day = _day(text)
+            if day is None:
                 return None
             return day.toordinal() + _DAYS_OF_YEAR_0 if name == "to_days" else day.year
+        case FunctionCall("datediff", (Text(later), Text(earlier))):
+            until, since = _day(later), _day(earlier)
+            return None if until is None or since is None else (until - since).days
         case FunctionCall(("+" | "-" | "*") as name, (left, right)):
             first, second = _constant(left), _constant(right)
             if first is None or second is None:
@@ -291,6 +310,15 @@ class Partitions:
                 )
                 for partition in self.partitions
             ),
+        )
+
+    def with_renamed(self, names: Mapping[str, str]) -> Partitions:
+        """Returns the definition with new names of columns, by the old ones in lower case."""
+        sub = self.sub_expression
+        return replace(
+            self,
+            expressions=tuple(_renamed(expression, names) for expression in self.expressions),
+            sub_expression=None if sub is None else _renamed(sub, names),
         )
 
     def without(self, names: Sequence[str]) -> Partitions:

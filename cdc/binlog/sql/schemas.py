@@ -34,7 +34,8 @@ def versioned_remedy(table: str) -> str:
 
 
 Offsets: TypeAlias = tuple[tuple[int, int], ...]
-"""A time zone over some years: seconds since 1970, and the offset from UTC in seconds from then on."""
+"""A time zone over some years: seconds since 1970, and the offset from UTC in seconds from then on. The first one is
+valid from 0 on if the zone had the same offset in all years before."""
 
 
 class ColumnSchema(BaseModel):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cdc.base.errors import CdcError
 from cdc.base.log import get_logger
+from cdc.meta import open_meta
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -41,8 +42,7 @@ def archiving(config: DestinationConfig) -> Iterator[None]:
 
 
 def _run(config: DestinationConfig, stop: threading.Event) -> None:
-    from cdc.copies.archive.writer import Archiver
-    from cdc.meta import open_meta
+    from cdc.copies.archive.writer import Archiver  # most captures have no archive
 
     failures = Failures(config.name)
     pause_s = 0.0

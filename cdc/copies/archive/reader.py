@@ -53,7 +53,7 @@ class ArchivedReader(StoreReader):
         self._archive = Archive(config)
         self._keep = keep
         self._stop_ratio = config.store.disk.stop_ratio
-        self._known: Known | None = None
+        self._newest: Known | None = None
         self._away: RetryableError | None = None
         self._records: dict[str, SegmentRecord] = {}
         self._folder: Path | None = None
@@ -74,18 +74,18 @@ class ArchivedReader(StoreReader):
         if not removed_seq or not local:
             return []
         names = [name for name in self._records if name < local[0]]
-        if self._known is None or (names and self._records[names[-1]].last_seq < removed_seq):
+        if self._newest is None or (names and self._records[names[-1]].last_seq < removed_seq):
             if self._away is not None:
                 return []
             try:
-                self._known = self._archive.newest()
+                self._newest = self._archive.newest()
             except RetryableError as error:
                 if not self._keep:
                     raise
                 log.warning("the archive is away: older transactions cannot be read", error=str(error))
                 self._away = error
                 return []
-            records = () if self._known is None else after_last_gap(self._known.segments)
+            records = () if self._newest is None else after_last_gap(self._newest.segments)
             self._records = {record.name: record for record in records}
             names = [name for name in self._records if name < local[0]]
         if not names or self._records[names[-1]].last_seq < removed_seq:
@@ -101,8 +101,8 @@ class ArchivedReader(StoreReader):
         older = self._older()
         if not older:
             return super().removed_seq()
-        assert self._known is not None
-        first = self._known.segments[0]
+        assert self._newest is not None
+        first = self._newest.segments[0]
         if self._records[older[0]] is first and first.start_seq <= self._begins_seq():
             return 0
         return self._records[older[0]].start_seq
@@ -181,11 +181,11 @@ class ArchivedReader(StoreReader):
 
     def schema_path(self, last_seq: int) -> Path | None:
         self._older()
-        refs = {} if self._known is None else self._known.state.files
+        refs = {} if self._newest is None else self._newest.state.files
         folder = layout.schemas_folder(self.path)
-        seqs = {int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()} if folder.is_dir() else set()
+        seqs = {seq for seq, _ in layout.schema_files(folder)}
         removed_seq = read_removed(self.path).seq
-        archived = [] if self._known is None else schema_seqs(self._known.state)
+        archived = [] if self._newest is None else schema_seqs(self._newest.state)
         all_seqs = sorted(seqs | {seq for seq in archived if seq <= removed_seq})
         if not all_seqs:
             return None

@@ -106,7 +106,7 @@ class Archiver:
         self.archive = Archive(config)
         self._ownership = Ownership(self.archive, self._store, leadership=self._leadership, clock=clock)
         self._claimed = False
-        self._known: Known | None = None
+        self._newest: Known | None = None
         self._meta_at = float("-inf")
         self._seen: tuple[object, ...] | None = None
         """The state of the store before the last run that succeeded."""
@@ -132,7 +132,7 @@ class Archiver:
             try:
                 self._run(everything)
             except CdcError as error:
-                self._known = self._seen = None
+                self._newest = self._seen = None
                 self._schemas = {}
                 self.note(str(error))
                 raise
@@ -152,6 +152,7 @@ class Archiver:
     def claim(self) -> ArchiveRecord:
         """Makes this store the writer of the archive, whoever was it before: an operator has decided so."""
         with locked(self._store / LOCK_NAME, "another process that copies to the archive", wait_s=_LOCK_WAIT_S):
+            layout.check(self._store)
             self.archive.objects.prepare(self._config.store.permissions)
             self.archive.objects.require_create()
             self._ownership.claim(self.archive.newest(), "claimed")
@@ -170,6 +171,7 @@ class Archiver:
     def _run(self, everything: bool) -> None:
         if not layout.exists(self._store):
             return  # capture has not begun yet
+        layout.check(self._store)  # a store that was moved away must not take the archive from its successor
         seen = self._look()
         newest = self._writer()
         segments, held = self._agreed(newest.segments)
@@ -202,9 +204,9 @@ class Archiver:
 
     def _writer(self) -> Known:
         """Returns the newest state, of which this store is the writer."""
-        if self._known is not None and self._known.state.number != self._ownership.record().number:
-            self._known = None  # another process of this store has written meanwhile
-        if self._known is None:
+        if self._newest is not None and self._newest.state.number != self._ownership.record().number:
+            self._newest = None  # another process of this store has written meanwhile
+        if self._newest is None:
             newest = self.archive.newest()
             how = self._ownership.require_writer(newest)
             if newest is None:
@@ -213,8 +215,8 @@ class Archiver:
             if newest is None or not self._claimed or how != "started":
                 newest = self._ownership.claim(newest, how)
                 log.info("archive is written", archive=self.archive.uri, state=newest.state.number, how=how)
-            self._claimed, self._known = True, newest
-        return self._known
+            self._claimed, self._newest = True, newest
+        return self._newest
 
     def _agreed(self, records: tuple[SegmentRecord, ...]) -> tuple[_Agreed, tuple[SegmentRecord, ...]]:
         """Returns the records that agree with the store, and those after them, of which the store has other segments
@@ -329,11 +331,11 @@ class Archiver:
             }
         )
         self._ownership.write(state)
-        self._known = Known(state, segments)
+        self._newest = Known(state, segments)
         named = {record.name for record in segments}
         self._pending = {name: record for name, record in self._pending.items() if name not in named}
         self.archive.remove_unneeded(state.number)
-        return self._known
+        return self._newest
 
     def _small_files(
         self, before: ArchiveState, segments: tuple[SegmentRecord, ...], *, with_clock: bool
@@ -358,8 +360,8 @@ class Archiver:
                 add(f"store/{name}", data)
         folder = layout.schemas_folder(self._store)
         with storage_errors(folder):
-            paths = sorted(path for path in folder.glob("*.json") if path.stem.isdigit())
-        for path in paths:
+            definitions = layout.schema_files(folder)
+        for _, path in definitions:
             name = f"{SCHEMAS}{path.name}"
             changed = _changed_ns(path)
             if name in before.files and self._schemas.get(name) == changed:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import cdc
 from cdc.base.errors import CdcError, CorruptStreamError, IdentityError, PeerUnavailableError
 from cdc.base.log import get_logger
+from cdc.base.version import package_version
 from cdc.binlog.entry import VERSION as INDEX_VERSION
 from cdc.copies.standby.protocol import (
     ENTRIES,
@@ -166,7 +166,7 @@ class StandbyConnection:
         welcome = Welcome(
             term=self._epoch.number,
             mastership=self._epoch.id,
-            towpath=cdc.__version__,
+            towpath=package_version(),
             formats=Formats(store=layout.VERSION, index=INDEX_VERSION),
             heartbeat_s=self._timing.heartbeat_s,
             segments=self._names,

@@ -9,10 +9,10 @@ import time
 import zlib
 from pathlib import Path
 
-import cdc
 from cdc.base.addresses import Address
 from cdc.base.errors import CdcError, CorruptStreamError, PeerUnavailableError
 from cdc.base.log import get_logger
+from cdc.base.version import package_version
 from cdc.binlog.entry import ENTRY_SIZE
 from cdc.copies.standby.copy import SYNC_BYTES, Copy
 from cdc.copies.standby.protocol import (
@@ -191,7 +191,7 @@ class Follower:
         return Hello(
             destination=self._destination,
             nonce=nonce.hex(),
-            towpath=cdc.__version__,
+            towpath=package_version(),
             term=0 if epoch is None else epoch.number,
             state="none" if epoch is None else epoch.state,
             mastership="" if epoch is None else epoch.id,

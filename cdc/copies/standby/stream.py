@@ -54,7 +54,7 @@ class Stream:
         self._send = send
         self._have = {segment.segment: segment for segment in have}
         self._from = have[0].segment if have else ""
-        self._known = set(segment_names)
+        self._segments = set(segment_names)
         self._files: dict[str, tuple[int, int, int]] = {}
         self._their_files = dict(their_files)
         self._seen = set() if seen is None else seen
@@ -80,14 +80,14 @@ class Stream:
         mark = read_removed(self._store).seq
         removed = {
             name
-            for name in self._known.difference(names)
+            for name in self._segments.difference(names)
             if names and name < names[0] and (layout.segment_start(Path(name)) or 0) < mark
         }
         for name in sorted(removed):
             self._send(FrameKind.FORGET, f"segments/{name}".encode())
             if name == self._name:  # nothing more is sent of it, even if its files still exist for a moment
                 self.close()
-        self._known = self._known.difference(removed).union(names)
+        self._segments = self._segments.difference(removed).union(names)
 
     def close(self) -> None:
         """Closes the current segment."""
@@ -109,7 +109,7 @@ class Stream:
             return True
         self._require_all_sent()
         # Without the next lines the standby would hold both sides of a gap for a while, and not know of the gap.
-        if self._known.difference(names):
+        if self._segments.difference(names):
             self.tidy()
         self._from = later[0]
         self.close()
@@ -127,7 +127,7 @@ class Stream:
         self._name = name
         have = self._have.pop(name, None)
         self._offset, self._entries = (have.size_bytes, have.entries) if have is not None else (0, 0)
-        self._known.add(name)
+        self._segments.add(name)
         self._send(FrameKind.SEGMENT, name.encode())
         if not self._offset:
             with storage_errors(path):

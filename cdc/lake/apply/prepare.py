@@ -15,7 +15,6 @@ from cdc.client import open_table_batches
 from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.foreign_keys.rules import refusal
 from cdc.lake.apply import ddl
 from cdc.lake.apply.foreign_keys.changes import CascadedRows
 from cdc.lake.apply.foreign_keys.reach import reached_tables
@@ -24,6 +23,7 @@ from cdc.lake.delta.comments import follows_comments
 from cdc.lake.delta.proof import prove_idle
 from cdc.lake.delta.tables import target_of
 from cdc.meta.state import Subscription
+from cdc.source.foreign_keys import refusal
 
 if TYPE_CHECKING:
     from cdc.batches.parking import TableGate

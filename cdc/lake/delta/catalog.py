@@ -4,7 +4,8 @@ Towpath itself reads and writes tables by their paths. An entry of the catalog n
 table's commit. Whatever fails here leaves the table as it is: the next run finds it at its position, and registers it.
 
 An entry that is missing is made again; one that names a former folder of the same table is corrected. An entry of
-anything else is refused. Entries are never removed, since a Delta table outlives its source table, too.
+anything else is refused. Entries are removed with their destination alone (:func:`drop`), since a Delta table outlives
+its source table, too.
 """
 
 from __future__ import annotations
@@ -169,6 +170,13 @@ def difference(spark: SparkSession, config: DestinationConfig, target: Target) -
     if not is_same_place(entry.location, target.path):
         return f"{name} is at {entry.location or 'no place'} ({entry.kind or 'of an unknown type'}), not {target.path}"
     return None
+
+
+def drop(spark: SparkSession, name: Name) -> None:
+    """Removes a name from the catalog, which may lack it; of a table that the catalog owns, the files as well. Raises
+    CatalogUnavailableError."""
+    _run(spark, f"DROP TABLE IF EXISTS {name.sql}", str(name))
+    _known.pop((_application(spark), str(name)), None)
 
 
 def is_same_place(location: str, path: str) -> bool:

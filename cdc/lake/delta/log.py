@@ -36,6 +36,9 @@ from cdc.lake.delta.mirrors import mirrored, read_tip
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+MANY_FILES = 1000
+"""The small files of a table from which on it needs maintenance: readers and merges open each of them."""
+SMALL_BYTES = 16 << 20
 LEDGER_DEPTH = 50
 """Commits that are searched for those of Towpath: maintenance by others may lie on top."""
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
@@ -256,6 +259,9 @@ class TablePosition:
     """The readers that the table needs, in words: see :func:`cdc.base.targets.reader_of`."""
     members: tuple[str, ...] = ()
     """The destinations that have joined a shared table."""
+    small_files: int = 0
+    """The files below :data:`SMALL_BYTES` that compaction would join with others of their partition; 0 if there are
+    fewer than :data:`MANY_FILES`."""
 
 
 def read_position(path: str, destination: str, table: str) -> TablePosition:
@@ -280,11 +286,32 @@ def read_position(path: str, destination: str, table: str) -> TablePosition:
             generation = int(properties.get(GENERATION_PROPERTY, 0))
             applied = delta.transaction_version(application_id(destination, table, generation))
             reader = reader_of(path, properties, protocol.reader_features or ())
-            return TablePosition(applied, delta.version(), generation, reader=reader, members=members)
+            return TablePosition(
+                applied,
+                delta.version(),
+                generation,
+                reader=reader,
+                members=members,
+                small_files=_small_files(delta),
+            )
     except TableNotFoundError:
         return TablePosition(note="not there yet")
     except (DeltaError, CdcError, OSError, ValueError) as error:
         return TablePosition(note=f"cannot be read: {' '.join(str(error).split())}")
+
+
+def _small_files(delta: DeltaTable) -> int:
+    """Returns :attr:`TablePosition.small_files`."""
+    if len(delta.file_uris()) < MANY_FILES:
+        return 0
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    files = pa.table(delta.get_add_actions(flatten=True))
+    small = files.filter(pc.less(files["size_bytes"], SMALL_BYTES))
+    partitions = [name for name in files.schema.names if name.startswith("partition.")]
+    count = small.num_rows - (len(small.group_by(partitions).aggregate([])) if partitions else 1)
+    return count if count >= MANY_FILES else 0
 
 
 def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str, Any]]:

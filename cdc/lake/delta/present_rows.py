@@ -13,7 +13,8 @@ from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import BEFORE, GONE, PRESENT
 from cdc.lake.delta.tracked import tracked_schema
 from cdc.lake.rows.columns import columns_of_schema
-from cdc.lake.runtime.session import OLD_VERSIONS, setting_of
+from cdc.lake.runtime.session import setting_of
+from cdc.lake.runtime.spark_settings import OLD_VERSIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

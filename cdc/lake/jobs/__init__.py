@@ -10,10 +10,11 @@ outstanding batches, and lets apply take it again::
     replay                builds tables from the store; ``rebuilt`` commits the result
     generations           the generations of a table, which loads and replays begin
     shared_rows           replaces a destination's rows of a shared table
-    catch_up, parked      apply the changes of one table, and unpark it
+    catch_up, retry       apply the changes of one table, and unpark it
+    parked                the tables that are parked, each with its way back
     plan                  estimates a job before it runs
     maintain              cleans the store; ``maintain_tables`` compacts Delta tables
-    values, merge         jobs and merges as values that are sent to a driver
+    values, merge         jobs and merges as values that are sent to a driver; ``results`` are those of jobs
 
 :mod:`cdc.lake.pipeline` calls the jobs; they call ``apply`` and ``delta`` for everything that touches Delta. They
 promise that a kill at any moment leaves the table parked with all that the next job needs, and that no change is lost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cdc.base.errors import NeedsSnapshotError
@@ -14,6 +14,7 @@ from cdc.lake.apply.foreign_keys.search import base_version
 from cdc.lake.apply.prepare import prepare
 from cdc.lake.delta.proof import position_of
 from cdc.lake.delta.tables import target_of
+from cdc.lake.jobs.results import CatchUp
 from cdc.lake.runtime.session import on_demand
 
 if TYPE_CHECKING:
@@ -39,33 +40,6 @@ class TransactionRange(NamedTuple):
     """Inclusive."""
     reading: ColumnReading | None = None
     """The values that only the server knew after a statement in the range."""
-
-
-@dataclass
-class CatchUp:
-    """The result of a catch-up."""
-
-    table: str
-    level_seq: int
-    """The table has all changes up to this seq."""
-    batches: int = 0
-    row_events: int = 0
-    bytes: int = 0
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    seconds: float = 0.0
-
-    def add(self, results: list[TableResult], row_events: int, size: int) -> None:
-        """Adds the results of one batch."""
-        self.batches += 1
-        self.row_events += row_events
-        self.bytes += size
-        for result in results:
-            self.inserted += result.inserted
-            self.updated += result.updated
-            self.deleted += result.deleted
-            self.seconds += result.seconds
 
 
 def catch_up(

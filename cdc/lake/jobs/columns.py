@@ -24,14 +24,14 @@ from cdc.base.log import get_logger
 from cdc.base.targets import split_table
 from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.job import Job, table_sessions
-from cdc.lake.jobs.parked import bring_level
 from cdc.lake.jobs.read_columns import make_reading
+from cdc.lake.jobs.retry import bring_level
 from cdc.meta import UnknownColumns
-from cdc.snapshot.files import SnapshotFiles
+from cdc.source.snapshot.files import SnapshotFiles
 
 if TYPE_CHECKING:
-    from cdc.lake.jobs.catch_up import CatchUp
-    from cdc.snapshot import SnapshotFiles
+    from cdc.lake.jobs.results import CatchUp
+    from cdc.source.snapshot import SnapshotFiles
 
 _log = get_logger(__name__)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.apply.schema.statements import DdlStatement
     from cdc.lake.delta.log import DeltaState
+    from cdc.lake.jobs.job import Job
 
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -155,3 +156,17 @@ def finish(spark: SparkSession, config: DestinationConfig, target: Target, comme
         state = follow_comments(spark, target, state, comments)
         follow_constraints(spark, target, state, tracked_schema(state))
         register(spark, config, target)
+
+
+def load_position(mine: Job, seq: int) -> LoadPosition:
+    """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
+    source = mine.batches.meta.source()
+    assert source is not None  # the store has transactions
+    reader = mine.batches.reader
+    begins, last = reader.beginning(), reader.entry_at(seq)
+    time_us, gtid = 0 if begins is None else begins.time_us, None
+    if last is not None:
+        end = reader.commit_position(last)
+        time_us, gtid = end.commit_time_us or time_us, end.gtid
+    identity = source.of_seq(seq)
+    return LoadPosition(seq, identity.server_uuid, identity.epoch, gtid, time_us)

@@ -15,12 +15,12 @@ from cdc.batches import parking
 from cdc.batches.manifest import TableResult
 from cdc.batches.table_batches import TableChangeReader
 from cdc.client import open_table_batches
+from cdc.lake.runtime import session
 from cdc.meta import ParkedTable, Subscription, UnknownColumns
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
-    from cdc.lake.jobs.generations import LoadPosition
     from cdc.lake.runtime.session import TableSessions
 
 SUBSCRIBER = "apply"
@@ -145,22 +145,4 @@ def raise_failure(what: str, failures: Mapping[str, CdcError]) -> None:
 
 def table_sessions(config: DestinationConfig) -> TableSessions:
     """Returns this process's warm Spark sessions."""
-    from cdc.lake.runtime import session
-
     return session.acquire(config.spark).tables
-
-
-def position_of(mine: Job, seq: int) -> LoadPosition:
-    """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
-    from cdc.lake.jobs.generations import LoadPosition
-
-    source = mine.batches.meta.source()
-    assert source is not None  # the store has transactions
-    reader = mine.batches.reader
-    begins, last = reader.beginning(), reader.entry_at(seq)
-    time_us, gtid = 0 if begins is None else begins.time_us, None
-    if last is not None:
-        end = reader.commit_position(last)
-        time_us, gtid = end.commit_time_us or time_us, end.gtid
-    identity = source.of_seq(seq)
-    return LoadPosition(seq, identity.server_uuid, identity.epoch, gtid, time_us)

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from cdc.lake.apply.schema.statements import DdlStatement
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.runtime.session import TableSession, TableSessions
-    from cdc.snapshot.files import SnapshotFiles
+    from cdc.source.snapshot.files import SnapshotFiles
 
 
 def state_of_snapshot(

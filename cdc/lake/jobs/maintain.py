@@ -12,7 +12,7 @@ from cdc.client import open_store
 from cdc.client.reader import RemoteReader
 from cdc.config import DestinationConfig
 from cdc.meta import open_meta
-from cdc.snapshot.files import remove_useless
+from cdc.source.snapshot.files import remove_useless
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
 

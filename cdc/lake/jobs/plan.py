@@ -6,7 +6,7 @@ index of the store. Times follow from earlier work on the same destination where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from cdc.base.errors import UsageError
 from cdc.base.targets import split_table, table_path
-from cdc.base.units import human_bytes
+from cdc.base.units import human_bytes, iso_time_us
+from cdc.binlog.positions import format_seq
 from cdc.client import open_batches, open_table_batches
 from cdc.config import DestinationConfig
 from cdc.lake.delta.log import open_delta
@@ -22,20 +23,22 @@ from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.job import SUBSCRIBER, require_included
 from cdc.lake.jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
 from cdc.lake.jobs.values import Replay
-from cdc.snapshot import SnapshotFiles, last_progress
-from cdc.snapshot.session import open_session
 from cdc.source.connection import query
 from cdc.source.driver import close_now
-from cdc.store.reader.points import find_point
+from cdc.source.snapshot import SnapshotFiles, last_progress
+from cdc.source.snapshot.session import open_session
+from cdc.store.reader.points import find_point, oldest_entry
 from cdc.store.reader.store import Store
 
 START_S = 15.0
 """Start of a Spark session, and the commit."""
 READ_ROWS_PER_S = 100_000.0
 """Rows that a snapshot reads and loads in a second, before it has been measured."""
-MERGE_ROWS_PER_S = 20_000.0
-"""Row events that a replay applies in a second, before any batch was merged."""
+MERGE_ROWS_PER_S = 50_000.0
+"""Row events that a replay applies in a second, before any large batch was merged."""
 _MEASURED_BATCHES = 50
+_MEASURED_ROWS = 10_000
+"""A merge of fewer rows tells nothing of the rate: most of its time is that of any merge."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class TablePlan:
     """Rows that are read from the source or from a kept snapshot, and row events that are applied."""
     bytes: int
     seconds: float
-    now: str | None
-    """The Delta table that is replaced or changed; None if there is none, or it stays as it is."""
+    effect: str
+    """What becomes of the Delta table, in words."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class JobPlan:
     """The plan of a job on tables."""
 
     tables: tuple[TablePlan, ...]
+    points: tuple[str, ...] = ()
+    """Sentences about how far back the store goes, and about the transactions that the chosen points are."""
 
     @property
     def rows(self) -> int:
@@ -70,11 +75,6 @@ class JobPlan:
         """The time of all tables, one after the other, with one start of Spark."""
         return round(START_S + sum(table.seconds for table in self.tables), 1)
 
-    @property
-    def replaces(self) -> tuple[str, ...]:
-        """A phrase for each table that is replaced or changed."""
-        return tuple(f"{table.table}: {table.now}" for table in self.tables if table.now is not None)
-
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan for JSON."""
         return {
@@ -82,7 +82,7 @@ class JobPlan:
             "rows": self.rows,
             "bytes": self.bytes,
             "seconds": self.seconds,
-            "replaces": list(self.replaces),
+            "points": list(self.points),
         }
 
 
@@ -107,7 +107,8 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> JobPlan:
             if not facts:
                 raise UsageError(f"the source has no table {table}", place=config.name)
             rows, size = int(facts[0]["row_count"] or 0), int(facts[0]["size"] or 0)
-            plans.append(TablePlan(table, rows, size, _reading_s(config, table, rows), _lake(config, table)))
+            effect = _effect("replaces", table, _lake(config, table))
+            plans.append(TablePlan(table, rows, size, _reading_s(config, table, rows), effect))
     finally:
         close_now(connection)
     return JobPlan(tuple(plans))
@@ -131,12 +132,14 @@ def plan_replay(config: DestinationConfig, request: Replay) -> JobPlan:
     batches = open_table_batches(config)
     reader, subscription = batches.reader, batches.meta.read().subscription(SUBSCRIBER)
     rate = _merge_rate(config)
+    begin = None if request.from_ is None else find_point(reader, request.from_)
+    end = None if request.to is None else find_point(reader, request.to)
+    upto = subscription.end_of_batches() if end is None else end
     plans = []
     for table in dict.fromkeys(request.tables):
-        upto = subscription.end_of_batches() if request.to is None else find_point(reader, request.to)
         rows = size = 0
-        if request.from_ is not None:
-            first = find_point(reader, request.from_)
+        if begin is not None:
+            first = begin
             require_repeatable(config, reader, first, table)
         else:
             base = find_base(config, table, reader, target_of(config, table).state())
@@ -147,8 +150,25 @@ def plan_replay(config: DestinationConfig, request: Replay) -> JobPlan:
         reading_s = rows / READ_ROWS_PER_S
         events, stored = _changes(reader, table, first, upto)
         now = None if request.into is not None else _lake(config, table)
-        plans.append(TablePlan(table, rows + events, size + stored, round(reading_s + events / rate, 1), now))
-    return JobPlan(tuple(plans))
+        effect = _effect("replaces" if begin is None else "changes rows of", table, now)
+        plans.append(TablePlan(table, rows + events, size + stored, round(reading_s + events / rate, 1), effect))
+    return JobPlan(tuple(plans), tuple(_points(reader, request, begin, end)))
+
+
+def _points(reader: Store, request: Replay, begin: int | None, end: int | None) -> Iterator[str]:
+    if reader.first_seq() is not None and (oldest_us := int(oldest_entry(reader)["commit_time_us"])):
+        yield f"The store has the transactions since {iso_time_us(oldest_us)}."
+    points = (request.from_, begin, "The changes begin after"), (request.to, end, "The changes end with")
+    for text, seq, meaning in points:
+        if seq is None:
+            continue
+        entry = reader.entry_at(seq)
+        time = "" if entry is None else f", committed at {iso_time_us(int(entry['commit_time_us']))}"
+        yield f"{meaning} transaction {seq} ({format_seq(seq)}){time}: {text}."
+
+
+def _effect(deed: str, table: str, now: str | None) -> str:
+    return f"creates {table}" if now is None else f"{deed} {table}: {now}"
 
 
 def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[int, int]:
@@ -167,15 +187,16 @@ def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[
 
 
 def _merge_rate(config: DestinationConfig) -> float:
-    """Returns the rows that recent merges changed in a second."""
+    """Returns the rows that recent large merges changed in a second."""
     batches = open_batches(config)
     subscription = batches.subscription(SUBSCRIBER)
     rows, seconds = 0, 0.0
     for manifest in batches.acked_manifests(SUBSCRIBER, after_batch=subscription.next_batch - 1 - _MEASURED_BATCHES):
         for result in () if manifest.acked is None else manifest.acked.tables:
-            rows += result.inserted + result.updated + result.deleted
-            seconds += result.seconds
-    return rows / seconds if rows > 1000 and seconds > 0 else MERGE_ROWS_PER_S
+            changed = result.inserted + result.updated + result.deleted
+            if changed >= _MEASURED_ROWS:
+                rows, seconds = rows + changed, seconds + result.seconds
+    return rows / seconds if seconds > 0 else MERGE_ROWS_PER_S
 
 
 # --- the lake --------------------------------------------------------------------------------------------------------

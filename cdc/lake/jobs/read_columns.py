@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cdc.lake.delta.tables import Target
     from cdc.lake.runtime.session import TableSession, TableSessions
     from cdc.meta import UnknownColumns
-    from cdc.snapshot.files import SnapshotFiles
+    from cdc.source.snapshot.files import SnapshotFiles
 
 _CHANGES = "changes"
 """Folder beside the chunks, with the first change of each row."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from cdc.base.errors import CdcError, MergeFailedError
 from cdc.config import DestinationConfig, parse
 from cdc.lake.runtime.failures import explain, from_json, to_json
-from cdc.snapshot.progress import ProgressReporter
-from cdc.snapshot.reader import SegmentTask, read_segment
-from cdc.snapshot.session import ReaderSessions
-from cdc.snapshot.taking import Outcome, ReadSegments
+from cdc.source.snapshot.progress import ProgressReporter
+from cdc.source.snapshot.reader import SegmentTask, read_segment
+from cdc.source.snapshot.session import ReaderSessions
+from cdc.source.snapshot.taking import Outcome, ReadSegments
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def read_in_spark(spark: SparkSession) -> ReadSegments:
-    """Returns the function for ``cdc.snapshot.take(read=…)`` that reads segments by tasks of this session, at most
-    ``snapshot.parallel`` at the same time."""
+    """Returns the function for ``cdc.source.snapshot.take(read=…)`` that reads segments by tasks of this session, at
+    most ``snapshot.parallel`` at the same time."""
 
     def read(config: DestinationConfig, tasks: Sequence[SegmentTask], reporter: ProgressReporter) -> Iterable[Outcome]:
         if not tasks:

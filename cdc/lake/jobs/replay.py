@@ -13,9 +13,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import CdcError, CutOffError, UsageError
 from cdc.base.log import get_logger
@@ -26,42 +26,26 @@ from cdc.config import DestinationConfig
 from cdc.config.apply import MODES, lake_uri
 from cdc.config.catalog import CatalogConfig
 from cdc.lake.delta.tables import target_of
-from cdc.lake.jobs.catch_up import CatchUp, TransactionRange, catch_up
-from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.catch_up import TransactionRange, catch_up
+from cdc.lake.jobs.generations import load_position
+from cdc.lake.jobs.job import SUBSCRIBER, Job, job, raise_failure, require_included, table_sessions
 from cdc.lake.jobs.load import ChangesMeanwhile, load_snapshot
-from cdc.lake.jobs.parked import bring_level
 from cdc.lake.jobs.rebuilt import begin_generation, replace_by
-from cdc.lake.jobs.values import Replay
+from cdc.lake.jobs.results import CatchUp, ReplayResult
+from cdc.lake.jobs.retry import bring_level
 from cdc.meta import ParkedTable, Subscription
-from cdc.snapshot.files import SnapshotFiles
+from cdc.source.snapshot.files import SnapshotFiles
 from cdc.store.reader.points import find_point, require_point
 from cdc.store.reader.staged import filesystem
 from cdc.store.reader.store import Store
+
+if TYPE_CHECKING:
+    from cdc.lake.jobs.values import Replay
 
 Progress = Callable[["CatchUp"], object]
 BESIDE = "_towpath/replay"
 """Folder below ``apply.target`` in which tables are built again."""
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class ReplayResult:
-    """A table that was built again; the keys of ``cdc replay --json``."""
-
-    table: str
-    rows: int
-    """Row events that were applied, and rows of the snapshot that the replay began with."""
-    bytes: int
-    chunks: int
-    """Batches."""
-    seconds: float
-    first_seq: int
-    last_seq: int
-    path: str
-    """The URI of the Delta table."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -189,7 +173,7 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
     require_repeatable(config, batches.reader, first, table)
     _require_no_ddl(Job(config, table, batches), first)
     with _replay_job(config, table, first) as mine:
-        begin_generation(table_sessions(config), config, table, position_of(mine, first))
+        begin_generation(table_sessions(config), config, table, load_position(mine, first))
         done = bring_level(mine, first, progress)
         return _result(table, began, done, first, done.level_seq, target_of(config, table).path, None)
 
@@ -236,7 +220,7 @@ def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
     built = elsewhere(mine.config, side, None)
     begins = base.seq if base.snapshot is None else None
     sessions = table_sessions(mine.config)
-    replace_by(sessions, mine.config, built, mine.table, position_of(mine, upto), begins, mine.comments())
+    replace_by(sessions, mine.config, built, mine.table, load_position(mine, upto), begins, mine.comments())
 
 
 # --- beside ----------------------------------------------------------------------------------------------------------
@@ -281,7 +265,7 @@ def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, prog
     if base.snapshot is not None:
         with mine.batches.next(mine.table, base.seq, after, whole=True) as manifest:
             meanwhile = ChangesMeanwhile(mine.config, mine.batches, manifest, base.seq)
-            load_snapshot(sessions, side_config, base.snapshot, meanwhile, position_of(mine, after))
+            load_snapshot(sessions, side_config, base.snapshot, meanwhile, load_position(mine, after))
     return catch_up(
         side_config,
         mine.table,
@@ -328,7 +312,7 @@ def _remove(side: str, table: str) -> None:
 
 def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) -> Base:
     """Returns what a table can be built from. Raises CutOffError if the store has neither all of its changes nor a
-    snapshot with all changes after it."""
+    snapshot with all changes after it, UsageError if there is no such table."""
     kept = _kept_seq(reader)
     for files in reversed(SnapshotFiles.find(config, *split_table(table))):
         loaded = files.loaded()
@@ -343,6 +327,13 @@ def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) 
             "its changes alone: it took over rows of another table, or of a snapshot",
             place=config.store.place,
             remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
+        )
+    newest = reader.newest_schemas()
+    if state is None and newest is not None and table not in newest[1].tables:
+        raise UsageError(
+            f"there is no table {table}: the source had none when capture last looked, and there is no Delta table",
+            place=config.name,
+            remedy="Check the name.",
         )
     raise CutOffError(
         f"the store has no snapshot of table {table}, and not all of its changes: it begins after "

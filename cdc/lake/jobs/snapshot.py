@@ -1,8 +1,8 @@
 """Snapshots: fills tables with the rows that they have at the source, beside the running capture and apply.
 
-The chunks of all tables are read first (:mod:`cdc.snapshot`). Then each table is loaded: once the store has everything
-up to the position of its last chunk, one commit makes the Delta table equal to the source at that position, and the
-catch-up takes it from there to the others.
+The chunks of all tables are read first (:mod:`cdc.source.snapshot`). Then each table is loaded: once the store has
+everything up to the position of its last chunk, one commit makes the Delta table equal to the source at that position,
+and the catch-up takes it from there to the others.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from cdc.base.errors import (
     CdcError,
@@ -34,22 +32,23 @@ from cdc.config import DestinationConfig
 from cdc.lake.apply.schema.statements import DdlStatement, read_statements, zone_of
 from cdc.lake.delta.proof import position_of as reached
 from cdc.lake.delta.tables import target_of
-from cdc.lake.jobs.catch_up import CatchUp
 from cdc.lake.jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
-from cdc.lake.jobs.generations import require_no_archive
-from cdc.lake.jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.generations import load_position, require_no_archive
+from cdc.lake.jobs.job import SUBSCRIBER, Job, job, raise_failure, require_included, table_sessions
 from cdc.lake.jobs.load import ChangesMeanwhile, is_behind, is_loaded, load_snapshot
-from cdc.lake.jobs.parked import bring_level
 from cdc.lake.jobs.read_snapshot import read_in_spark
-from cdc.lake.runtime.session import acquire, in_process
+from cdc.lake.jobs.results import CatchUp, SnapshotResult
+from cdc.lake.jobs.retry import bring_level
+from cdc.lake.runtime.session import acquire
+from cdc.lake.runtime.spark_settings import in_process
 from cdc.meta import ParkedTable, UnknownColumns
-from cdc.snapshot import SnapshotFiles, take_all
-from cdc.snapshot.files import remove_useless
-from cdc.snapshot.progress import ProgressCallback
-from cdc.snapshot.taking import wait_for_margin
 from cdc.source.connection import connect, require_server
 from cdc.source.schemas import is_dropped
 from cdc.source.server import clock_and_position
+from cdc.source.snapshot import SnapshotFiles, take_all
+from cdc.source.snapshot.files import remove_useless
+from cdc.source.snapshot.progress import ProgressCallback
+from cdc.source.snapshot.taking import wait_for_margin
 from cdc.store.reader.store import Store
 
 ATTEMPTS = 5
@@ -57,33 +56,6 @@ ATTEMPTS = 5
 STORE_WAIT_S = 60.0
 """The time that a load waits for capture to reach the position of the last chunk."""
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class SnapshotResult:
-    """A table that was filled; the keys of ``cdc snapshot --json``."""
-
-    table: str
-    rows: int
-    bytes: int
-    chunks: int
-    seconds: float
-    first_seq: int
-    """Every row was read after this position."""
-    last_seq: int
-    """The position at which the table equalled the source, before the catch-up."""
-    changes: int
-    """Row events of this table that were applied after it."""
-    applied_seq: int
-    """The table's position now."""
-    reread: int = 0
-    """The number of times that the snapshot began anew."""
-    columns: tuple[str, ...] | list[str] | None = None
-    """The source's names of the columns that were read beside the key; empty: a killed process had read and merged them
-    before; None: all columns."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def due_tables(config: DestinationConfig) -> list[str]:
@@ -367,7 +339,7 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
                 raise SchemaChangedError(
                     "a DDL statement changed the table while its snapshot was taken", place=f"table {mine.table}"
                 )
-            position = position_of(mine, high)
+            position = load_position(mine, high)
             sessions = table_sessions(mine.config)
             meanwhile = ChangesMeanwhile(mine.config, mine.batches, manifest, low)
             load_snapshot(sessions, mine.config, files, meanwhile, position, statements, mine.comments())

@@ -1,7 +1,8 @@
 """Jobs as values: the arguments of what a Spark driver does, its execution, and the JSON form of both.
 
 :func:`cdc.lake.pipeline.run` executes a job in this process, or sends it to a driver under spark-submit, where
-:mod:`cdc.lake.serve` executes it.
+:mod:`cdc.lake.serve` executes it. What a job does is imported when it is done, because it loads PySpark, and a process
+that sends the job may have none.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from pydantic import TypeAdapter
 
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import TableResult
+from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff
+from cdc.lake.runtime.session import acquire
+from cdc.lake.verify.report import VerificationReport
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.delta.maintenance import Maintained
-    from cdc.lake.jobs.catch_up import CatchUp
-    from cdc.lake.jobs.replay import ReplayResult
-    from cdc.lake.jobs.snapshot import SnapshotResult
-    from cdc.lake.verify.report import VerificationReport
-    from cdc.snapshot.progress import SnapshotProgress
+    from cdc.source.snapshot.progress import SnapshotProgress
 
 ResultT = TypeVar("ResultT")
 ProgressT = TypeVar("ProgressT")
@@ -87,7 +87,6 @@ class Verify(SparkJob["VerificationReport", str]):
     wait_s: float = 60.0
 
     def run(self, config: DestinationConfig, progress: Callable[[str], object]) -> VerificationReport:
-        from cdc.lake.runtime.session import acquire
         from cdc.lake.verify.lake import SparkLake
         from cdc.lake.verify.run import Options, verify
 
@@ -97,8 +96,6 @@ class Verify(SparkJob["VerificationReport", str]):
         return verify(config, lake, self.tables, Options(self.limit, self.wait_s), progress)
 
     def types(self) -> tuple[TypeAdapter[VerificationReport], TypeAdapter[str]]:
-        from cdc.lake.verify.report import VerificationReport
-
         return TypeAdapter(VerificationReport), TypeAdapter(str)
 
 
@@ -116,8 +113,7 @@ class Snapshot(SparkJob["list[SnapshotResult]", "SnapshotProgress"]):
         return take_snapshots(config, self.tables, progress=progress, whole=self.whole)
 
     def types(self) -> tuple[TypeAdapter[list[SnapshotResult]], TypeAdapter[SnapshotProgress]]:
-        from cdc.lake.jobs.snapshot import SnapshotResult
-        from cdc.snapshot.progress import SnapshotProgress
+        from cdc.source.snapshot.progress import SnapshotProgress
 
         return TypeAdapter(list[SnapshotResult]), TypeAdapter(SnapshotProgress)
 
@@ -140,27 +136,41 @@ class Replay(SparkJob["list[ReplayResult]", "CatchUp"]):
         return replay(config, self, progress)
 
     def types(self) -> tuple[TypeAdapter[list[ReplayResult]], TypeAdapter[CatchUp]]:
-        from cdc.lake.jobs.catch_up import CatchUp
-        from cdc.lake.jobs.replay import ReplayResult
-
         return TypeAdapter(list[ReplayResult]), TypeAdapter(CatchUp)
+
+
+@dataclass(frozen=True)
+class Diff(SparkJob["TableDiff", None]):
+    """A comparison of a table as of two points; see :func:`cdc.lake.jobs.diff.diff`. ``limit``: rows that are shown."""
+
+    done = "the table was compared"
+    table: str
+    before: str
+    after: str
+    limit: int = 20
+
+    def run(self, config: DestinationConfig, progress: Callable[[None], object]) -> TableDiff:
+        from cdc.lake.jobs.diff import diff
+
+        return diff(config, self)
+
+    def types(self) -> tuple[TypeAdapter[TableDiff], TypeAdapter[None]]:
+        return TypeAdapter(TableDiff), TypeAdapter(None)
 
 
 @dataclass(frozen=True)
 class RetryParked(SparkJob["list[CatchUp]", None]):
     """Another try of the tables that were parked because of an error; see
-    :func:`cdc.lake.jobs.parked.retry_parked`."""
+    :func:`cdc.lake.jobs.retry.retry_parked`."""
 
     done = "the parked tables were tried again"
 
     def run(self, config: DestinationConfig, progress: Callable[[None], object]) -> list[CatchUp]:
-        from cdc.lake.jobs.parked import retry_parked
+        from cdc.lake.jobs.retry import retry_parked
 
         return retry_parked(config)
 
     def types(self) -> tuple[TypeAdapter[list[CatchUp]], TypeAdapter[None]]:
-        from cdc.lake.jobs.catch_up import CatchUp
-
         return TypeAdapter(list[CatchUp]), TypeAdapter(None)
 
 
@@ -184,6 +194,6 @@ class MaintainTables(SparkJob["list[Maintained]", "Maintained"]):
 
 
 JOBS: dict[str, type[SparkJob[Any, Any]]] = {
-    job.__name__: job for job in (Merge, Verify, Snapshot, Replay, RetryParked, MaintainTables)
+    job.__name__: job for job in (Merge, Verify, Snapshot, Replay, Diff, RetryParked, MaintainTables)
 }
 """The jobs by the names that a driver under spark-submit is told."""

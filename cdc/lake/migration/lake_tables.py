@@ -132,12 +132,12 @@ def _speed(commits: Sequence[Mapping[str, Any]]) -> float | None:
     return 1000 * rows_written / time_ms if time_ms else None
 
 
-def _alike(one: TableSchema, other: TableSchema) -> bool:
+def _alike(left: TableSchema, right: TableSchema) -> bool:
     def told(schema: TableSchema) -> str:
         columns = [(c.name, c.column_type.lower(), c.nullable, c.charset) for c in schema.columns]
         return json.dumps([columns, schema.primary_key])
 
-    return told(one) == told(other)
+    return told(left) == told(right)
 
 
 def _unquoted(name: str) -> str:

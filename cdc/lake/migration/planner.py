@@ -162,8 +162,9 @@ class Planner:
         self._filter = StatementFilter(self.config.tables, numbers)
         self._filter.engine_of = self.schemas.engine_of
         self._partitions = PartitionHistory(self.config.tables, lambda names: ({}, 0))
-        self._partitions.known = {
-            name: KnownPartitions(clause=known.clause) for name, known in (self.schemas.partitions or {}).items()
+        self._partitions.definitions = {
+            name: KnownPartitions(clause=partitions.clause)
+            for name, partitions in (self.schemas.partitions or {}).items()
         }
         self._zone = self.schemas.system_zone or ((0, 0),)
         self._errors: dict[str, CdcError] = {}
@@ -224,7 +225,8 @@ class Planner:
         except CdcError as error:
             refused = tuple(self._verdict(name, _refused(error)) for name in captured)
             return StatementVerdict(script, statement.verb, refused, "" if refused else error.message)
-        ddl = DdlStatement(self.seq, script.sql, self._sql_mode, statement, datetime.now(UTC), None)
+        zone_offset_s = self._moment().zone_offset_s
+        ddl = DdlStatement(self.seq, script.sql, self._sql_mode, statement, datetime.now(UTC), None, zone_offset_s)
         self._partitions.follow(self.seq, statement.changes)
         tables = self._followed(ddl)
         outcomes = {name: self._outcome(name, ddl, tables.get(name)) for name in captured}
@@ -361,23 +363,23 @@ class Planner:
         self._begun.add(table)
         try:
             target = target_of(self.config, table)
-            known = self.lake_table(target)
-            state = planned_state(target, schema, 0) if known is None else known.state_with(target, schema)
+            existing = self.lake_table(target)
+            state = planned_state(target, schema, 0) if existing is None else existing.state_with(target, schema)
         except CdcError as error:
             self._errors[table] = error
             return
         self._states[table] = state
-        if known is not None:
+        if existing is not None:
             newest = max([state.applied_seq, *(record.seq for record in records(state))])
             self.seq = max(self.seq, newest + 1)
-            self.lake[table] = known
-            if known.rows == 0:
+            self.lake[table] = existing
+            if existing.rows == 0:
                 self._empty.add(table)
 
     def _answer(self, target: Target, state: DeltaState, condition: str) -> bool | None:
         """What the statistics tell of a table that no statement has changed yet."""
-        known = self.lake.get(target.table)
-        return None if known is None or state is not known.state else known.answer(target, condition)
+        existing = self.lake.get(target.table)
+        return None if existing is None or state is not existing.state else existing.answer(target, condition)
 
     def _followed(self, statement: DdlStatement) -> dict[str, TableSchema | None]:
         """Returns the definitions of all tables after a statement. Those that it contradicts stay as they are: apply
@@ -451,7 +453,7 @@ class Planner:
 
     def _moment(self) -> Moment:
         server = self.session.server
-        tells_defaults = not server.mariadb and server.version >= (8, 0, 0)
+        tells_defaults = server.version >= ((10, 10, 0) if server.mariadb else (8, 0, 0))
         return Moment(int(time.time()), 0, self._time_zone, True if tells_defaults else None, self._zone)
 
     def _event(self, sql: str) -> QueryEvent:

@@ -79,8 +79,7 @@ class TablePolicies:
 
     def lake_name(self, name: str) -> str | None:
         """Returns the name of a source's column in Delta; None if it is dropped."""
-        policy = self.column(name)
-        return None if policy.kind == "drop" else policy.name if policy.kind == "rename" else name
+        return self.column(name).lake_name(name)
 
     def require_names(self, names: Sequence[str]) -> None:
         """Raises ConfigError if a column would be renamed to the name of another one, UnsupportedError for the name of

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from cdc import __version__
+from cdc.base.version import package_version
 from cdc.batches.manifest import ByteRange, Manifest
+from cdc.binlog.sql.schemas import TableSchema
 from cdc.disk.encryption import keys
 from cdc.disk.encryption.keys import WrappingKey
 from cdc.lake.rows.input_splits import EMPTY, SPLIT_BYTES, InputSplit, input_splits
@@ -93,8 +94,6 @@ class ChangesReader(DataSourceReader):
             yield from self._reader().read(cast(InputSplit, partition))
 
     def _reader(self) -> SplitReader:
-        from cdc.binlog.sql.schemas import TableSchema
-
         options = self._options
         upto, schema = options.get("upto_seq"), options.get("schema")
         return SplitReader(
@@ -109,7 +108,7 @@ class ChangesReader(DataSourceReader):
             key=self._key,
             servers=self._servers,
             store_keys=self._store_keys,
-            version=options.get("towpath_version", __version__),
+            version=options.get("towpath_version", package_version()),
         )
 
 

@@ -12,8 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from cdc import __version__
 from cdc.base.errors import PermanentError, VersionError
+from cdc.base.version import package_version
+from cdc.config import ColumnPolicy
+from cdc.decode import DecodeOptions, DecodeStats, ValuePolicies, decode_range
+from cdc.decode.columns import METADATA_COLUMNS
+from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn
 from cdc.disk.encryption import keys
 from cdc.disk.encryption.keys import WrappingKey
 from cdc.lake.rows import null_dates
@@ -28,8 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from cdc.binlog.sql.schemas import TableSchema
-    from cdc.decode import DecodeStats, ValuePolicies
-    from cdc.decode.policies import ColumnPolicies
 
 _EXTRAS = {null_dates.COLUMN, SEEN}
 """Columns that are added to the decoded ones."""
@@ -56,7 +58,7 @@ class SplitReader:
     """The table in ``information_schema``."""
     key: bytes | None = field(default=None, repr=False)
     """The key for hashing."""
-    version: str = __version__
+    version: str = package_version()
     """The driver's version of towpath."""
     splits: tuple[InputSplit, ...] = ()
     """The splits that :meth:`__call__` is given the numbers of."""
@@ -85,11 +87,9 @@ class SplitReader:
         keys.remember(self.store_keys)
         import pyarrow as pa
 
-        from cdc.decode import DecodeOptions, DecodeStats, decode_range
-
-        if self.version != __version__:
+        if self.version != package_version():
             raise VersionError(
-                f"the driver runs towpath {self.version}, this Spark executor has towpath {__version__}",
+                f"the driver runs towpath {self.version}, this Spark executor has towpath {package_version()}",
                 remedy="Install the same version on all machines.",
             )
         schema = arrow_schema(without_extras(self.fields))
@@ -159,10 +159,6 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBa
 
 def column_policies(schema: pa.Schema, columns: str | None, key: bytes | None) -> ColumnPolicies:
     """Returns the policies of the columns in Spark's schema; ``columns``: see :class:`SplitReader`."""
-    from cdc.config import ColumnPolicy
-    from cdc.decode.columns import METADATA_COLUMNS
-    from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn
-
     described = {} if columns is None else {column["name"]: column for column in json.loads(columns)}
     policed = []
     for spark_field in schema:
@@ -178,8 +174,6 @@ def column_policies(schema: pa.Schema, columns: str | None, key: bytes | None) -
 
 
 def _value_policies(text: str | None) -> ValuePolicies:
-    from cdc.decode import ValuePolicies
-
     return ValuePolicies(**json.loads(text or "{}"))
 
 

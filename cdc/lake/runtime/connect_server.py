@@ -31,14 +31,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc import __version__
 from cdc.base.errors import ConfigError, RetryableError, UsageError
+from cdc.base.version import package_version
 from cdc.disk.cache import cache_dir
 from cdc.disk.durable import replace_file
 from cdc.lake.runtime import class_archive, driver
 from cdc.lake.runtime.driver_jvm import PORT_SETTING, Gateway
 from cdc.lake.runtime.jars import CLASSES, spark_home
-from cdc.lake.runtime.session import settings, worker_path
+from cdc.lake.runtime.spark_settings import settings, worker_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +100,7 @@ def code_version() -> str:
     for file in sorted((root / "cdc").rglob("*.py")):
         stat = file.stat()
         digest.update(f"{file.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return f"{__version__} {digest.hexdigest()[:16]}"
+    return f"{package_version()} {digest.hexdigest()[:16]}"
 
 
 def folder_of(port: int) -> Path:

@@ -12,10 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j import java_gateway, protocol  # type: ignore[import-untyped]
-from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
-from py4j.protocol import Py4JAuthenticationError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-
 from cdc.base.errors import RetryableError
 from cdc.lake.runtime.private_pyspark import connect_ids, java_class, java_session, jvm_of
 
@@ -95,21 +91,24 @@ class Gateway:
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
+        # Machines that parse DAGs, and drive a server of Spark Connect elsewhere, need not have Py4J.
+        from py4j import java_gateway, protocol  # type: ignore[import-untyped]
+
         # PySpark's sessions replace this function of Py4J for the whole process by one that needs their own JVM.
         java_gateway.get_return_value = protocol.get_return_value
         # The JVM releases all objects when the connection ends. Python's garbage collector, which may run in any
         # thread, would release them by connections of its own.
-        gateway = JavaGateway(
-            gateway_parameters=GatewayParameters(
+        gateway = java_gateway.JavaGateway(
+            gateway_parameters=java_gateway.GatewayParameters(
                 port=self.port, auth_token=self.token, auto_convert=True, enable_memory_management=False
             )
         )
         try:
             yield gateway.jvm
-        except Py4JJavaError as error:
+        except protocol.Py4JJavaError as error:
             # The exception itself ends with the connection.
             raise JvmError(str(error.java_exception.toString())) from None
-        except (Py4JNetworkError, Py4JAuthenticationError) as error:
+        except (protocol.Py4JNetworkError, protocol.Py4JAuthenticationError) as error:
             raise RetryableError(
                 "the Spark Connect server has broken the connection",
                 place=f"localhost:{self.port}",

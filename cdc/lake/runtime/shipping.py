@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cdc import __version__
+from cdc.base.version import package_version
 from cdc.kernels.cache import cache_folder, cache_root
 from cdc.kernels.prebuilt import FOLDER as PREBUILT
 
@@ -25,7 +25,7 @@ _PATH = "spark.executorEnv.PYTHONPATH"
 _ARCHIVES = "spark.archives"
 _ROOT = Path(__file__).resolve().parents[3]
 _KERNELS = "cdc/kernels/__pycache__/kernels"
-_METADATA = f"Metadata-Version: 2.1\nName: towpath\nVersion: {__version__}\n"
+_METADATA = f"Metadata-Version: 2.1\nName: towpath\nVersion: {package_version()}\n"
 
 
 def settings(values: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -45,7 +45,7 @@ def _write(archive: Path) -> None:
         for name, file in _files():
             writing.write(file, name)
         # The version by which executors and the server compare themselves with the driver.
-        writing.writestr(f"towpath-{__version__}.dist-info/METADATA", _METADATA)
+        writing.writestr(f"towpath-{package_version()}.dist-info/METADATA", _METADATA)
 
 
 def _files() -> Iterator[tuple[str, Path]]:

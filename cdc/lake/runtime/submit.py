@@ -29,7 +29,8 @@ from cdc.base.run_identity import current_run
 from cdc.lake.runtime import driver, shipping
 from cdc.lake.runtime.failures import from_json
 from cdc.lake.runtime.jars import spark_home
-from cdc.lake.runtime.session import said_start, settings, worker_path
+from cdc.lake.runtime.session import said_start
+from cdc.lake.runtime.spark_settings import settings, worker_path
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

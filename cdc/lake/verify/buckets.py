@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdc.lake.verify.columns import TableColumns, is_plain_key
-from cdc.snapshot.keys import paging_key
-from cdc.snapshot.segments import Borders
 from cdc.source.connection import query, quoted
+from cdc.source.snapshot.keys import paging_key
+from cdc.source.snapshot.segments import Borders
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema

@@ -1,9 +1,9 @@
 """Columns that the server cannot bring into the lake's form, and a client can: hashed ones, and SETs that old servers
 print wrongly.
 
-They are read as a snapshot reads them (:mod:`cdc.snapshot`), beside the checksum of the other columns that the server
-computes. A row's checksum is then made here, in the same form as Spark's: the CRC32 of the decimal text of the CRC32 of
-the server's checksum, a comma, and the pieces of these columns, each followed by a comma.
+They are read as a snapshot reads them (:mod:`cdc.source.snapshot`), beside the checksum of the other columns that the
+server computes. A row's checksum is then made here, in the same form as Spark's: the CRC32 of the decimal text of the
+CRC32 of the server's checksum, a comma, and the pieces of these columns, each followed by a comma.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from cdc.base.errors import UnsupportedError
 from cdc.lake.verify.columns import ComparedColumn, TableColumns
-from cdc.snapshot.columns import ColumnStats, ReadColumn, read_array
-from cdc.snapshot.result_set import ResultSet
-from cdc.snapshot.table import TableReading
 from cdc.source.connection import query
+from cdc.source.snapshot.columns import ColumnStats, ReadColumn, read_array
+from cdc.source.snapshot.result_set import ResultSet
+from cdc.source.snapshot.table import TableReading
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema

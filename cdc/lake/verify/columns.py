@@ -130,6 +130,8 @@ class ComparedColumn:
     """The numbers that add up to the word; empty for ``piece``."""
     is_integer: bool = False
     """Whether the source's column is a TINYINT to BIGINT that is printed without padding."""
+    scale: int = 0
+    """The digits of a number's fraction at the source. Delta may have kept more, of an earlier type."""
     is_counted: str | None = None
     """SQL that is true if the terms make the word, else it is that of null. None: if they are not null."""
 
@@ -327,7 +329,8 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
         match = _PRECISION.search(full)
         precision, scale = (int(match[1]), int(match[2] or 0)) if match else (10, 0)
         value = f"CAST({c} AS DECIMAL({precision},{scale}))" if "zerofill" in full else c
-        return _of(column, lake, "number" if precision <= _MAX_PRECISION else "word", value)
+        compared = _of(column, lake, "number" if precision <= _MAX_PRECISION else "word", value)
+        return replace(compared, scale=scale)
     if data_type in ("float", "double", "real"):
         return _of(column, lake, "real", _bits(c), f"CAST({c} AS CHAR)")
     if data_type == "vector":

@@ -9,7 +9,7 @@ the rows of the source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -200,7 +200,7 @@ class TableRows:
         if self._table.mode != "scd2":
             return []
         rows = self._read()
-        key = _text(piece(column, "") for column in self._columns.keys)
+        key = _text(_pieces(self._columns.keys, "", _types(rows, "")))
         begins, ends = f.col("_valid_from"), f.col("_valid_to")
         in_order = Window.partitionBy("k").orderBy(begins.asc(), ends.asc_nulls_last(), f.col("_seq").asc())
         following = f.lead(begins).over(in_order)
@@ -282,16 +282,13 @@ class TableRows:
         """Returns bucket ``b``, key ``k``, checksum ``c``, ``sign``, ``seq`` and ``row`` of each row; with ``shown``
         the values as text as well. ``prefix`` selects the image."""
         columns = self._columns
-        pieces = {column.lake: piece(column, prefix) for column in columns.compared}
-        key = _text(pieces[column.lake] for column in columns.keys or columns.compared)
         types = _types(rows, prefix)
+        key = _text(_pieces(columns.keys or columns.compared, prefix, types))
         words = [word(column, at, prefix, types[column.lake.lower()]) for at, column in enumerate(columns.compared)]
         joined = joined_in_pairs(words, lambda left, right: left.bitwiseXOR(right)).bitwiseAND(f.lit(WORD_BITS))
         checksum = f.crc32(joined.cast("string"))
         if columns.read:  # the server computes the checksum of the others, and a client the rest
-            text = f.concat(
-                checksum.cast("string"), f.lit(","), _text(piece(column, prefix) for column in columns.read)
-            )
+            text = f.concat(checksum.cast("string"), f.lit(","), _text(_pieces(columns.read, prefix, types)))
             checksum = f.crc32(f.crc32(text).cast("string"))
         if self._buckets.is_ranges:
             number = f.col(prefix + quote(columns.keys[0].lake))
@@ -308,17 +305,13 @@ class TableRows:
             sign.alias("sign"),
             seq.alias("seq"),
             row.alias("row"),
-            *self._values(prefix, shown=shown),
+            *(self._values(prefix, types) if shown else ()),
         )
 
-    def _values(self, prefix: str, *, shown: bool) -> list[Column]:
-        if not shown:
-            return []
-        return [
-            value.alias(f"{name}{i}")
-            for i, column in enumerate(self._columns.all)
-            for name, value in (("p", piece(column, prefix)), ("v", readable(column, prefix)))
-        ]
+    def _values(self, prefix: str, types: Mapping[str, t.DataType]) -> list[Column]:
+        columns = self._columns.all
+        pieces = [value.alias(f"p{i}") for i, value in enumerate(_pieces(columns, prefix, types))]
+        return pieces + [readable(column, prefix).alias(f"v{i}") for i, column in enumerate(columns)]
 
 
 def _range_of(number: Column, borders: Sequence[int], first: int, last: int) -> Column:
@@ -333,6 +326,10 @@ def _range_of(number: Column, borders: Sequence[int], first: int, last: int) -> 
 
 def _text(pieces: Iterable[Column]) -> Column:
     return f.concat(*[part for piece in pieces for part in (piece, f.lit(","))])
+
+
+def _pieces(columns: Iterable[ComparedColumn], prefix: str, types: Mapping[str, t.DataType]) -> list[Column]:
+    return [piece(column, prefix, types[column.lake.lower()]) for column in columns]
 
 
 def _types(rows: DataFrame, prefix: str) -> dict[str, t.DataType]:
@@ -357,8 +354,10 @@ def _swapped(bits: Column) -> Column:
     return f.concat(*[f.substring(digits, at, 2) for at in (7, 5, 3, 1)])
 
 
-def _value(column: ComparedColumn, c: Column) -> Column:
+def _value(column: ComparedColumn, c: Column, kind: t.DataType) -> Column:
     """The value that the piece is made of, as text; null stays null. ``text`` and ``long`` are made by the caller."""
+    if column.kind == "number":
+        return _number(column, c, kind)
     if column.kind == "truth":
         return c.cast("int").cast("string")
     if column.kind == "real":
@@ -374,11 +373,20 @@ def _value(column: ComparedColumn, c: Column) -> Column:
     return c.cast("string")
 
 
+def _number(column: ComparedColumn, c: Column, kind: t.DataType) -> Column:
+    """The digits of a number, without zeros at the end that its type at the source does not have."""
+    text = c.cast("string")
+    if not isinstance(kind, t.DecimalType) or kind.scale <= column.scale:
+        return text
+    zeros = rf"(?<=\.[0-9]{{{column.scale}}})0+$" if column.scale else r"\.0+$"
+    return f.regexp_replace(text, zeros, "")
+
+
 def word(column: ComparedColumn, at: int, prefix: str, kind: t.DataType) -> Column:
     """Returns the word of a column of type ``kind`` at this position, which is never null."""
     c, weights = f.col(prefix + quote(column.lake)), Weights.of(at)
     if column.form == "piece":
-        return f.crc32(piece(column, prefix)) * weights.large
+        return f.crc32(piece(column, prefix, kind)) * weights.large
     if column.form == "bytes":
         raw = (c.cast("string") if column.kind == "text" else c).cast("binary")
         return f.coalesce(f.crc32(raw) * weights.large, f.lit(NULL_WORD))
@@ -392,7 +400,7 @@ def word(column: ComparedColumn, at: int, prefix: str, kind: t.DataType) -> Colu
         return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(value, f.lit(_FOREIGN_WORD)))
     if isinstance(kind, t.ByteType | t.ShortType | t.IntegerType) and column.form == "small":
         return f.coalesce(c.cast("long") * weights.large, f.lit(NULL_WORD))
-    number = _long(c, kind)
+    number = _long(column, c, kind)
     if column.form == "small":
         value = f.try_multiply(number, f.lit(weights.large))
     else:
@@ -401,17 +409,17 @@ def word(column: ComparedColumn, at: int, prefix: str, kind: t.DataType) -> Colu
     return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(value, f.lit(_FOREIGN_WORD)))
 
 
-def _long(c: Column, kind: t.DataType) -> Column:
+def _long(column: ComparedColumn, c: Column, kind: t.DataType) -> Column:
     """The value as a BIGINT; null for one that is no integer of 64 bits, which a column of another type may hold."""
     if isinstance(kind, t.ByteType | t.ShortType | t.IntegerType | t.LongType):
         return c.cast("long")
-    text = c.cast("string")
+    text = _number(column, c, kind)
     number = text.try_cast("long")
     return f.when(number.cast("string") == text, number)
 
 
-def piece(column: ComparedColumn, prefix: str) -> Column:
-    """Returns a column's piece of the canonical text, which is never null."""
+def piece(column: ComparedColumn, prefix: str, kind: t.DataType) -> Column:
+    """Returns the piece of a column of type ``kind`` in the canonical text, which is never null."""
     c = f.col(prefix + quote(column.lake))
     if column.kind == "nothing":
         return f.when(c.isNull(), f.lit("")).otherwise(f.lit("?"))
@@ -422,7 +430,7 @@ def piece(column: ComparedColumn, prefix: str) -> Column:
     elif column.kind == "json":
         text = f.crc32(c.cast("binary")).cast("string")
     else:
-        text = _value(column, c)
+        text = _value(column, c, kind)
     return f.coalesce(text, f.lit(""))
 
 
@@ -433,5 +441,5 @@ def readable(column: ComparedColumn, prefix: str) -> Column:
         # Bytes are shown in hexadecimal digits on both sides.
         return f.hex(c) if column.shown.startswith("HEX(") else c.cast("string")
     if column.kind in ("truth", "reals"):
-        return _value(column, c)
+        return _value(column, c, t.NullType())
     return c.cast("string")

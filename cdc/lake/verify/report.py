@@ -65,6 +65,10 @@ class ChecksumResult:
     """Columns that the configuration lets differ, with the setting; ``*``: the whole table."""
     seq: int | None = None
     """The position of the source at which it was compared."""
+    gtids: str | None = None
+    """The GTIDs that the source had executed before; None without GTIDs. MariaDB: the last one of each domain."""
+    total: int | None = None
+    """The sum of the CRC32 of all compared rows at the source."""
 
 
 @dataclass
@@ -205,5 +209,7 @@ def _table_document(table: TableReport) -> dict[str, Any]:
             "left_out": checksums.left_out,
             "excepted": checksums.excepted,
             "seq": checksums.seq,
+            "gtids": checksums.gtids,
+            "sum": checksums.total,
         },
     }

@@ -239,7 +239,7 @@ class _Run:
         with SourceSnapshot(self._config, self._source) as snapshot:
             db, table = split_table(report.table)
             schema = snapshot.schema(db, table, self._config)
-            report.checksums = ChecksumResult(seq=snapshot.high_seq)
+            report.checksums = ChecksumResult(seq=snapshot.high_seq, gtids=snapshot.position.gtids_before or None)
             if facts is None or schema is None:
                 self._report_absence(report, facts, schema)
                 self._require_no_ddl(report, facts, snapshot)
@@ -365,6 +365,7 @@ class _Table:
             source = reading.result()
         self.snapshot.require_transactional(db, table)
         self.report.rows = sum(bucket.rows for bucket in source.values())
+        result.total = sum(bucket.total for bucket in source.values())
         if uncertain:
             source = add_sums(source, self._source_sums(uncertain), -1)
         bad = differing(source, delta)

@@ -1,7 +1,7 @@
 """The source's side: a consistent snapshot at a known position, and checksums and rows in it.
 
-The positions are those of a chunk of a snapshot (:mod:`cdc.snapshot.positions`): which transactions between the two
-are in it is not known; on MariaDB there are none. ``docs/decisions/0060`` has the reasons.
+The positions are those of a chunk of a snapshot (:mod:`cdc.source.snapshot.positions`): which transactions between the
+two are in it is not known; on MariaDB there are none. ``docs/decisions/0060`` has the reasons.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from cdc.base.closing import Closing
 from cdc.base.errors import CdcError, IdentityError, UnsupportedError
 from cdc.base.patterns import exact
 from cdc.binlog.positions import BinlogPosition, make_seq
@@ -23,12 +23,12 @@ from cdc.lake.verify.buckets import Buckets, find_buckets
 from cdc.lake.verify.client_columns import ClientColumns, piece_of
 from cdc.lake.verify.columns import TableColumns, is_plain_key, quoted
 from cdc.lake.verify.compare import BucketSum, ShownRow
-from cdc.snapshot import positions
-from cdc.snapshot.positions import Marks
 from cdc.source.connection import connect, mapped, place_of, query
 from cdc.source.history import executed_gtids
 from cdc.source.schemas import read_schemas
 from cdc.source.server import ServerInfo, current_position, describe
+from cdc.source.snapshot import positions
+from cdc.source.snapshot.positions import Marks
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema
@@ -52,7 +52,7 @@ class SnapshotPosition:
     """The position of a snapshot, as far as the server tells it."""
 
     marks: Marks
-    """No transaction after ``high`` is in it; those up to ``low`` are, see :mod:`cdc.snapshot.positions`."""
+    """No transaction after ``high`` is in it; those up to ``low`` are, see :mod:`cdc.source.snapshot.positions`."""
     gtids_before: str | None = None
     """GTIDs that were executed before. MySQL: a set; None if the server has no GTIDs. MariaDB: the last number of each
     domain."""
@@ -69,7 +69,7 @@ class SnapshotPosition:
         return self.marks.low.method == "exact"
 
 
-class SourceSnapshot:
+class SourceSnapshot(Closing):
     """A transaction that sees the source as it was at one moment. Use it as a context."""
 
     def __init__(self, config: DestinationConfig, identity: SourceIdentity) -> None:
@@ -88,14 +88,6 @@ class SourceSnapshot:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the transaction and the connection."""

@@ -16,7 +16,7 @@ from cdc.batches.parking import job_lock
 from cdc.batches.table_batches import batches_between
 from cdc.binlog.positions import format_seq, make_seq, split_seq
 from cdc.client import open_table_batches
-from cdc.snapshot import positions
+from cdc.source.snapshot import positions
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.verify.source import SnapshotPosition
     from cdc.meta import Meta
-    from cdc.snapshot.positions import LowMark
+    from cdc.source.snapshot.positions import LowMark
 
 _POLL_S = 0.2
 _log = get_logger(__name__)

@@ -21,6 +21,7 @@ import numpy as np
 
 from cdc.base.errors import DamagedError, StorageError, VersionError
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, MAGIC, VERSION, Entries
+from cdc.binlog.entry_checksums import first_bad_entry, seal_entries
 from cdc.disk import files
 from cdc.disk.durable import replace_file
 from cdc.disk.encryption.read import content_size
@@ -47,8 +48,6 @@ def make_header() -> bytes:
 
 def seal(entries: Entries) -> bytes:
     """Returns the entries as they are written to a file, each with its CRC32."""
-    from cdc.binlog.entry_checksums import seal_entries
-
     raw = np.ascontiguousarray(entries).view(np.uint8).reshape(-1)
     seal_entries(raw, np.zeros(16, dtype=np.uint8))
     return raw.tobytes()
@@ -62,7 +61,6 @@ def first_bad(entries: Entries) -> int:
             if zlib.crc32(row[:-4].tobytes()).to_bytes(4, "little") != row[-4:].tobytes():
                 return k
         return -1
-    from cdc.binlog.entry_checksums import first_bad_entry
 
     return int(first_bad_entry(raw.reshape(-1), np.zeros(16, dtype=np.uint8)))
 
@@ -273,11 +271,11 @@ class StoreStats:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self.known = _read_stats(store / STATS_FILE)
+        self.by_segment = _read_stats(store / STATS_FILE)
 
     def recorded(self, name: str) -> SegmentStats | None:
         """Returns the recorded stats of a segment; None if there are none, or the index has grown since."""
-        stats = self.known.get(name)
+        stats = self.by_segment.get(name)
         if stats is None:
             return None
         try:
@@ -304,7 +302,7 @@ def update_stats(store: Path) -> None:
             segment_stats = stats_of(index) if index.is_whole() else None
         if segment_stats is not None:
             by_segment[name] = segment_stats
-    if by_segment != stats.known:
+    if by_segment != stats.by_segment:
         document = {
             "version": 1,
             "segments": {name: asdict(recorded_stats) for name, recorded_stats in by_segment.items()},

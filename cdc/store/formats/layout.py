@@ -17,6 +17,8 @@
     prepared/                       XA transactions that are neither committed nor rolled back
     archive.json                    what the store knows of its archive; archive.lock guards it
     restoring.json                  there while the store is made anew from its archive
+    moving.json, moved.json         there while the store is a copy that is being made, and after it was moved away
+    removing.json                   there while the destination is removed
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ INDEX_SUFFIX = ".index"
 STORE_FILE = "store.json"
 RESTORING_FILE = "restoring.json"
 """There while the store is made anew from its archive; a restore that was killed leaves it behind."""
+MOVING_FILE = "moving.json"
+"""There while the store is a copy that ``cdc move`` makes, and not the destination's store yet."""
+MOVED_FILE = "moved.json"
+"""There after ``cdc move`` has made another folder the destination's store."""
+REMOVING_FILE = "removing.json"
+"""There while ``cdc remove`` removes the destination; a removal that was killed leaves it behind."""
 
 _REMAKE = (
     "If the folder is a store of this destination, remove this file and start `cdc capture`, which writes it anew; "
@@ -58,6 +66,14 @@ def segments_folder(store: Path) -> Path:
 
 def schemas_folder(store: Path) -> Path:
     return store / "schemas"
+
+
+def schema_files(folder: Path) -> list[tuple[int, Path]]:
+    """Returns the files of table definitions in a folder, each with the seq after which it is in force, ascending;
+    none if there is no such folder. Raises OSError."""
+    if not folder.is_dir():
+        return []
+    return sorted((int(path.stem), path) for path in folder.glob("*.json") if path.stem.isdigit())
 
 
 def segment_name(epoch: int, file_number: int, offset: int) -> str:
@@ -128,7 +144,7 @@ def create(
     """Creates the folders, or checks that an existing store belongs to this destination, and that its names of tables
     compare as ``lower_case_table_names`` says. Raises StorageError, VersionError, DamagedError, IdentityError."""
     secure_folder(store, permissions, READ)
-    require_restored(store)
+    require_usable(store)
     make_folder(segments_folder(store))
     make_folder(schemas_folder(store))
     document = read_json(store / "store.json")
@@ -195,20 +211,45 @@ def exists(store: Path) -> bool:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(store)) from None
 
 
-def require_restored(store: Path) -> None:
-    """Raises DamagedError if the store is being restored from its archive, or such a restore was cut off."""
-    if (store / RESTORING_FILE).exists():
-        raise DamagedError(
-            "this store is being restored from its archive, or a restore was cut off",
-            place=str(store),
-            remedy="Run `cdc archive restore DEST` to its end; what it has copied is not copied again.",
-        )
+_UNUSABLE = {
+    RESTORING_FILE: (
+        "this store is being restored from its archive, or a restore was cut off",
+        "Run `cdc archive restore DEST` to its end; what it has copied is not copied again.",
+    ),
+    MOVING_FILE: (
+        "this is a copy that `cdc move` makes, or a move was cut off",
+        "Run `cdc move` again where the store is; what was copied is not copied again.",
+    ),
+    MOVED_FILE: (
+        "this store was moved to {to}, and must not be written or read here any more",
+        "Work there. If that copy is lost and was never used, remove moved.json here.",
+    ),
+    REMOVING_FILE: (
+        "the destination of this store is being removed, or a removal was cut off",
+        "Run `cdc remove DEST` to its end.",
+    ),
+}
+"""Files that take a store out of use, each with what it means and what to do."""
+
+
+def require_usable(store: Path) -> None:
+    """Raises DamagedError if the store is incomplete, or is not the destination's store any more: it is being restored,
+    moved or removed, or was moved."""
+    for name, (problem, remedy) in _UNUSABLE.items():
+        if (store / name).exists():
+            raise DamagedError(problem.format(to=_moved_to(store)), place=str(store), remedy=remedy)
+
+
+def _moved_to(store: Path) -> str:
+    document = read_json(store / MOVED_FILE)
+    place = document.get("to") if isinstance(document, dict) else None
+    return place if isinstance(place, str) else "another place"
 
 
 def check(store: Path, document: Any = None) -> None:
-    """Refuses a store of another format (DamagedError) or of a newer version (VersionError), and one that is restored
-    in part (DamagedError). A folder without a store passes."""
-    require_restored(store)
+    """Refuses a store of another format (DamagedError) or of a newer version (VersionError), and one that is out of
+    use (DamagedError, as :func:`require_usable`). A folder without a store passes."""
+    require_usable(store)
     description = read_json(store / "store.json") if document is None else document
     if description is None:
         return

@@ -106,10 +106,9 @@ def _remove_schemas(store: Path, removed_seq: int) -> None:
     """Removes the schemas of removed transactions, but for the newest of them, which the next transactions use."""
     folder = layout.schemas_folder(store)
     with storage_errors(folder):
-        seqs = sorted(int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()) if folder.is_dir() else []
-        old = [seq for seq in seqs if seq <= removed_seq][:-1]
-        for seq in old:
-            unlink(folder / f"{seq}.json")
+        old = [path for seq, path in layout.schema_files(folder) if seq <= removed_seq][:-1]
+        for path in old:
+            unlink(path)
         if old:
             sync_folder(folder)
 

@@ -147,7 +147,7 @@ class PreparedTransactions:
         """Reads the list. ``up_to`` is the seq after which capture goes on. Raises DamagedError, VersionError,
         StorageError."""
         self._folder = store / FOLDER
-        self._known: dict[str, PreparedTransaction] = {}
+        self._by_xid: dict[str, PreparedTransaction] = {}
         self._ending: list[PreparedTransaction] = []
         """Ended transactions whose end may not be durable in the log yet."""
         self._open: list[tuple[Path, AppendFile]] = []
@@ -155,7 +155,7 @@ class PreparedTransactions:
         self._changed = self._others_changed = False
         for transaction in (*read_prepared(store), *self._others()):
             if transaction.seq <= up_to and not 0 < transaction.ended_seq <= up_to and self._is_whole(transaction):
-                self._known[transaction.xid] = replace(transaction, ended_seq=0)
+                self._by_xid[transaction.xid] = replace(transaction, ended_seq=0)
         self._remove_others()
 
     @property
@@ -166,11 +166,11 @@ class PreparedTransactions:
     @property
     def pending(self) -> list[PreparedTransaction]:
         """The transactions that are neither committed nor rolled back, oldest first."""
-        return sorted(self._known.values(), key=lambda transaction: transaction.seq)
+        return sorted(self._by_xid.values(), key=lambda transaction: transaction.seq)
 
     def find(self, xid: str) -> PreparedTransaction | None:
         """Returns a pending transaction."""
-        return self._known.get(xid)
+        return self._by_xid.get(xid)
 
     def path(self, transaction: PreparedTransaction) -> Path:
         """Returns the file of a transaction with captured rows."""
@@ -179,7 +179,7 @@ class PreparedTransactions:
     def note(self, transaction: PreparedTransaction) -> None:
         """Adds a transaction without captured rows."""
         self._replace(transaction)
-        self._known[transaction.xid] = transaction
+        self._by_xid[transaction.xid] = transaction
         self._others_changed = True
 
     def put_aside(self, transaction: PreparedTransaction, header: bytes, pieces: Iterable[bytes | memoryview]) -> None:
@@ -201,18 +201,18 @@ class PreparedTransactions:
             for piece in chain((header,), pieces):
                 content.append(memoryview(piece))
                 size += len(piece)
-        self._known[transaction.xid] = replace(transaction, offset=len(header), size=size)
+        self._by_xid[transaction.xid] = replace(transaction, offset=len(header), size=size)
         self._changed = True
 
     def end(self, transaction: PreparedTransaction, seq: int) -> None:
         """Marks a pending transaction as committed or rolled back at ``seq``. Its file stays until :meth:`forget`."""
-        del self._known[transaction.xid]
+        del self._by_xid[transaction.xid]
         self._ending.append(replace(transaction, ended_seq=seq))
         self._mark(transaction)
 
     def drop(self, transaction: PreparedTransaction) -> None:
         """Removes a pending transaction, as if it had never been prepared."""
-        del self._known[transaction.xid]
+        del self._by_xid[transaction.xid]
         self._mark(transaction)
         if transaction.size:
             self._close(self.path(transaction))
@@ -226,7 +226,7 @@ class PreparedTransactions:
             return
         make_folder(self._folder)
         self._close_durably()
-        transactions = sorted((*self._known.values(), *self._ending), key=lambda transaction: transaction.seq)
+        transactions = sorted((*self._by_xid.values(), *self._ending), key=lambda transaction: transaction.seq)
         if self._others_changed:
             self._write(
                 OTHERS_NAME, [transaction for transaction in transactions if not transaction.size], durable=False
@@ -274,7 +274,7 @@ class PreparedTransactions:
 
     def _replace(self, transaction: PreparedTransaction) -> None:
         """A server has only one transaction of an xid at a time, so the end of an earlier one was not seen."""
-        earlier = self._known.get(transaction.xid)
+        earlier = self._by_xid.get(transaction.xid)
         if earlier is not None:
             self.drop(earlier)
 
@@ -312,7 +312,7 @@ class PreparedTransactions:
 
     def _remove_others(self) -> None:
         """Removes the files of transactions that are not listed."""
-        kept = {transaction.file_name for transaction in self._known.values() if transaction.size} | {
+        kept = {transaction.file_name for transaction in self._by_xid.values() if transaction.size} | {
             LIST_NAME,
             OTHERS_NAME,
         }

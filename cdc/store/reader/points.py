@@ -100,7 +100,7 @@ def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | No
         raise UsageError("the store has no transaction yet", place=reader.place)
     first = reader.find_by_commit_time(moment_us)
     # An older transaction in the store proves that it has all that came since.
-    oldest = _oldest(reader)
+    oldest = oldest_entry(reader)
     if first == int(oldest["seq"]) or not oldest["commit_time_us"]:
         _require_nothing_before(reader, oldest, moment_us, remark)
     if first is None:
@@ -114,7 +114,7 @@ def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | No
     return first - 1
 
 
-def _oldest(reader: Store) -> np.void:
+def oldest_entry(reader: Store) -> np.void:
     """Returns the first entry with a commit time, of a store that has any entry; without one, its very first entry.
     Positions that capture records without a transaction, as at the store's beginning, have no commit time."""
     first: np.void | None = None

@@ -403,12 +403,10 @@ class StoreReader:
     def schema_path(self, last_seq: int) -> Path | None:
         """Returns the file with the table definitions in force after ``last_seq``: the newest one up to it, or the
         oldest one if capture began later. None if there is none."""
-        folder = layout.schemas_folder(self.path)
-        seqs = sorted(int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()) if folder.is_dir() else []
-        if not seqs:
+        files = layout.schema_files(layout.schemas_folder(self.path))
+        if not files:
             return None
-        at = bisect_right(seqs, last_seq)
-        return folder / f"{seqs[max(0, at - 1)]}.json"
+        return files[max(0, bisect_right(files, last_seq, key=lambda file: file[0]) - 1)][1]
 
     def newest_schema_path(self) -> Path | None:
         """Returns the file with the newest table definitions; None if there is no store, or capture has described no

@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
+from cdc.base.closing import Closing
 from cdc.base.errors import UsageError
 from cdc.testing.binlog import numbered_packets, packets_of
 from cdc.testing.source.faults import Fault, Hangup, Pause, error_packet
@@ -35,7 +35,7 @@ class Answer:
     rows: Callable[[FakeSource, re.Match[str]], Rows | None]
 
 
-class FakeSource:
+class FakeSource(Closing):
     """Serves ``history`` on a port of 127.0.0.1 (:attr:`port`), with a thread for each connection.
 
     The history may grow or be replaced at any time; setting :attr:`history` ends running dumps of the old one. Dumps
@@ -104,14 +104,6 @@ class FakeSource:
         self._accepting.join()
         for thread in self._threads:
             thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- connections -------------------------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ def _capture(config: DestinationConfig, document: dict[str, Any], now_s: float, 
 def _source(config: DestinationConfig, document: dict[str, Any]) -> Iterator[Condition]:
     purge = document["source"]["purge"]
     if purge is not None and purge["left_ratio"] < config.source.purge_alarm_ratio:
-        from cdc.source.purge import REMEDY
+        from cdc.source.purge import REMEDY  # loads the source's driver
 
         yield Condition(
             "source_purge",

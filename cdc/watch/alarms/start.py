@@ -21,7 +21,7 @@ def watched(config: DestinationConfig) -> Iterator[AlarmWatch | None]:
     if not config.alarms.handlers:
         yield None
         return
-    from cdc.watch.alarms.watch import watching
+    from cdc.watch.alarms.watch import watching  # most destinations have no alarms
 
     with watching(config) as watch:
         yield watch

@@ -138,7 +138,7 @@ class CaptureCollector:
         }
 
     def _archive(self) -> Values:
-        from cdc.copies.archive.writer import backlog_of
+        from cdc.copies.archive.writer import backlog_of  # zstandard, for an archive alone
 
         store = self._config.store.path
         record = record_of(store, self._config.archive_uri or "")

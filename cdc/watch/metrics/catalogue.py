@@ -242,7 +242,8 @@ SERVER_LOCKS = Metric("towpath_server_locks", "Locks that clients hold.")
 SERVER_STATE = Metric(
     "towpath_server_instance_state",
     "1 for the state of the instance: `starting`, `running`, `waiting` (nobody subscribes, so nothing is captured), "
-    "`stopped` (by an operator), `standby` (another server has it) or `failed`; 0 for the other states.",
+    "`stopped` (by an operator), `standby` (another server has it), `failed` or `unserved` (its "
+    "configuration gives the server nothing to do); 0 for the other states.",
     labels=("state",),
 )
 SERVER_RESTARTS = _counter(

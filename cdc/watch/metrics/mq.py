@@ -18,8 +18,8 @@ from cdc.watch.metrics.families import Sample, families
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+    from cdc.canal.mq.pusher import Pusher
     from cdc.config import DestinationConfig
-    from cdc.mq.pusher import Pusher
     from cdc.watch.metrics.capture import Health
 
 
@@ -32,7 +32,7 @@ def served(config: DestinationConfig, pusher: Pusher, port: int | None = None) -
     if port is None:
         yield
         return
-    from cdc.watch.metrics.http import application_of, serving_application
+    from cdc.watch.metrics.http import application_of, serving_application  # if there is a port alone
 
     monitor = PushMonitor(pusher, config.metrics.unhealthy_after)
     with serving_application(config, port, application_of(monitor, monitor.health, "mq.metrics_port")):

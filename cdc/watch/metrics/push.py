@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.errors import CdcError
+from cdc.base.errors import CdcError, RetryableError
 from cdc.base.log import get_logger
 from cdc.config.secrets import push_credentials
 from cdc.watch.metrics import catalogue as names
@@ -49,19 +49,52 @@ def push_run(config: DestinationConfig, stats: RunStats | None, *, succeeded: bo
     return True
 
 
-def _push(config: DestinationConfig, gateway: str, values: Values) -> None:
+def forget_runs(config: DestinationConfig) -> None:
+    """Removes the destination's metrics from the gateway at ``metrics.push``, if there is one. Raises RetryableError if
+    the gateway cannot be reached or refuses, ConfigError."""
+    gateway = config.metrics.push
+    if gateway is None:
+        return
     try:
-        from prometheus_client import CollectorRegistry, pushadd_to_gateway
-        from prometheus_client.exposition import basic_auth_handler, default_handler
+        from prometheus_client import delete_from_gateway
     except ModuleNotFoundError:
         raise missing_package("metrics.push") from None
 
-    credentials = push_credentials(config.metrics)
-    handler: Callable[..., Any] = default_handler
-    if credentials is not None:
+    try:
+        delete_from_gateway(
+            gateway,
+            JOB,
+            grouping_key={names.DESTINATION: config.name},
+            timeout=config.metrics.push_timeout,
+            handler=_handler(config),
+        )
+    except (OSError, HTTPException) as error:
+        raise RetryableError(
+            f"the metrics of {config.name} cannot be removed: {error}",
+            place=gateway,
+            remedy="Try again; if the gateway is gone for good, remove metrics.push from the configuration.",
+        ) from error
 
-        def handler(**request: Any) -> Callable[[], None]:
-            return basic_auth_handler(**request, username=credentials.user, password=credentials.password)
+
+def _handler(config: DestinationConfig) -> Callable[..., Any]:
+    from prometheus_client.exposition import basic_auth_handler, default_handler
+
+    credentials = push_credentials(config.metrics)
+    if credentials is None:
+        plain: Callable[..., Any] = default_handler
+        return plain
+
+    def handler(**request: Any) -> Callable[[], None]:
+        return basic_auth_handler(**request, username=credentials.user, password=credentials.password)
+
+    return handler
+
+
+def _push(config: DestinationConfig, gateway: str, values: Values) -> None:
+    try:
+        from prometheus_client import CollectorRegistry, pushadd_to_gateway
+    except ModuleNotFoundError:
+        raise missing_package("metrics.push") from None
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(config.name, values))
@@ -71,7 +104,7 @@ def _push(config: DestinationConfig, gateway: str, values: Values) -> None:
         registry,
         grouping_key={names.DESTINATION: config.name},
         timeout=config.metrics.push_timeout,
-        handler=handler,
+        handler=_handler(config),
     )
 
 

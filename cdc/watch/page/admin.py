@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from cdc.base.errors import CdcError
-from cdc.base.units import human_bytes, human_seconds
+from cdc.base.units import human_seconds
 from cdc.lake.writers import run_address
 from cdc.watch.page.board import AckedBatch, BoardRow
-from cdc.watch.page.render import ExternalLink, card, details, now_text, seq_text, template, time_text
+from cdc.watch.page.render import (
+    RUNNING,
+    ExternalLink,
+    behind_text,
+    card,
+    details,
+    now_text,
+    seq_text,
+    template,
+    time_text,
+)
 from cdc.watch.status import alarms
 
 if TYPE_CHECKING:
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
 
 _LEVELS = {
     "running": "", "waiting": "off", "stopped": "off", "standby": "off", "starting": "warn", "failed": "bad",
+    "unserved": "off",
 }  # fmt: skip
 """The level of a card by the state of its instance; empty: that of the status."""
 
@@ -62,6 +73,9 @@ class _NoLinks:
 
     def run(self, config: DestinationConfig, run: RunIdentity) -> str:
         return run_address(config, run) or ""
+
+    def remedy(self, row: BoardRow, due: str) -> ExternalLink | None:
+        return None
 
 
 def overview_page(documents: Sequence[dict[str, Any]], rows: Sequence[BoardRow], viewer: Viewer, nonce: str) -> str:
@@ -105,12 +119,14 @@ def _card(document: dict[str, Any], row: BoardRow) -> dict[str, Any]:
     problems = list(dict.fromkeys(_sentences(error) for error in errors if error is not None))
     level = _LEVELS.get(state, "warn") or status_card["level"]
     if state == "running" and not status_card["is_captured"] and capture["state"] in ("starting", "running"):
-        status_card["state"], level = "capture is starting", "warn"
+        status_card["state"], level = "starting", "warn"
     if problems and level == "good":
         level = "warn"
+    if state == "unserved":
+        status_card["steps"], problems = [ExternalLink(text, "") for text in problems], []
     facts = [("Since", time_text(datetime.fromisoformat(document["since"]).timestamp()), "")]
     if document["retry_at"] is not None:
-        facts.append(("Tried again", time_text(datetime.fromisoformat(document["retry_at"]).timestamp()), "warn"))
+        facts.append(("Next try", time_text(datetime.fromisoformat(document["retry_at"]).timestamp()), "warn"))
     if capture is not None:
         process = f", process {capture['pid']}" if capture["pid"] else ""
         restarts = f", started again {capture['restarts']} times" if capture["restarts"] else ""
@@ -118,8 +134,11 @@ def _card(document: dict[str, Any], row: BoardRow) -> dict[str, Any]:
     if problems and row.config is None:
         status_card["error"] = ""  # the instance says already what is wrong with its file
     subscriptions = [] if row.status is None else row.status["subscriptions"]
-    facts += [*status_card["facts"], ("Clients", str(len(subscriptions)), "")]
-    shown = state if state != "running" or status_card["state"] == "captures" else f"served, {status_card['state']}"
+    facts += status_card["facts"]
+    facts += [("Clients", str(len(subscriptions)), "")] if subscriptions else []
+    shown = state
+    if state == "running" and status_card["state"] != RUNNING:
+        shown = f"running, capture {status_card['state']}"
     return status_card | {
         "address": f"/instances/{quote(row.name, safe='')}",
         "level": level,
@@ -127,6 +146,7 @@ def _card(document: dict[str, Any], row: BoardRow) -> dict[str, Any]:
         "alarms": [*problems, *status_card["alarms"]],
         "facts": facts,
         "can_start": state in ("stopped", "failed") and capture is not None,
+        "can_restart": state not in ("stopped", "failed") and capture is not None,
         "can_stop": state != "stopped" and capture is not None,
     }
 
@@ -146,7 +166,7 @@ def _clients(status: dict[str, Any] | None) -> list[dict[str, Any]]:
                 "name": subscription["name"],
                 "acked": seq_text(subscription["acked_seq"]) if subscription["acked_seq"] else "nothing",
                 "lag": human_seconds(subscription["lag_s"]) if behind["transactions"] else "none",
-                "behind": f"{behind['transactions']:,} transactions, {human_bytes(behind['bytes'])}",
+                "behind": behind_text(behind),
                 "outstanding": [
                     f"{batch['batch']} ({batch['owner']}, until {batch['expires'][:19].replace('T', ' ')})"
                     for batch in subscription["outstanding"]

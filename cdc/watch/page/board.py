@@ -12,11 +12,13 @@ from typing import Any
 from cdc.base.errors import CdcError
 from cdc.base.log import get_logger, hide_password
 from cdc.base.run_identity import RunIdentity
+from cdc.batches.manifest import TableResult
 from cdc.batches.manifest_files import ManifestFiles
 from cdc.client import open_batches
 from cdc.config import DestinationConfig, load
 from cdc.config.memory import in_memory
 from cdc.watch.last_merges import MOST_BATCHES, newest_acked
+from cdc.watch.status import collect
 
 WAIT_S = 10.0
 """The time that a page waits for the status of a destination."""
@@ -33,7 +35,8 @@ class AckedBatch:
     first_seq: int
     last_seq: int
     transactions: int
-    row_events: int
+    rows: tuple[int, int, int]
+    """The rows that were inserted, updated and deleted in all tables."""
     bytes: int
     acked_s: float
     """When it was acked, Unix time."""
@@ -134,7 +137,6 @@ class Board:
     def _status(self, config: DestinationConfig) -> dict[str, Any]:
         if self._collect is not None:
             return self._collect(config)
-        from cdc.watch.status import collect
 
         return collect(config)
 
@@ -157,7 +159,7 @@ def newest_batches(config: DestinationConfig, most: int = MOST_BATCHES) -> list[
                 first_seq=manifest.first_seq,
                 last_seq=manifest.last_seq,
                 transactions=manifest.transactions,
-                row_events=manifest.row_events,
+                rows=_rows(manifest.acked.tables),
                 bytes=manifest.bytes,
                 acked_s=acked_s,
                 lag_s=lag_s,
@@ -166,3 +168,12 @@ def newest_batches(config: DestinationConfig, most: int = MOST_BATCHES) -> list[
             )
         )
     return acked_batches
+
+
+def _rows(results: Iterable[TableResult]) -> tuple[int, int, int]:
+    inserted = updated = deleted = 0
+    for result in results:
+        inserted += result.inserted
+        updated += result.updated
+        deleted += result.deleted
+    return inserted, updated, deleted

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -14,7 +15,16 @@ from cdc.batches.results import phases_text
 from cdc.binlog.positions import format_seq
 from cdc.watch.last_merges import merge_text, run_text
 from cdc.watch.page.board import AckedBatch, BoardRow
-from cdc.watch.status import alarms, archive_sentences, gap_sentences, lag_text, oldest_table, parked_sentences
+from cdc.watch.status import (
+    alarms,
+    archive_sentences,
+    gap_sentences,
+    lag_text,
+    oldest_table,
+    parked_remedy,
+    parked_sentences,
+    small_files_text,
+)
 
 if TYPE_CHECKING:
     import jinja2
@@ -22,14 +32,24 @@ if TYPE_CHECKING:
     from cdc.base.run_identity import RunIdentity
     from cdc.config import DestinationConfig
 
+REFRESH_S = "30"
+"""The seconds after which a browser loads a page again."""
 HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
     "referrer-policy": "same-origin",
+    "refresh": REFRESH_S,
     "x-content-type-options": "nosniff",
 }
 """The headers of a page. ``{nonce}``: the one that was given when the page was made."""
+RUNNING = "running"
+"""The state of a capture that is connected to its source."""
+_DUE = {"snapshot": "needs a snapshot", "retry": "is tried again by each run", "hold": "waits for a replay"}
+_MOST_NAMES = 3
+_CODE = re.compile("`([^`]+)`")
+_TICKS = 5
+_DAY_S = 24 * 3600
 _OLD_S = 600.0
 """A lag above this is shown as a warning."""
 
@@ -58,6 +78,10 @@ class Links(Protocol):
     def run(self, config: DestinationConfig, run: RunIdentity) -> str:
         """The page of a task of a DAG run; empty if there is none."""
 
+    def remedy(self, row: BoardRow, due: str) -> ExternalLink | None:
+        """The page on which parked tables are brought back that wait for this (:class:`cdc.meta.ParkedTable`); None if
+        there is none."""
+
 
 @dataclass(frozen=True)
 class LagChart:
@@ -72,11 +96,14 @@ class LagChart:
     """Texts of the lag from the top to the bottom."""
     times: tuple[str, ...]
     """Texts of the time from the left to the right."""
+    alarm_y: float | None
+    """The height of the lag from which on an alarm is raised; None if the drawing is lower."""
     summary: str
 
     @classmethod
-    def of(cls, batches: Sequence[AckedBatch], now_s: float, lag_s: float | None) -> LagChart | None:
-        """Draws the age of each batch's first transaction when it was acked, and the lag now. None without points."""
+    def of(cls, batches: Sequence[AckedBatch], now_s: float, lag_s: float | None, alarm_s: float) -> LagChart | None:
+        """Draws the age of each batch's first transaction when it was acked, and the lag now. ``alarm_s``: the lag from
+        which on an alarm is raised. None without points."""
         points = [
             (batch.acked_s, batch.lag_s, f"batch {batch.batch}, acked {time_text(batch.acked_s)}")
             for batch in batches
@@ -99,9 +126,21 @@ class LagChart:
             area=f"{drawn[0][0]:.1f},300 {line} {drawn[-1][0]:.1f},300",
             dots=tuple((round(x, 1), round(y, 1), text) for x, y, text in drawn),
             levels=tuple(human_seconds(most_s * part) if part else "0" for part in (1, 0.5, 0)),
-            times=(time_text(begin_s), time_text(end_s)),
-            summary=f"{len(batches)} batches, the longest lag {human_seconds(most_s)}",
+            times=_ticks(begin_s, end_s),
+            alarm_y=round(300 * (1 - alarm_s / most_s), 1) if alarm_s <= most_s else None,
+            summary=f"{len(batches)} batches, the longest lag {human_seconds(most_s)}"
+            + (f", alarms from {human_seconds(alarm_s)} on" if alarm_s <= most_s else ""),
         )
+
+
+def _ticks(begin_s: float, end_s: float) -> tuple[str, ...]:
+    """Returns the texts of times at equal distances: whole ones at both ends, and the clock between them."""
+    if end_s - begin_s < _TICKS:
+        return time_text(begin_s), time_text(end_s)
+    between = [begin_s + (end_s - begin_s) * part / (_TICKS - 1) for part in range(1, _TICKS - 1)]
+    clock = "%H:%M" if end_s - begin_s < _DAY_S else "%m-%d %H:%M"
+    texts = [datetime.fromtimestamp(time_s, UTC).strftime(clock) for time_s in between]
+    return time_text(begin_s), *texts, time_text(end_s)
 
 
 def overview(rows: Sequence[BoardRow], links: Links, nonce: str, *, folder: str) -> str:
@@ -124,7 +163,9 @@ def message(title: str, text: str, nonce: str) -> str:
 
 def card(row: BoardRow, links: Links) -> dict[str, Any]:
     """Returns the content of a destination's card in the overview."""
-    head: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
+    head: dict[str, Any] = {
+        "name": row.name, "error": row.error, "related": links.related(row), "facts": [], "summary": "", "steps": [],
+    }  # fmt: skip
     status = row.status
     if status is None:
         return head | {"level": "bad", "state": "not readable", "is_captured": True, "alarms": []}
@@ -135,29 +176,65 @@ def card(row: BoardRow, links: Links) -> dict[str, Any]:
     problems += [text for text in archive_sentences(status["archive"]) if text.startswith("Alarm")]
     capture = status["capture"]
     is_connected = capture["running"] and capture["connected"]
-    state = "captures" if is_connected else "no connection" if capture["running"] else "capture is not running"
+    state = RUNNING if is_connected else "waiting for the source" if capture["running"] else "stopped"
     lag_s, lag = _lag(status, subscription)
     level = "bad" if problems or not is_connected else "warn" if parked or (lag_s or 0) > _OLD_S else "good"
-    source = status["source"]
-    position = f"{source['file']}:{source['pos']}" if source["file"] else "not read yet"
+    source, run = status["source"], status["last_run"]
+    behind = {"transactions": 0} if subscription is None else subscription["behind"]
     facts = [
-        ("Position", position, ""),
-        ("Complete until", _short(status["store"]["complete_until"]) or "not known", ""),
-        ("Lag", lag, "warn" if (lag_s or 0) > _OLD_S else ""),
-        ("Behind", _behind(subscription), ""),
-        ("Outstanding batches", str(len(subscription["outstanding"])) if subscription else "0", ""),
-        ("Tables", str(len(status["tables"])), ""),
-        ("Parked", str(len(parked)), "warn" if parked else ""),
+        ("Position", f"{source['file']}:{source['pos']}" if source["file"] else "", ""),
+        ("Captured until", _short(status["store"]["complete_until"]), ""),
+        ("Lag", lag if subscription else "", "warn" if (lag_s or 0) > _OLD_S else ""),
+        ("Behind", behind_text(behind) if behind["transactions"] else "", ""),
+        ("Outstanding batches", str(len(subscription["outstanding"]) or "") if subscription else "", ""),
+        ("Last run", "" if run is None else run_text(run), ""),
     ]
-    if (run := status["last_run"]) is not None:
-        facts.append(("Last run", run_text(run), ""))
     return head | {
         "level": level,
         "state": state,
         "is_captured": capture["running"],
+        "summary": summary(status),
+        "steps": [_step(row, due, links) for due in dict.fromkeys(record["due"] for record in parked)],
         "alarms": problems,
-        "facts": facts,
+        "facts": [fact for fact in facts if fact[1]],
     }
+
+
+def summary(status: dict[str, Any]) -> str:
+    """Returns one sentence about the tables: which are parked, how far the others are, or that there is none."""
+    subscription, names = _apply(status), [table["table"] for table in status["tables"]]
+    parked = subscription["parked"] if subscription else []
+    if parked:
+        count = len({*names, *(record["table"] for record in parked)})
+        shown = ", ".join(f"{record['table']} {_DUE[record['due']]}" for record in parked[:_MOST_NAMES])
+        more = f" and {len(parked) - _MOST_NAMES} more" if len(parked) > _MOST_NAMES else ""
+        return f"{len(parked)} of {count} {_are(count, parked)} parked: {shown}{more}."
+    if not names:
+        return "No table has been loaded yet."
+    if subscription is not None and subscription["behind"]["transactions"]:
+        waiting, lag_s = subscription["behind"]["transactions"], subscription["lag_s"]
+        since = "" if lag_s is None else f", the oldest for {human_seconds(lag_s)}"
+        return f"{_tables(names)} {'waits' if len(names) == 1 else 'wait'} for {_transactions(waiting)}{since}."
+    until = _short(status["store"]["complete_until"])
+    verb = "is" if len(names) == 1 else "are"
+    return (
+        f"{_tables(names)} {verb} complete until {until}."
+        if until
+        else f"{_tables(names)} {verb} level with the store."
+    )
+
+
+def _tables(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else "Both tables" if len(names) == 2 else f"All {len(names)} tables"
+
+
+def _are(count: int, parked: Sequence[Any]) -> str:
+    return f"{'table' if count == 1 else 'tables'} {'is' if len(parked) == 1 else 'are'}"
+
+
+def _step(row: BoardRow, due: str, links: Links) -> ExternalLink:
+    """Returns what brings parked tables back: a link, or a sentence."""
+    return links.remedy(row, due) or ExternalLink(f"Next step: {parked_remedy(row.name, due)}", "")
 
 
 def details(row: BoardRow, links: Links) -> dict[str, Any]:
@@ -178,7 +255,7 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
     ]
     lag_s = None if subscription is None else subscription["lag_s"] if subscription["behind"]["transactions"] else 0.0
     return {
-        "chart": LagChart.of(row.batches, time.time(), lag_s),
+        "chart": LagChart.of(row.batches, time.time(), lag_s, config.alarms.lag_s),
         "more": more,
         "outstanding": [
             {**batch, "seqs": f"{seq_text(batch['first_seq'])} … {seq_text(batch['last_seq'])}"}
@@ -192,7 +269,7 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
                 "address": links.manifest(config, batch),
                 "acked": time_text(batch.acked_s),
                 "transactions": f"{batch.transactions:,}",
-                "row_events": f"{batch.row_events:,}",
+                "rows": "–" if batch.rows == (0, 0, 0) else " / ".join(f"{count:,}" for count in batch.rows),
                 "size": human_bytes(batch.bytes),
                 "lag": "" if batch.lag_s is None else human_seconds(batch.lag_s),
                 "run": "" if batch.run is None else str(batch.run),
@@ -208,7 +285,7 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
                 "applied": "–" if table["applied_seq"] is None else seq_text(table["applied_seq"]),
                 "path": table["path"],
                 "address": links.table(config, table["table"], table["path"]),
-                "note": table["note"],
+                "note": table["note"] or small_files_text(table, row.name),
                 "time": _short(table["applied_time"]),
                 "lag": lag_text(table),
                 "merge": "" if table["last_merge"] is None else merge_text(table["last_merge"]),
@@ -238,9 +315,13 @@ def _lag(status: dict[str, Any], subscription: dict[str, Any] | None) -> tuple[f
     return late["lag_s"], f"{human_seconds(late['lag_s'])} ({late['table']} is parked), {text} otherwise"
 
 
-def _behind(subscription: dict[str, Any] | None) -> str:
-    behind = {"transactions": 0, "bytes": 0} if subscription is None else subscription["behind"]
-    return f"{behind['transactions']:,} transactions, {human_bytes(behind['bytes'])}"
+def behind_text(behind: Mapping[str, int]) -> str:
+    """Returns how far a subscription is behind the store."""
+    return f"{_transactions(behind['transactions'])}, {human_bytes(behind['bytes'])}"
+
+
+def _transactions(count: int) -> str:
+    return f"{count:,} transaction{'' if count == 1 else 's'}"
 
 
 def seq_text(seq: int) -> str:
@@ -267,13 +348,22 @@ def now_text() -> str:
 def _environment() -> jinja2.Environment:
     import jinja2
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("cdc.watch.page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = _prose
+    return environment
+
+
+def _prose(text: str) -> str:
+    """Returns a sentence as HTML, in which the words between backticks are code."""
+    import markupsafe
+
+    return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))
 
 
 def template(name: str) -> jinja2.Template:

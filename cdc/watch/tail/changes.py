@@ -16,17 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.base.errors import DamagedError
-from cdc.binlog.constants import HEADER_SIZE, EventType
-from cdc.binlog.events import parse_header, parse_query
 from cdc.binlog.sql.statements import classify
 from cdc.decode.jsonl import OPERATIONS
 from cdc.decode.layout import BEFORE, METADATA_FIELDS, TableLayout
 from cdc.decode.policies import ColumnPolicies
 from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
-from cdc.decode.row_events import RowEvents
+from cdc.decode.row_events import event_offsets
 from cdc.decode.scan import table_events
-from cdc.decode.transactions import TableHistory, Transactions
+from cdc.decode.transactions import TableHistory
 from cdc.lake.history import UNCHANGED, HistoryPolicies, RowKey, applied, decodable, matches
 
 if TYPE_CHECKING:
@@ -38,7 +35,6 @@ Longs = npt.NDArray[np.int64]
 _OPTIONS = DecodeOptions(images="both")
 _PIECE_BYTES, _LEAST_BYTES = 8 << 20, 1 << 18
 """Bytes of row events that are decoded together, of all tables; and of one table at least."""
-_STATEMENTS = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
 
 
 @dataclass(frozen=True)
@@ -109,20 +105,13 @@ class ChangeDecoder:
             return
         transactions = piece.transactions
         begins, ends = transactions.bounds()
+        ignores_case = self._config.tables.ignores_case
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            at = begin
-            while at < end:
-                header = parse_header(transactions.buf[at : at + HEADER_SIZE].tobytes())
-                if header.length < HEADER_SIZE or at + header.length > end:
-                    raise DamagedError("an event's length is impossible", place=f"{transactions.path}, byte {at}")
-                if header.type in _STATEMENTS:
-                    query = parse_query(transactions.buf[at : at + header.length].tobytes(), transactions.has_checksum)
-                    ignores_case = self._config.tables.ignores_case
-                    statement = classify(query.sql, query.db, query.sql_mode, ignores_case=ignores_case)
-                    tables = tuple(f"{db}.{table}" for db, table in statement.tables)
-                    if statement.kind == "ddl" and (not tables or any(map(self._choice.takes, tables))):
-                        yield DdlLine(tables, query.sql, at)
-                at += header.length
+            for at, query in transactions.queries(begin, end):
+                statement = classify(query.sql, query.db, query.sql_mode, ignores_case=ignores_case)
+                tables = tuple(f"{db}.{table}" for db, table in statement.tables)
+                if statement.kind == "ddl" and (not tables or any(map(self._choice.takes, tables))):
+                    yield DdlLine(tables, query.sql, at)
 
     def tables(self, piece: Piece, names: list[str]) -> list[tuple[str, int]]:
         """Returns the wanted tables that may have rows in a piece, with their bits in table masks. ``names``: all
@@ -159,7 +148,7 @@ class ChangeDecoder:
             done = 0
             while done < len(run):
                 batch, count = decoder.decode(run.slice(done, len(run)))
-                at = _offsets(run.slice(done, done + count), transactions, batch)
+                at = event_offsets(run.slice(done, done + count), transactions, batch)
                 done += count
                 chosen = self._chosen(batch)
                 if chosen is not None:
@@ -207,16 +196,6 @@ def _key_names(layout: TableLayout, keys: Sequence[str] | None, policed: ColumnP
         shown = {column.source.name.lower(): column.field.name for column in policed.columns}
     names = [name.lower() for name in layout.primary_key or keys or ()]
     return tuple(shown[name] for name in names if name in shown)
-
-
-def _offsets(events: RowEvents, transactions: Transactions, batch: pa.RecordBatch) -> Longs:
-    """Returns the offset in the segment of each row's event."""
-    seqs = transactions.entries["seq"].astype(np.int64)
-    tx = np.searchsorted(seqs, batch.column(1).to_numpy())
-    row_numbers = (tx.astype(np.int64) << 32) + (batch.column(2).to_numpy() >> 32)
-    numbers = (events.tx << 32) + events.ordinal
-    offsets: Longs = events.origin[np.searchsorted(numbers, row_numbers)]
-    return offsets
 
 
 def merged(streams: list[Iterator[tuple[Longs, pa.Array, Longs]]]) -> Iterator[tuple[pa.Array, Longs]]:

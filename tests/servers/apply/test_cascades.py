@@ -13,9 +13,9 @@ from cdc.batches.manifest import Manifest, schemas_of
 from cdc.batches.service import BatchService
 from cdc.decode.layout import BEFORE
 from cdc.decode.transactions import TableHistory
-from cdc.foreign_keys.events import row_changes
 from cdc.lake.apply.foreign_keys.reach import transactions_of
 from cdc.lake.apply.foreign_keys.search import CascadeSearch
+from cdc.lake.foreign_keys.events import row_changes
 from cdc.lake.runtime.session import TableSession
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import Loop

@@ -229,6 +229,7 @@ def test_lost_transactions_are_named_and_accepted(pair: ReplicaPair, configure: 
         assert failover["lost"] == source_of(config).began.lost  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_a_replica_that_lags_is_waited_for(pair: ReplicaPair, configure: Configure) -> None:
     with Proxy(pair.primary.port) as proxy:
         config = configure(proxy.port, pair.primary.kind.name)

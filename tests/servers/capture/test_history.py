@@ -228,7 +228,7 @@ def test_a_lost_store(server: Server, configure: Configure, changed: bool) -> No
         server.execute("DROP DATABASE shop", "DROP DATABASE other", *reset(server))
         make_tables(server)
         insert(server, 1, 2, 3, 4, 5)
-        with pytest.raises(IdentityError, match=r"the store is lost, and the server's history is not the one"):
+        with pytest.raises(IdentityError, match=r"no store to compare with, and the server's history is not the one"):
             capture(config)
         assert StoreReader(config.store.path).last_seq() is None
     else:

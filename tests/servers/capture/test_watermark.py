@@ -36,6 +36,7 @@ apply: {{target: ./lake}}
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_it_stays_behind_a_replica_that_lags_and_stands_while_replication_has_stopped(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,14 +7,14 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc.cli.main import main
-from cdc.foreign_keys.row_history import unlogged_changes
+from cdc.lake.foreign_keys.row_history import unlogged_changes
 from cdc.lake.history import RowKey, add_unlogged, definition_of
 from cdc.lake.history import search as find
 from cdc.store.reader.reader import StoreReader
@@ -255,17 +255,19 @@ def require_histories(loop: Loop, table: RandomTable) -> int:
     with loop.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {name}")
         present = {tuple(row[: len(table.primary_key)]): row for row in cursor.fetchall()}
-    values = range(1, 9) if table.kind == "INT" else ("a", "B", "c ", "Dd")
+    values: Sequence[Any] = range(1, 9) if table.kind == "INT" else ("B", "Dd", "a", "c ")  # in the order of bytes
     possible = itertools.product(values, repeat=len(table.primary_key))
-    cascaded = 0
+    cascaded, of_rows = 0, set[tuple[int, int, str]]()
     for identity in {*present, *list(possible)[:12]}:
         texts = dict(zip(table.primary_key, map(str, identity), strict=True))
         key = RowKey.parse(json.dumps(texts), name, definition)
         search = find(reader, key)
-        assert search.key is not None
-        unlogged = unlogged_changes(loop.config, reader, name, search.key)
+        assert search.keys
+        unlogged = unlogged_changes(loop.config, reader, name, search.keys)
         add_unlogged(search, key, unlogged, reader.source_file)
         cascaded += len(unlogged.keys)
+        if values[0] <= identity[0] <= values[-1]:
+            of_rows |= {(change["seq"], change["row"], change["op"]) for change in search.changes}
         row: dict[str, Any] | None = None
         for change in search.changes:
             if row is not None and change["before"] is not None:
@@ -278,7 +280,68 @@ def require_histories(loop: Loop, table: RandomTable) -> int:
         if row is not None and selected is not None:
             selected = {column: selected[column] for column in row}
         assert row == selected, (key, search.changes, unlogged.doubts)
+    if len(table.primary_key) == 1:
+        require_range(
+            loop, reader, [RowKey.parse(str(end), name, definition) for end in (values[0], values[-1])], of_rows
+        )
     return cascaded
+
+
+def require_range(loop: Loop, reader: StoreReader, ends: list[RowKey], of_rows: set[tuple[int, int, str]]) -> None:
+    """Requires that a range has the changes of its rows, those by foreign keys among them. A row that moves within the
+    range is one update."""
+    whole = ends[0].up_to(ends[1])
+    search = find(reader, whole)
+    unlogged = unlogged_changes(loop.config, reader, whole.table, search.keys)
+    add_unlogged(search, whole, unlogged, reader.source_file)
+    moves = {(change["seq"], change["row"]) for change in search.changes if change["op"] == "update"}
+    ranged = {(change["seq"], change["row"], change["op"]) for change in search.changes}
+    assert {change for change in of_rows if change[:2] not in moves} <= ranged
+    assert {change[:2] for change in of_rows} <= {change[:2] for change in ranged}
+
+
+def test_a_range_of_keys(
+    mysql9: Server, tmp_path: Path, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(
+        tmp_path, mysql9, database(mysql9), overrides="DB.hidden: {columns: {id: hash}}, DB.named: {columns: {id: {rename: num}}}",
+        apply="hash_key_env: TOWPATH_TEST_PASSWORD",
+    )  # fmt: skip
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))",
+        "CREATE TABLE two (a INT, b VARCHAR(9), n INT, PRIMARY KEY (a, b))",
+        "CREATE TABLE hidden (id INT PRIMARY KEY)",
+        "CREATE TABLE named (id INT PRIMARY KEY)",
+        "INSERT INTO t VALUES (-1, 'a'), (2, 'b'), (3, 'c'), (10, 'd')",
+        "UPDATE t SET id = id + 4 WHERE id IN (3, 2) ORDER BY id DESC",
+        "DELETE FROM t WHERE id = 10",
+        "INSERT INTO two VALUES (1, 'B', 1), (1, 'a', 2), (1, 'c', 3), (2, 'b', 4)",
+        "INSERT INTO hidden VALUES (1), (2)",
+        "INSERT INTO named VALUES (1), (2)",
+    )
+    loop.capture()
+    asked = Asked(loop, capsys)
+
+    def ranged(table: str, first: str, last: str, code: int = 0, *words: str) -> Any:
+        answer = asked.run("--json", *words, "shop", f"{loop.db}.{table}", "--to", last, "--", first)
+        assert answer[0] == code, asked.remarks
+        return json.loads(answer[1]) if answer[1] else asked.remarks
+
+    assert short(ranged("t", "2", "6"), "id") == [
+        ("insert", None, 2), ("insert", None, 3), ("delete", 3, None), ("update", 2, 6)
+    ]  # fmt: skip
+    assert ranged("t", "2", "6")[2]["moved_to"] == {"id": 7}
+    assert short(ranged("t", "-5", "99"), "v")[-1] == ("delete", "d", None)
+    assert ranged("t", "6", "2") == []
+    assert "no change of these rows" in asked.remarks
+    assert [change["after"]["n"] for change in ranged("two", "a=1,b=A", "a=1,b=b")] == [1, 2]
+    assert "differ in more than b" in ranged("two", "a=1,b=A", "a=2,b=b", 2)
+    assert "'x' is no value of the column's type" in ranged("t", "1", "x", 2)
+    assert "is not in the lake as it is" in ranged("hidden", "1", "2", 2)
+    assert len(ranged("hidden", "1", "2", 0, "--source-values")) == 2
+    assert [change["after"] for change in ranged("named", "1", "2")] == [{"num": 1}, {"num": 2}]
+    code, text = asked.run("shop", f"{loop.db}.t", "2", "--to", "7")
+    assert code == 0 and "id" in text.splitlines()[1], text
 
 
 def test_bad_input_ends_with_one_sentence(

@@ -20,7 +20,7 @@ import yaml
 from kazoo.client import KazooClient
 
 from cdc.base.errors import BatchError, LeaseHeldError
-from cdc.cluster.nodes import Tree, render_running
+from cdc.canal.cluster.nodes import Tree, render_running
 from cdc.connector import Connector, ZooKeeper, connect, connect_cluster
 from cdc.testing.servers import PASSWORD, Server, free_port
 from tests.support.apply import Loop

@@ -31,6 +31,7 @@ def _seeds() -> range:
     return range(first, first + 1) if "TOWPATH_FUZZ_SEED" in os.environ else range(200 // len(SERVERS))
 
 
+@pytest.mark.long_on("mysql56", "mariadb10")
 @pytest.mark.parametrize("kind", SERVERS)
 def test_random_tables(kind: str, request: pytest.FixtureRequest, database: Callable[[Server], str]) -> None:
     server: Server = request.getfixturevalue(kind)

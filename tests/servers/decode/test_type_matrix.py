@@ -45,6 +45,7 @@ def runs(request: pytest.FixtureRequest) -> Runs:
 KINDS = [pytest.param(kind, marks=[pytest.mark.long] if kind == "mariadb10" else []) for kind in page.TITLES]
 
 
+@pytest.mark.long_on("mysql56", "mariadb10")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_type_equals_select(kind: str, runs: Runs) -> None:
     run = runs(kind)

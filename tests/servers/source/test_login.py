@@ -39,6 +39,7 @@ def source(server: Server, user: str, **keys: object) -> SourceConfig:
     return SourceConfig.model_validate({"url": url, "password_env": "SOURCE_PW", "server_id": 7} | keys)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ssl_mode", ["required", "disabled"])
 def test_ed25519(server: Server, monkeypatch: pytest.MonkeyPatch, ssl_mode: str) -> None:
     config = source(server, "ed25519", ssl_mode=ssl_mode)

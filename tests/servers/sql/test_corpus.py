@@ -52,6 +52,7 @@ def observed(request: pytest.FixtureRequest, seed: int) -> Iterator[tuple[SqlSer
     run.close()
 
 
+@pytest.mark.long_on("mysql56", "mariadb10")
 def test_the_server_does_what_is_claimed(observed: tuple[SqlServer, list[Observed]]) -> None:
     server, cases = observed
     verdicts = [judge(case, server) for case in cases]

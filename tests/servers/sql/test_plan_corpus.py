@@ -23,6 +23,7 @@ def definitions(request: pytest.FixtureRequest) -> tuple[str, Definitions]:
     return request.param, read_definitions(server)
 
 
+@pytest.mark.long_on("mysql56", "mariadb10")
 def test_every_case_gets_the_verdict_that_apply_gave(definitions: tuple[str, Definitions]) -> None:
     """A verdict that depends on rows has the one of apply among its two."""
     name, on_server = definitions
@@ -41,6 +42,7 @@ def test_every_case_gets_the_verdict_that_apply_gave(definitions: tuple[str, Def
     assert planned["equal"] > 10 * planned["depends"], planned
 
 
+@pytest.mark.long_on("mysql56", "mariadb10")
 def test_every_case_has_a_verdict_in_another_mode(definitions: tuple[str, Definitions]) -> None:
     name, on_server = definitions
     kinds: Counter[str] = Counter()

@@ -70,6 +70,7 @@ def word(column: ComparedColumn, at: int, value: Any) -> int:
     return number * weights.large % 2**64
 
 
+@pytest.mark.long_on("mysql56", "mariadb10")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11", "mysql56", pytest.param("mariadb10", marks=pytest.mark.long)])
 def test_servers_compute_the_texts_of_the_decoders_values(kind: str, request: pytest.FixtureRequest) -> None:

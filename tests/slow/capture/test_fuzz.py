@@ -46,7 +46,7 @@ def source() -> Iterator[FakeSource]:
         yield fake_source
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_every_two_neighbours_change_places(config: DestinationConfig, source: FakeSource, kill: bool) -> None:
     for at in range(EVENTS - 1):
         order = [*range(EVENTS)]
@@ -54,6 +54,7 @@ def test_every_two_neighbours_change_places(config: DestinationConfig, source: F
         inject(config, source, HISTORY, Rearranged(tuple(order)), 1 << 20, kill=kill)
 
 
+@pytest.mark.long
 def test_every_event_is_left_out_or_comes_again(config: DestinationConfig, source: FakeSource) -> None:
     for at in range(EVENTS):
         rest = [*range(EVENTS)]
@@ -61,6 +62,7 @@ def test_every_event_is_left_out_or_comes_again(config: DestinationConfig, sourc
             inject(config, source, HISTORY, Rearranged(order), 1 << 20, kill=False)
 
 
+@pytest.mark.long
 def test_every_run_of_events_is_left_out_or_comes_again(config: DestinationConfig, source: FakeSource) -> None:
     """Whole transactions among them, which are sound in themselves."""
     for begin in range(0, EVENTS, 3):

@@ -134,6 +134,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
     return reads("cdc.config", files, tmp_path_factory.mktemp("keys"))
 
 
+@pytest.mark.long
 def test_every_key_is_read(found: list[Read]) -> None:
     """The keys of overrides are left out here: they become those of ``apply``."""
     # The loader gives this section to the Lake, of which the keys are read.

@@ -92,7 +92,7 @@ from cdc.capture.warm_up import warm_up
 warm_up()
 from cdc.decode.reader import warm_up
 warm_up()
-assert time.process_time() - began < 3, "the kernels were compiled"
+assert time.process_time() - began < 20, "the kernels were compiled"
 """
 
 

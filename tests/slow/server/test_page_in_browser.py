@@ -76,6 +76,7 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         options.add_argument(f"--{word}")
     browser = Chrome(options, Service(shutil.which("chromedriver") or "chromedriver"))
     write(folder / "conf", "shop", mysql9, database, capture="always", scan_s=0.2, roles=ROLES)
+    write(folder / "conf", "idle", mysql9, database)
     (folder / "conf" / "broken.yaml").write_text(f'source: {{url: "mysql://u@h:1", x: "{EVIL}"}}\n')
     try:
         with EmbeddedServer(folder / "conf", http=0) as server:
@@ -100,7 +101,9 @@ def test_a_wrong_token(setup: Setup) -> None:
 
 def test_a_viewer_has_no_buttons_that_act(setup: Setup) -> None:
     setup.log_in(VIEWER)
-    assert setup.texts("section.card h2") == ["broken", "shop"]
+    assert setup.texts("section.card h2") == ["broken", "idle", "shop"]
+    assert "unserved" in setup.texts("section.card .state")
+    assert any("no subscriber has a token" in text for text in setup.texts("section.card p"))
     assert setup.texts("button") == ["Log out"]
     assert "running" in setup.texts("section.card .state")
     setup.browser.find_element(By.LINK_TEXT, "shop").click()
@@ -111,20 +114,21 @@ def test_a_viewer_has_no_buttons_that_act(setup: Setup) -> None:
 def test_an_operator_stops_and_starts_by_the_keyboard(setup: Setup) -> None:
     setup.log_in(OPERATOR)
     setup.browser.get(f"{setup.server.url}/instances/shop")
-    assert setup.texts(".actions button") == ["Restart", "Stop"]
-    for _ in range(20):
-        setup.browser.switch_to.active_element.send_keys(Keys.TAB)
-        focused = setup.browser.switch_to.active_element
-        if focused.text == "Stop":
-            break
-    assert focused.value_of_css_property("outline-style") == "solid", "one sees where the focus is"
-    focused.send_keys(Keys.ENTER)
+    assert setup.texts(".actions button, .actions summary") == ["Restart", "Stop …", ""], "Stop asks once"
+    for text in ("Stop …", "Stop shop"):
+        for _ in range(20):
+            setup.browser.switch_to.active_element.send_keys(Keys.TAB)
+            focused = setup.browser.switch_to.active_element
+            if focused.text == text:
+                break
+        assert focused.value_of_css_property("outline-style") == "solid", "one sees where the focus is"
+        focused.send_keys(Keys.ENTER)
     setup.wait(lambda browser: setup.texts(".state") == ["stopped"])
     assert Operator(setup.server.url, VIEWER).one("shop")["state"] == "stopped"
     setup.browser.find_element(By.XPATH, "//button[text()='Start']").click()
     Operator(setup.server.url, VIEWER).wait("shop", captures)
     setup.browser.get(f"{setup.server.url}/instances/shop")
-    assert setup.texts(".actions button") == ["Restart", "Stop"]
+    assert setup.texts(".actions button, .actions summary") == ["Restart", "Stop …", ""]
 
 
 def test_names_of_others_are_text(setup: Setup) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import cdc.lake.runtime.session
+import cdc.lake.runtime.spark_settings
 from cdc.base.errors import CdcError, LeaseHeldError, MergeFailedError, StorageError, TokenError
 from cdc.batches.lease import Lease, cli_owner, exclusive, renewed
 from cdc.batches.manifest import TableResult
@@ -53,7 +53,7 @@ class SlowMerge:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.end, self.stopped = threading.Event(), threading.Event(), threading.Event()
-        monkeypatch.setattr(cdc.lake.runtime.session, "in_process", lambda spark: True)
+        monkeypatch.setattr(cdc.lake.runtime.spark_settings, "in_process", lambda spark: True)
         monkeypatch.setattr(merge, "merge", self)
         monkeypatch.setattr(pipeline, "stop", self.stop)
 

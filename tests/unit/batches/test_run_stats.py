@@ -29,7 +29,7 @@ def test_each_table_has_one_line_with_the_sums_of_its_batches(monkeypatch: pytes
         stats.add([second, other], sample_manifest(2))
     assert stats.phases == pytest.approx({"start": 12.1, "read": 0.1, "merge": 0.75})
     run = logs.pop()
-    assert run.pop("seconds") < 1
+    assert run.pop("seconds") < 60
     assert logs == [
         {
             "event": "table applied", "log_level": "info", "module": "cdc.batches.results", "table": "shop.a",

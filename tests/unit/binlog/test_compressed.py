@@ -22,7 +22,6 @@ from cdc.binlog.framer import Framer, PackedTransactionError
 from cdc.binlog.payload import PayloadReader
 from cdc.binlog.positions import make_seq
 from cdc.decode.reader import read
-from cdc.kernels import zstd
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.framing import StatementHooks, feed, frame, rows_of
 from tests.support.rare_events import compressed_rows, inner, packed_log, payload_body, split_events, xa_transaction
@@ -103,7 +102,7 @@ def test_small_ones_are_unpacked_by_the_kernel(seed: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(PayloadReader, "feed", counted)
     found = frame(log)
     assert len(fed) == 1
-    monkeypatch.setattr(zstd, "unpacker", lambda: None)
+    monkeypatch.setattr(framer, "unpacker", lambda: None)
     by_python = frame(log)
     assert len(fed) == 41
     assert bytes(found.out) == bytes(by_python.out) and without_positions(found.out)
@@ -259,7 +258,7 @@ def test_a_damaged_one_is_damage_with_its_place(
         frame(log, src_bytes=src_bytes)
     assert f"binlog.000001, behind {behind}" in str(caught.value)
     assert "compressed transaction (TRANSACTION_PAYLOAD) is damaged" in str(caught.value)
-    monkeypatch.setattr(zstd, "unpacker", lambda: None)
+    monkeypatch.setattr(framer, "unpacker", lambda: None)
     with pytest.raises(CorruptStreamError) as by_python:
         frame(log, src_bytes=src_bytes)
     assert str(by_python.value) == str(caught.value)

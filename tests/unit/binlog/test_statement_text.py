@@ -42,3 +42,17 @@ def test_status_variables_that_are_short_or_unknown_are_no_error(status: bytes) 
 def test_every_byte_of_latin1_is_a_character() -> None:
     found = parse_query(event(bytes(range(128, 256)), charset(8)), False).sql
     assert len(found) == 128 and "\ufffd" not in found
+
+
+@pytest.mark.parametrize(
+    ("status", "explicit"),
+    [
+        (b"\0\x00\x00\x00\x01", True),  # MariaDB's flag
+        (b"\0\x00\x00\x00\x00", None),
+        (FLAGS + b"\x10\x01", True),  # MySQL's variable
+        (FLAGS + b"\x10\x00", False),
+        (b"", None),
+    ],
+)
+def test_the_session_says_what_a_timestamp_without_default_is(status: bytes, explicit: bool | None) -> None:
+    assert parse_query(event(b"SELECT 1", status), False).explicit_defaults is explicit

@@ -54,7 +54,7 @@ def test_a_drop_is_recorded_with_the_definition_before_it() -> None:
     assert found.dropped[seq(400)]["s.t"] == (
         "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10), PARTITION `c` VALUES LESS THAN (30))"
     )
-    assert found.known["s.t"].until == 0
+    assert found.definitions["s.t"].until == 0
     assert not run(found, 500, "ALTER TABLE t ADD COLUMN z INT")
     saved = found.into(Schemas(tables={"s.t": EMPTY}))
     assert saved.dropped_partitions == found.dropped
@@ -66,25 +66,25 @@ def test_a_partition_that_moves_is_recorded_with_the_definition_before_it() -> N
     found = history(source)
     assert run(found, 200, "ALTER TABLE t EXCHANGE PARTITION a WITH TABLE b")
     assert found.dropped[seq(200)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
-    assert found.known["s.t"].clause == AB
+    assert found.definitions["s.t"].clause == AB
     source.tables, source.seq = {"s.t": B}, seq(300)
     assert run(found, 300, "ALTER TABLE t CONVERT PARTITION a TO TABLE b")
     assert found.dropped[seq(300)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
-    assert found.known.keys() == {"s.t"} and found.known["s.t"].clause == B
+    assert found.definitions.keys() == {"s.t"} and found.definitions["s.t"].clause == B
     source.tables, source.seq = {"s.t": AB}, seq(500)
     assert run(found, 400, "ALTER TABLE t CONVERT TABLE b TO PARTITION c VALUES LESS THAN (30)")
     clause = "RANGE (`y`) (PARTITION `b` VALUES LESS THAN (20), PARTITION `c` VALUES LESS THAN (30))"
-    assert found.known["s.t"].clause == clause and seq(400) not in found.dropped
+    assert found.definitions["s.t"].clause == clause and seq(400) not in found.dropped
 
 
 def test_a_definition_that_was_read_ahead_counts_only_behind_that_position() -> None:
     source = Source({"s.t": AB}, seq(250))
     found = history(source)
-    assert found.known["s.t"] == KnownPartitions(clause=AB, until=seq(250))
+    assert found.definitions["s.t"] == KnownPartitions(clause=AB, until=seq(250))
     source.tables, source.seq = {"s.t": B}, seq(260)
     assert run(found, 200, "ALTER TABLE t DROP PARTITION a")  # perhaps it was read before, perhaps behind this one
     assert found.dropped == {}
-    assert found.known["s.t"] == KnownPartitions(clause=B, until=seq(260))
+    assert found.definitions["s.t"] == KnownPartitions(clause=B, until=seq(260))
     run(found, 250, "ALTER TABLE t DROP PARTITION b")
     assert found.dropped == {}
     source.tables, source.seq = {"s.t": AB}, seq(250)
@@ -101,7 +101,7 @@ def test_what_was_read_ahead_of_a_rename_is_of_the_later_table() -> None:
     source = Source({"s.t": LATER, "s.old": AB}, seq(250))  # as it is after the exchange
     found = history(source)
     run(found, 200, "RENAME TABLE t TO old, new TO t")
-    assert found.known["s.old"] == KnownPartitions(clause=AB, until=seq(250))
+    assert found.definitions["s.old"] == KnownPartitions(clause=AB, until=seq(250))
     run(found, 300, "ALTER TABLE old DROP PARTITION a")
     assert found.dropped == {seq(300): {"s.old": read_text(AB, "a")}}
 
@@ -118,7 +118,7 @@ def test_a_change_without_a_statement_is_noticed_where_the_source_stands_behind_
     source.tables, source.seq = {"s.t": LATER}, seq(200)  # sql_log_bin = 0: b has become larger
     run(found, 200, "ALTER TABLE t DROP PARTITION a")
     assert found.dropped == {seq(200): {}}
-    assert found.known["s.t"].clause == LATER
+    assert found.definitions["s.t"].clause == LATER
 
 
 def test_statements_whose_text_does_not_tell_ask_the_source() -> None:
@@ -130,21 +130,39 @@ def test_statements_whose_text_does_not_tell_ask_the_source() -> None:
         200,
         "ALTER TABLE t PARTITION BY RANGE (UNIX_TIMESTAMP(ts)) (PARTITION b VALUES LESS THAN (UNIX_TIMESTAMP('2024-01-01')))",
     )
-    assert found.known["s.t"] == KnownPartitions(clause=B, until=seq(900))
+    assert found.definitions["s.t"] == KnownPartitions(clause=B, until=seq(900))
     run(found, 300, "CREATE TABLE IF NOT EXISTS u (y INT) PARTITION BY HASH (y)")
-    assert found.known["s.u"] == KnownPartitions(clause=AB, until=seq(900))
+    assert found.definitions["s.u"] == KnownPartitions(clause=AB, until=seq(900))
     run(found, 400, "ALTER TABLE u CHANGE y z INT")
-    assert found.known["s.u"].until == seq(900)
+    assert found.definitions["s.u"].until == seq(900)
     run(found, 950, "CREATE TABLE w LIKE u")  # what is exact now is copied
-    assert found.known["s.w"].clause == AB
+    assert found.definitions["s.w"].clause == AB
     run(found, 960, "RENAME TABLE w TO x, u TO other.u")
-    assert "s.w" not in found.known and "s.u" not in found.known and found.known["s.x"].clause == AB
+    assert "s.w" not in found.definitions and "s.u" not in found.definitions and found.definitions["s.x"].clause == AB
     run(found, 970, "DROP TABLE x")
-    assert "s.x" not in found.known
+    assert "s.x" not in found.definitions
     run(found, 980, "ALTER TABLE t EXCHANGE PARTITION b WITH TABLE y")
-    assert found.known["s.t"].clause == B
+    assert found.definitions["s.t"].clause == B
     run(found, 990, "DROP DATABASE s")
-    assert found.known == {}
+    assert found.definitions == {}
+
+
+def test_columns_are_renamed_in_the_definition() -> None:
+    source = Source({"s.t": AB}, seq(100))
+    found = history(source)
+    source.tables, source.seq = {"s.t": LATER, "s.u": LATER}, seq(900)  # far ahead
+    run(found, 200, "ALTER TABLE t CHANGE Y z BIGINT, RENAME COLUMN other TO y")
+    run(found, 300, "ALTER TABLE t DROP PARTITION a")
+    assert found.dropped[seq(300)]["s.t"] == "RANGE (`z`) (PARTITION `a` VALUES LESS THAN (10))"
+    run(found, 400, "ALTER TABLE t RENAME COLUMN z TO y, RENAME COLUMN y TO z")
+    assert found.definitions["s.t"].clause == B
+    run(found, 500, "ALTER TABLE t RENAME TO u, CHANGE y x INT")
+    assert found.definitions["s.u"].clause == B.replace("`y`", "`x`")
+    assert source.asked == 2, "once at the beginning, once after the partition was dropped"
+    run(found, 600, "ALTER TABLE u DROP COLUMN v")
+    assert found.definitions["s.u"] == KnownPartitions(clause=LATER, until=seq(900))
+    run(found, 700, "ALTER TABLE u CHANGE y w INT")  # the definition from the source has the later name already
+    assert found.definitions["s.u"].clause == LATER
 
 
 def test_a_new_table_is_known_by_its_text() -> None:
@@ -157,10 +175,10 @@ def test_a_new_table_is_known_by_its_text() -> None:
         200,
         "CREATE TABLE t (y INT) PARTITION BY RANGE (y) (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
     )
-    assert found.known["s.t"] == KnownPartitions(clause=AB) and source.asked == asked
+    assert found.definitions["s.t"] == KnownPartitions(clause=AB) and source.asked == asked
     assert not run(found, 300, "CREATE TABLE other.t (y INT) PARTITION BY HASH (y)")
     run(found, 400, "ALTER TABLE t REMOVE PARTITIONING")
-    assert "s.t" not in found.known
+    assert "s.t" not in found.definitions
     run(found, 500, "ALTER TABLE t DROP PARTITION a")  # nobody knows it: no entry
     assert found.dropped == {}
 
@@ -173,15 +191,15 @@ def test_the_next_connection_goes_on_with_the_file() -> None:
     saved = found.into(Schemas(tables={"s.t": EMPTY, "s.x": EMPTY}))
     source.tables = {"s.t": LATER, "s.n": AB}
     again = history(source, 250, saved)
-    assert again.known["s.t"] == KnownPartitions(clause=B)
-    assert again.known["s.n"] == KnownPartitions(clause=AB, until=seq(900))
+    assert again.definitions["s.t"] == KnownPartitions(clause=B)
+    assert again.definitions["s.n"] == KnownPartitions(clause=AB, until=seq(900))
     assert again.dropped == found.dropped
     at_rest = history(source, 900, saved)
-    assert at_rest.known["s.t"] == KnownPartitions(clause=LATER)  # the source stands here, and shows this
+    assert at_rest.definitions["s.t"] == KnownPartitions(clause=LATER)  # the source stands here, and shows this
     unsure = saved.model_copy(update={"partitions": {"s.t": KnownPartitions(clause=B, until=seq(700))}})
     failed_over = PartitionHistory(TablesConfig(include=(r"s\..*",)), lambda _: ({}, seq(9, epoch=1)))
     failed_over.begin(seq(5, epoch=1), unsure)
-    assert failed_over.known["s.t"].until == seq(9, epoch=1)
+    assert failed_over.definitions["s.t"].until == seq(9, epoch=1)
 
 
 def test_old_statements_are_forgotten() -> None:

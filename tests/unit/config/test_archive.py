@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cdc.config import parse
-from cdc.config.reference import json_schema
 from cdc.disk import object_stores
 from tests.support.configurations import FILE, document, message
+from tests.support.settings import json_schema
 
 URL = "s3://bucket/archive"
 

@@ -11,10 +11,11 @@ import yaml
 
 from cdc.cli.init import Answers, render
 from cdc.config import DestinationConfig, parse, reference
+from tests.support import settings
 from tests.support.reference import ROOT, pages
 
 FILE = Path("/srv/towpath/conf/shop.yaml")
-SCHEMA = reference.json_schema()
+SCHEMA = settings.json_schema()
 INTERFACE = [
     "source.url",
     "source.password_env",
@@ -82,7 +83,7 @@ def test_every_key_is_described() -> None:
     keys = [key for section in reference.sections() for key in section.keys]
     assert [key.path for key in keys if not key.description.endswith(".")] == []
     assert [section.path for section in reference.sections() if not section.description.endswith(".")] == []
-    page = reference.render_markdown()
+    page = "\n".join(settings.render_pages().values())
     for key in keys:
         assert f"| `{key.name}` | {key.kind} |" in page
     assert set(INTERFACE) - {key.path for key in keys} == set()
@@ -161,7 +162,7 @@ def test_the_template_holds_the_answers(changes: dict[str, Any]) -> None:
 
 
 def test_the_example_loads_and_fits_the_schema() -> None:
-    text = reference.example()
+    text = settings.example()
     parse(text, FILE)
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert faults(yaml.safe_load(text)) == []
@@ -183,7 +184,7 @@ def test_the_example_loads_and_fits_the_schema() -> None:
     ],
 )
 def test_the_schema_refuses_what_the_models_refuse(changes: dict[str, Any], fault: str) -> None:
-    document = yaml.safe_load(reference.example()) | changes
+    document = yaml.safe_load(settings.example()) | changes
     assert fault in faults(document)
 
 
@@ -197,7 +198,7 @@ def test_the_schema_refuses_what_the_models_refuse(changes: dict[str, Any], faul
     ],
 )
 def test_the_schema_accepts_what_the_models_accept(changes: dict[str, Any]) -> None:
-    assert faults(yaml.safe_load(reference.example()) | changes) == []
+    assert faults(yaml.safe_load(settings.example()) | changes) == []
 
 
 def test_a_default_is_found_by_its_key() -> None:

@@ -19,14 +19,13 @@ import pytest
 from pyspark.sql import types as t
 from structlog.testing import capture_logs
 
-import cdc.decode
 from cdc.base.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError
 from cdc.batches.manifest import TableResult
 from cdc.batches.results import run_stats
 from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.binlog.table_map import ColumnType
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig, parse
-from cdc.decode import TableLayout, ValuePolicies
+from cdc.decode import TableLayout, ValuePolicies, decode_range
 from cdc.decode.column_types import DEFAULT_POLICIES
 from cdc.decode.columns import Column
 from cdc.decode.layout import METADATA_FIELDS, _alike
@@ -42,7 +41,7 @@ from cdc.decode.policies import (
 )
 from cdc.lake.delta.log import DeltaState
 from cdc.lake.delta.tables import COLUMNS_PROPERTY, Target, require_same_policies
-from cdc.lake.rows import null_dates
+from cdc.lake.rows import null_dates, split_reader
 from cdc.lake.rows.column_types import from_arrow_schema, to_arrow
 from cdc.lake.rows.columns import SourceColumns, TablePolicies, columns_of_layout, columns_of_schema
 from cdc.lake.rows.data_source import ChangesReader
@@ -251,13 +250,12 @@ def test_the_data_source_decodes_what_the_schema_wants(
     input_split: InputSplit, images: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[Any] = []
-    decode_range = cdc.decode.decode_range
 
     def seen(*arguments: Any, **options: Any) -> Any:
         wanted.append(options["options"].columns)
         return decode_range(*arguments, **options)
 
-    monkeypatch.setattr(cdc.decode, "decode_range", seen)
+    monkeypatch.setattr(split_reader, "decode_range", seen)
     plain = [t.StructField("txt", t.StringType()), t.StructField("i8", t.ByteType())]
     without = read(input_split, plain, {}, images)
     assert wanted.pop() == ("txt", "i8")

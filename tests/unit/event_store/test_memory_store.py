@@ -320,3 +320,29 @@ def test_an_entry_that_contradicts_its_transaction_is_refused(what: str) -> None
     with pytest.raises(UsageError, match=f"seq {other.seq}"):
         store.put([good, Transaction(entry, data, other.source, tables)])
     assert store.put([good, other]) is PutStatus.PUT_OK, "nothing of the list was put"
+
+
+def with_events(transaction: Transaction, events: int) -> Transaction:
+    entry = transaction.entry.copy()
+    entry["events"] = events
+    return replace(transaction, entry=entry)
+
+
+def test_a_store_that_takes_larger_ones_takes_them_alone() -> None:
+    small, large, next_one, larger = make_transactions(4)
+    large, larger = with_events(large, 40), with_events(larger, 40)
+    with MemoryStore(buffer_size=16, batch_mode="itemsize", takes_larger=True) as store:
+        assert store.try_put([small]) is PutStatus.PUT_OK
+        assert store.try_put([large]) is PutStatus.STORE_FULL  # something else is held
+        first = store.try_get(100)
+        assert store.try_put([large]) is PutStatus.STORE_FULL
+        assert first.ack is not None
+        store.ack(first.ack)
+        assert store.try_put([large]) is PutStatus.PUT_OK
+        assert store.try_put([next_one]) is PutStatus.STORE_FULL
+        got = store.try_get(1)
+        assert [t.seq for t in got.transactions] == [large.seq] and got.ack is not None
+        store.ack(got.ack)
+        assert store.try_put([next_one]) is PutStatus.PUT_OK
+        with pytest.raises(StoreLimitError, match=r"put at once|has 40 events"):
+            store.try_put([larger, *make_transactions(6)[4:]])

@@ -280,7 +280,7 @@ def test_files_of_version_1_are_read(store: Path) -> None:
     assert read_removed(store) == Removed(26_000, 1_700_000_000_000_042, ("000-0000001-00000000004.binlog",))
     assert kept_names(store) == names(store)[1:]
     shutil.copy(GOLDEN / "counts-v1.json", store / "counts.json")
-    assert StoreStats(store).known == {
+    assert StoreStats(store).by_segment == {
         "000-0000001-00000026000.binlog": SegmentStats(7, 5, 4_711, 1_700_000_000_000_099)
     }
 

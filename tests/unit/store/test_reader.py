@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(store: Path, request: pytest.FixtureRequest) -> StoreReader:
     if request.param == "counted":
         update_stats(store)
-        assert len(StoreStats(store).known) == len(list_segments(store)) - 1
+        assert len(StoreStats(store).by_segment) == len(list_segments(store)) - 1
     else:
         (store / "counts.json").unlink(missing_ok=True)
     return StoreReader(store)

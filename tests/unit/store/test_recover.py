@@ -210,7 +210,7 @@ def test_opening_a_large_store_after_a_clean_stop(tmp_path: Path, transactions: 
     took_s = time.process_time() - began
     assert log.last_seq == last.seq
     log.close()
-    assert took_s < 1.0, f"{took_s:.3f} s"
+    assert took_s < 5.0, f"{took_s:.3f} s"
 
 
 # --- missing files

@@ -46,7 +46,7 @@ def config(tmp_path: Path, applied: dict[str, int], monkeypatch: pytest.MonkeyPa
     BatchService(config).meta.bind_source(IDENTITY)
 
     def tables(_config: DestinationConfig, _reader: object) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
-        row = {"mode": "upsert", "delta_version": 1, "path": "/lake", "note": None, "reader": None}
+        row = {"mode": "upsert", "delta_version": 1, "path": "/lake", "note": None, "reader": None, "small_files": 0}
         return [row | {"table": f"shop.{name}", "applied_seq": applied.get(name)} for name in "abc"], {}
 
     monkeypatch.setattr(status, "_tables", tables)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from cdc.binlog.sql.schemas import TableSchema
-    from cdc.foreign_keys.actions import CascadedChange, Row
     from cdc.lake.delta.present_rows import PresentRows
+    from cdc.lake.foreign_keys.actions import CascadedChange, Row
     from cdc.lake.rows.columns import SourceColumns
     from cdc.lake.runtime.session import TableSession
 

@@ -10,11 +10,11 @@ from cdc.base.errors import NeedsSnapshotError
 from cdc.base.targets import split_table
 from cdc.batches.manifest import schemas_of
 from cdc.batches.table_batches import batches_between
-from cdc.foreign_keys.rules import refusal
 from cdc.lake.apply.foreign_keys.reach import reached_tables
 from cdc.lake.apply.foreign_keys.search import CascadeSearch
 from cdc.lake.delta.present_rows import LakeVersion
 from cdc.lake.delta.tables import target_of
+from cdc.source.foreign_keys import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

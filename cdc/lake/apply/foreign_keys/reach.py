@@ -18,7 +18,7 @@ from cdc.base.targets import split_table
 from cdc.binlog.positions import split_seq
 from cdc.binlog.sql.schemas import CHANGES_ROWS, ForeignKey, Schemas
 from cdc.decode.transactions import ALL_TABLES, TableHistory, Transactions, open_range
-from cdc.foreign_keys.events import ParentChange, parent_changes
+from cdc.lake.foreign_keys.events import ParentChange, parent_changes
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest

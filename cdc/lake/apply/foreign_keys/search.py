@@ -14,9 +14,17 @@ from pyspark.sql import functions as f
 
 from cdc.base.errors import CdcError
 from cdc.decode.transactions import TableHistory
-from cdc.foreign_keys.actions import Cascades, CascadingKey, Row, Table, Value
-from cdc.foreign_keys.events import TableEvents, row_changes
-from cdc.foreign_keys.rules import (
+from cdc.lake.apply.foreign_keys.changes import CascadedRows, ChildTable
+from cdc.lake.apply.foreign_keys.reach import not_followed, transactions_of
+from cdc.lake.delta.present_rows import LakeVersion
+from cdc.lake.delta.sql import quote
+from cdc.lake.delta.tables import target_of
+from cdc.lake.delta.tracked import tracked_schema
+from cdc.lake.foreign_keys.actions import Cascades, CascadingKey, Row, Table, Value
+from cdc.lake.foreign_keys.events import TableEvents, row_changes
+from cdc.lake.rows.columns import columns_of_schema
+from cdc.lake.runtime.failures import explain, is_driver_gone
+from cdc.source.foreign_keys import (
     EXACT,
     STRANGE,
     IncomparableError,
@@ -26,14 +34,6 @@ from cdc.foreign_keys.rules import (
     comparisons_of,
     fold,
 )
-from cdc.lake.apply.foreign_keys.changes import CascadedRows, ChildTable
-from cdc.lake.apply.foreign_keys.reach import not_followed, transactions_of
-from cdc.lake.delta.present_rows import LakeVersion
-from cdc.lake.delta.sql import quote
-from cdc.lake.delta.tables import target_of
-from cdc.lake.delta.tracked import tracked_schema
-from cdc.lake.rows.columns import columns_of_schema
-from cdc.lake.runtime.failures import explain, is_driver_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -290,6 +290,6 @@ def base_version(config: DestinationConfig, table: str, after_seq: int, state: D
 
 
 def _folded(column: Column, how: TextComparison) -> Column:
-    """Returns the SQL of :meth:`~cdc.foreign_keys.rules.TextComparison.apply`, for texts that can be compared."""
+    """Returns the SQL of :meth:`~cdc.source.foreign_keys.TextComparison.apply`, for texts that can be compared."""
     column = f.lower(column) if how.ignores_case else column
     return f.rtrim(column) if how.pads else column

@@ -238,6 +238,14 @@ class Evolution:
         else:
             self._commit(None)
 
+    def _renamed_nothing(self, effect: TableEffect) -> bool:
+        """Whether RENAME TABLE IF EXISTS passed over a table that was not there: no table has the new name, or one had
+        it before the statement, which would have failed otherwise."""
+        state = self._state
+        record = None if state is None else self._record(state, effect.statement)
+        is_there = record is not None and record.schema is not None
+        return effect.tolerates_missing and (is_there or self._target.table not in self._surroundings.stored)
+
     def _rename(self, effect: TableEffect) -> None:
         """Gives the table the rows of the one that has its name now."""
         assert effect.origin is not None
@@ -251,6 +259,8 @@ class Evolution:
         source = self._lake.state_before(other, statement.seq)
         record = None if source is None else record_in_force(source, before=statement.seq)
         if source is None or record is None or record.schema is None:
+            if self._renamed_nothing(effect):
+                return
             raise unknown(target, statement, f"it was the table {effect.origin}, whose rows are not in the lake")
         if other.apply.mode != target.apply.mode or not target.policies.treats_alike(other.policies):
             raise unknown(target, statement, f"the table {effect.origin} has another mode or other policies")
@@ -324,7 +334,7 @@ class Evolution:
             if isinstance(change, MovePartition):
                 raise unknown(target, statement, "it moves a partition and does something else")
         try:
-            return follow(before, effect.changes, statement.sql_mode)
+            return follow(before, effect.changes, statement.sql_mode, statement.zone_offset_s)
         except UnsupportedDdlError as error:
             raise UnsupportedDdlError(
                 f"{error.message}: {statement.shown}",

@@ -30,9 +30,12 @@ class Followed:
     """What a new column holds in the rows that were there."""
 
 
-def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tuple[TableSchema, tuple[Followed, ...]]:
-    """Returns the schema after the changes of one statement, and its columns. Raises UnsupportedDdlError for changes
-    that contradict the schema."""
+def follow(
+    before: TableSchema, changes: Sequence[Change], sql_mode: int, zone_offset_s: int | None
+) -> tuple[TableSchema, tuple[Followed, ...]]:
+    """Returns the schema after the changes of one statement, and its columns. ``zone_offset_s``:
+    :attr:`~cdc.binlog.sql.moment.Moment.zone_offset_s` of the statement. Raises UnsupportedDdlError for changes that
+    contradict the schema."""
     plan = plan_columns(before, changes)
     followed = []
     for column in plan.columns:
@@ -41,7 +44,8 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
         elif column.column.is_generated and column.defined:
             followed.append(Followed(column.column, column.old, _EXPRESSION))
         else:
-            followed.append(Followed(column.column, column.old, effect_of(column.old, column.column, sql_mode)))
+            effect = effect_of(column.old, column.column, sql_mode, zone_offset_s)
+            followed.append(Followed(column.column, column.old, effect))
     return plan.schema, _computed(followed)
 
 
@@ -67,12 +71,14 @@ def _stays(effect: ValueEffect) -> bool:
     return isinstance(effect, Same | Widened) and not effect.unless
 
 
-def effect_of(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:
+def effect_of(
+    old: ColumnSchema, new: ColumnSchema, sql_mode: int, zone_offset_s: int | None = None
+) -> ValueEffect | None:
     """Returns what becomes of the values of a column whose definition changes; None if it is the same."""
     same = (shape_of(old), old.charset) == (shape_of(new), new.charset)
     if same and (new.nullable or not old.nullable) and old.attributes == new.attributes:
         return None
-    return value_effect(old, new, sql_mode)
+    return value_effect(old, new, sql_mode, zone_offset_s=zone_offset_s)
 
 
 def differences(before: TableSchema, after: TableSchema) -> tuple[Followed, ...]:

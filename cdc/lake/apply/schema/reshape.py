@@ -113,7 +113,7 @@ def _names(table: str, before: TableSchema, statements: Iterable[DdlStatement]) 
         if effect.creates is not None or effect.origin != table:
             return {}
         try:
-            now, columns = follow(now, effect.changes, statement.sql_mode)
+            now, columns = follow(now, effect.changes, statement.sql_mode, statement.zone_offset_s)
         except UnsupportedDdlError as error:
             _log.info("columns are followed by their names alone", table=table, reason=error.message)
             return {}

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cdc.base.errors import DamagedError
 from cdc.batches.manifest import schemas_of
-from cdc.binlog.constants import MAGIC, EventType
+from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import format_gtid
-from cdc.binlog.events import parse_format_description, parse_header, parse_query
+from cdc.binlog.events import QueryEvent, parse_format_description
 from cdc.binlog.sql.changes import (
     Change,
     CreateTable,
@@ -36,8 +35,6 @@ from cdc.decode.transactions import Transactions, open_range
 if TYPE_CHECKING:
     from cdc.batches.manifest import ByteRange, Manifest
 
-_HEADER_SIZE = 19
-_CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
 _LONGEST_SHOWN = 300
 
 
@@ -52,6 +49,8 @@ class DdlStatement:
     statement: Statement
     commit_time: datetime
     gtid: str | None
+    zone_offset_s: int | None = None
+    """:attr:`cdc.binlog.sql.moment.Moment.zone_offset_s` of the statement."""
 
     @property
     def shown(self) -> str:
@@ -76,24 +75,13 @@ def read_statements(
         begins, ends = segment.bounds()
         server = _server(segment)
         for entry, begin, end in zip(segment.entries, begins.tolist(), ends.tolist(), strict=True):
-            at = begin
-            while at < end:
-                header = parse_header(segment.buf[at : at + _HEADER_SIZE].tobytes())
-                if header.length < _HEADER_SIZE or at + header.length > end:
-                    raise DamagedError("an event's length is impossible", place=f"{byte_range.path}, byte {at}")
-                if header.type in _CODES:
-                    query = parse_query(segment.buf[at : at + header.length].tobytes(), segment.has_checksum)
-                    statement = classify(
-                        query.sql,
-                        query.db,
-                        query.sql_mode,
-                        server,
-                        ignores_case=ignores_case,
-                        moment=Moment.of(query, system_zone),
-                    )
-                    if statement.kind == "ddl":
-                        yield _statement(entry, query.sql, query.sql_mode, statement)
-                at += header.length
+            for _, query in segment.queries(begin, end):
+                moment = Moment.of(query, system_zone)
+                statement = classify(
+                    query.sql, query.db, query.sql_mode, server, ignores_case=ignores_case, moment=moment
+                )
+                if statement.kind == "ddl":
+                    yield _statement(entry, query, statement, moment)
 
 
 def _server(segment: Transactions) -> ServerVersion | None:
@@ -103,9 +91,10 @@ def _server(segment: Transactions) -> ServerVersion | None:
     return ServerVersion.parse(parse_format_description(event).server_version)
 
 
-def _statement(entry: np.void, sql: str, sql_mode: int, statement: Statement) -> DdlStatement:
+def _statement(entry: np.void, query: QueryEvent, statement: Statement, moment: Moment) -> DdlStatement:
     time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(entry["commit_time_us"]))
-    return DdlStatement(int(entry["seq"]), sql, sql_mode, statement, time, format_gtid(entry))
+    seq, zone_offset_s = int(entry["seq"]), moment.zone_offset_s
+    return DdlStatement(seq, query.sql, query.sql_mode, statement, time, format_gtid(entry), zone_offset_s)
 
 
 # --- one table -------------------------------------------------------------------------------------------------------
@@ -126,6 +115,12 @@ class TableEffect:
     """Whether the table is gone afterwards: dropped, or renamed."""
     is_renamed: bool = False
     """Whether it is gone because it has another name now."""
+
+    @property
+    def tolerates_missing(self) -> bool:
+        """Whether the statement passes over tables that are not there: ``RENAME TABLE IF EXISTS``."""
+        changes = self.statement.statement.changes
+        return any(isinstance(change, RenameTable) and change.if_exists for change in changes)
 
     @property
     def truncates(self) -> bool:

@@ -114,6 +114,8 @@ def _computed(effect: Converted, have: t.DataType) -> Expression | None:
         "ordered": (t.StringType, lambda value: _ordered(value, effect.members)),
         "bytes": (t.StringType, lambda value: f"CAST({value} AS BINARY)"),
         "day": (t.TimestampNTZType, lambda value: f"CAST({value} AS DATE)"),
+        "local": (t.TimestampType, lambda value: f"CAST({value} + INTERVAL {number} SECOND AS TIMESTAMP_NTZ)"),
+        "instant": (t.TimestampNTZType, lambda value: f"CAST({value} - INTERVAL {number} SECOND AS TIMESTAMP)"),
         "digits": (t.DateType, lambda value: f"CAST(date_format({value}, 'yyyyMMdd') AS INT)"),
     }
     if effect.to == "padded" and isinstance(have, t.StringType | t.BinaryType):

@@ -91,7 +91,22 @@ def test_values(old: str, new: str, lenient: str, strict: str) -> None:
     before, after = column(old), column(new)
     assert shown(value_effect(before, after)) == lenient
     assert shown(value_effect(before, after, MODE_STRICT)) == strict
-    assert shown(value_effect(before, after, MODE_STRICT, ignore=True)) == lenient
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lenient", "strict"),
+    [
+        ("TIMESTAMP(3) NULL", "DATETIME(6)", "local 7200", "local 7200"),
+        ("TIMESTAMP(3) NULL", "DATETIME", "unknown", "unknown"),
+        ("DATETIME", "TIMESTAMP(3) NULL", "unknown", "instant 7200"),
+        ("TIMESTAMP NULL", "DATE", "unknown", "unknown"),
+    ],
+)
+def test_times_in_a_zone(old: str, new: str, lenient: str, strict: str) -> None:
+    before, after = column(old), column(new)
+    assert shown(value_effect(before, after, zone_offset_s=7200)) == lenient
+    assert shown(value_effect(before, after, MODE_STRICT, zone_offset_s=7200)) == strict
+    assert isinstance(value_effect(before, after, MODE_STRICT), Unknown)
 
 
 def shown(effect: ValueEffect) -> str:

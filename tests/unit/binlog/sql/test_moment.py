@@ -6,6 +6,7 @@ import pytest
 
 from cdc.binlog.sql.changes import AddColumn, Constant, OldRows, Unknown
 from cdc.binlog.sql.moment import Moment
+from cdc.binlog.sql.schemas import Offsets
 from cdc.binlog.sql.server import ServerVersion
 from cdc.binlog.sql.statements import classify
 
@@ -57,3 +58,21 @@ def test_a_timestamp_without_default(explicit: bool | None) -> None:
     assert isinstance(found, Unknown) == (explicit is not True)
     found = old_rows("TIMESTAMP NOT NULL", Moment(SUMMER_S, None, None, explicit))
     assert found == Constant("0000-00-00 00:00:00") if explicit else isinstance(found, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("zone", "system_zone", "offset_s"),
+    [
+        ("+05:30", (), 19800),
+        ("-03:00", (), -10800),
+        ("UTC", (), 0),
+        ("SYSTEM", ((0, 3600),), 3600),
+        ("SYSTEM", ((SUMMER_S, 3600),), None),  # the years before are not known
+        ("SYSTEM", ((0, 3600), (SUMMER_S, 7200)), None),
+        ("SYSTEM", (), None),
+        ("Europe/Berlin", (), None),
+        (None, ((0, 3600),), None),
+    ],
+)
+def test_the_offset_of_all_times(zone: str | None, system_zone: Offsets, offset_s: int | None) -> None:
+    assert Moment(SUMMER_S, 0, zone, None, system_zone).zone_offset_s == offset_s

@@ -56,7 +56,7 @@ def state_of(on: Target, schema: TableSchema) -> DeltaState:
 def planned(alter: str, on: Target, create: str = TABLE) -> tuple[DeltaState, TableEvolution, TableSchema, TableSchema]:
     before = schema_of(create)
     state = state_of(on, before)
-    after, followed = follow(before, statement(f"ALTER TABLE t {alter}").statement.changes, STRICT)
+    after, followed = follow(before, statement(f"ALTER TABLE t {alter}").statement.changes, STRICT, None)
     return state, plan(on, columns_of(state), followed, before, after), before, after
 
 

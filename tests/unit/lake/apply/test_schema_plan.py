@@ -61,7 +61,7 @@ def planned(alter: str, on: Target, create: str = TABLE) -> TableEvolution:
     fields = columns_of_schema(before, on.policies).fields
     there = columns_of(state_of([(f.name, f.name, f.dataType) for f in fields]))
     changes = classify(f"ALTER TABLE t {alter}", "shop", STRICT, MYSQL).changes
-    after, followed = follow(before, changes, STRICT)
+    after, followed = follow(before, changes, STRICT, None)
     return plan(on, there, followed, before, after)
 
 
@@ -380,7 +380,7 @@ def test_every_statement_of_the_corpus_is_decided() -> None:
                 fields = columns_of_schema(before, target().policies).fields
                 there = columns_of(state_of([(f.name, f.name, f.dataType) for f in fields]))
                 try:
-                    after, followed = follow(before, effect.changes, case.sql_mode)
+                    after, followed = follow(before, effect.changes, case.sql_mode, None)
                 except UnsupportedDdlError:
                     decided["refused"] += 1
                     continue

@@ -13,7 +13,8 @@ import pytest
 import cdc
 from cdc.config import SparkConfig
 from cdc.lake.runtime import jars, shipping
-from cdc.lake.runtime.session import in_process, settings, short_options, worker_path
+from cdc.lake.runtime.session import short_options
+from cdc.lake.runtime.spark_settings import in_process, settings, worker_path
 
 DELTA, S3 = (f"/ours/{packages.folder.name}.jar" for packages in (jars.delta_packages(), jars.s3_packages()))
 

@@ -20,7 +20,7 @@ from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.meta import ParkedTable
 from cdc.watch.page.board import AckedBatch, Board, BoardRow, newest_batches
-from cdc.watch.page.render import ExternalLink, LagChart, destination, message, overview
+from cdc.watch.page.render import ExternalLink, LagChart, destination, message, overview, summary
 from cdc.watch.status import collect
 from tests.support.commit_times import T0, fill
 from tests.support.unit_batches import IDENTITY, make_config
@@ -40,6 +40,9 @@ class NoLinks:
 
     def run(self, config: DestinationConfig, run: RunIdentity) -> str:
         return ""
+
+    def remedy(self, row: BoardRow, due: str) -> ExternalLink | None:
+        return None
 
 
 class Tags(HTMLParser):
@@ -79,8 +82,8 @@ def row_of(config: DestinationConfig) -> BoardRow:
 def test_a_page_of_a_store(config: DestinationConfig) -> None:
     row = row_of(config)
     page = overview([row], NoLinks(), "n", folder="conf")
-    assert "capture is not running" in page
-    assert "1 transactions" in page, "one is left"
+    assert "stopped" in page
+    assert "1 transaction," in page, "one is left"
     detail = destination(row, NoLinks(), "n")
     assert "shop.orders" in detail
     assert "<polyline" in detail
@@ -102,6 +105,9 @@ class Links(NoLinks):
     def run(self, config: DestinationConfig, run: RunIdentity) -> str:
         return "https://x.example/r"
 
+    def remedy(self, row: BoardRow, due: str) -> ExternalLink | None:
+        return ExternalLink("Trigger snapshot_shop", "/dags/snapshot_shop")
+
 
 def test_links(config: DestinationConfig) -> None:
     row = row_of(config)
@@ -109,6 +115,37 @@ def test_links(config: DestinationConfig) -> None:
     assert set(Tags(destination(row, Links(), "n")).links) == {
         "./", "/dags/apply_shop", "https://x.example/t", "https://x.example/m", "https://x.example/r",
     }  # fmt: skip
+
+
+def test_a_card_begins_with_a_sentence_and_the_next_step(config: DestinationConfig) -> None:
+    tables = [{"table": "shop.orders"}, {"table": "shop.products"}]
+    late = {"transactions": 1200, "bytes": 5}
+    subscription: dict[str, Any] = {"name": "apply", "parked": [], "behind": late, "lag_s": 240.0}
+    store = {"complete_until": "2026-03-01T22:35:25.5Z"}
+    status = {"tables": tables, "store": store, "subscriptions": [subscription]}
+    assert summary(status) == "Both tables wait for 1,200 transactions, the oldest for 4 min."
+    subscription["behind"] = {"transactions": 0, "bytes": 0}
+    assert summary(status) == "Both tables are complete until 2026-03-01 22:35:25."
+    assert summary(status | {"tables": tables[:1]}) == "shop.orders is complete until 2026-03-01 22:35:25."
+    assert summary(status | {"tables": []}) == "No table has been loaded yet."
+    subscription["parked"] = [{"table": "shop.products", "due": "snapshot"}]
+    assert summary(status) == "1 of 2 tables is parked: shop.products needs a snapshot."
+    subscription["parked"] += [{"table": f"shop.t{n}", "due": "retry"} for n in range(4)]
+    assert "5 of 6 tables are parked" in summary(status) and "and 2 more" in summary(status)
+    with BatchService(config).meta.change() as state:
+        state.subscription("apply").parked["shop.orders"] = ParkedTable(
+            due="snapshot", reason="Run `cdc snapshot shop shop.orders`.", since=datetime.now(UTC)
+        )
+    row = row_of(config)
+    page = overview([row], NoLinks(), "n", folder="")
+    assert "1 of 1 table is parked: shop.orders needs a snapshot." in page
+    assert "Next step: <code>cdc snapshot shop</code> brings it back." in page
+    assert '<a href="/dags/snapshot_shop" data-outside>Trigger snapshot_shop</a>' in overview(
+        [row], Links(), "n", folder=""
+    )
+    detail = destination(row, NoLinks(), "n")
+    assert detail.count("cdc snapshot shop") == 2, "the step on the card, and the one way in the reason"
+    assert "`" not in detail
 
 
 def test_everything_is_escaped(config: DestinationConfig) -> None:
@@ -123,7 +160,8 @@ def test_everything_is_escaped(config: DestinationConfig) -> None:
     assert row.status is not None
     row.status["tables"].append(
         {"table": f"shop.{EVIL}", "mode": "upsert", "delta_version": 1, "applied_seq": 1, "path": f"/lake/{EVIL}",
-         "note": EVIL, "reader": None, "applied_time": None, "lag_s": 7200.0, "parked_since": "2026-03-01T09:00:00Z",
+         "note": EVIL, "reader": None, "small_files": 0,
+         "applied_time": None, "lag_s": 7200.0, "parked_since": "2026-03-01T09:00:00Z",
          "last_merge": None}
     )  # fmt: skip
     row.status["source"]["gtid"] = EVIL
@@ -200,21 +238,24 @@ def test_a_destination_that_hangs_delays_no_other(config: DestinationConfig) -> 
 def test_a_destination_without_a_store(tmp_path: Path) -> None:
     (row,) = Board().rows([make_config(tmp_path).file], batches=True)
     assert (row.error, row.batches) == ("", [])
-    assert "not read yet" in destination(row, NoLinks(), "n")
+    page = destination(row, NoLinks(), "n")
+    assert "No table has been loaded yet." in page and "<dt>Position</dt>" not in page
 
 
 def test_the_chart_has_the_batches_and_now() -> None:
     def batch(number: int, lag_s: float | None) -> AckedBatch:
-        return AckedBatch(number, 1, 2, 1, 1, 10, 1000.0 + number, lag_s, "")
+        return AckedBatch(number, 1, 2, 1, (3, 2, 1), 10, 1000.0 + number, lag_s, "")
 
-    chart = LagChart.of([batch(0, 10), batch(5, 20), batch(7, None)], 1010, 5)
+    chart = LagChart.of([batch(0, 10), batch(5, 20), batch(7, None)], 1010, 5, 15.0)
     assert chart is not None
     assert chart.line == "0.0,150.0 500.0,0.0 1000.0,225.0"
     assert chart.levels == ("20 s", "10 s", "0")
     assert re.match(r"20 s: batch 5", chart.dots[1][2])
-    assert LagChart.of([batch(1, None)], 1010, 0) is None
-    single = LagChart.of([batch(1, 0.0)], 1001, None)
+    assert (chart.alarm_y, chart.times[1]) == (75.0, "00:16")
+    assert LagChart.of([batch(1, None)], 1010, 0, 15.0) is None
+    single = LagChart.of([batch(1, 0.0)], 1001, None, 15.0)
     assert single is not None and single.line == "0.0,300.0"
+    assert (single.alarm_y, len(single.times)) == (None, 2)
 
 
 def test_the_newest_batches_only(config: DestinationConfig) -> None:

@@ -1,0 +1,118 @@
+"""The results of jobs on single tables. They are also read where there is no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from cdc.batches.manifest import TableResult
+
+
+@dataclass
+class CatchUp:
+    """The result of a catch-up."""
+
+    table: str
+    level_seq: int
+    """The table has all changes up to this seq."""
+    batches: int = 0
+    row_events: int = 0
+    bytes: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+
+    def add(self, results: list[TableResult], row_events: int, size: int) -> None:
+        """Adds the results of one batch."""
+        self.batches += 1
+        self.row_events += row_events
+        self.bytes += size
+        for result in results:
+            self.inserted += result.inserted
+            self.updated += result.updated
+            self.deleted += result.deleted
+            self.seconds += result.seconds
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """A table that was built again; the keys of ``cdc replay --json``."""
+
+    table: str
+    rows: int
+    """Row events that were applied, and rows of the snapshot that the replay began with."""
+    bytes: int
+    chunks: int
+    """Batches."""
+    seconds: float
+    first_seq: int
+    last_seq: int
+    path: str
+    """The URI of the Delta table."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SnapshotResult:
+    """A table that was filled; the keys of ``cdc snapshot --json``."""
+
+    table: str
+    rows: int
+    bytes: int
+    chunks: int
+    seconds: float
+    first_seq: int
+    """Every row was read after this position."""
+    last_seq: int
+    """The position at which the table equalled the source, before the catch-up."""
+    changes: int
+    """Row events of this table that were applied after it."""
+    applied_seq: int
+    """The table's position now."""
+    reread: int = 0
+    """The number of times that the snapshot began anew."""
+    columns: tuple[str, ...] | list[str] | None = None
+    """The source's names of the columns that were read beside the key; empty: a killed process had read and merged them
+    before; None: all columns."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RowDiff:
+    """A row that differs between two transactions. Values are texts, bytes in hexadecimal digits."""
+
+    kind: Literal["insert", "update", "delete"]
+    key: dict[str, str | None]
+    before: dict[str, str | None] | None
+    """The whole row, or the columns that an update changed; None for an insert."""
+    after: dict[str, str | None] | None
+    """None for a delete."""
+
+
+@dataclass(frozen=True)
+class TableDiff:
+    """How a table differs between two transactions."""
+
+    table: str
+    mode: str
+    before_seq: int
+    after_seq: int
+    inserted: int
+    updated: int
+    deleted: int
+    columns: dict[str, int]
+    """The number of updated rows in which each column differs."""
+    only_before: list[str]
+    """Columns that the table has as of the first point only. They are not compared."""
+    only_after: list[str]
+    rows: list[RowDiff]
+    """Some of the rows, in the order of their keys."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the result as JSON."""
+        return asdict(self)

@@ -1,0 +1,62 @@
+"""Low marks of servers without GTIDs: what is younger than a minute does not count as visible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cdc.base.errors import StoreIncompleteError
+from cdc.binlog.positions import split_seq
+from cdc.source.snapshot.positions import MARGIN_S, LowMark, low_seq
+from cdc.store.reader.reader import StoreReader
+from tests.support.unit_store import fill
+
+MARGIN_US = int(MARGIN_S * 1_000_000)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> StoreReader:
+    fill(tmp_path / "store")
+    return StoreReader(tmp_path / "store")
+
+
+def _low(reader: StoreReader, time_us: int, local_us: int) -> LowMark:
+    entry = reader.last_entry()
+    assert entry is not None
+    position = reader.commit_position(entry).position
+    return LowMark("margin", position.file, position.pos, (), time_us, local_us)
+
+
+def test_old_transactions_count_as_visible(reader: StoreReader) -> None:
+    entries = np.concatenate(list(reader.all_entries()))
+    committed, stored = int(entries["commit_time_us"].max()), int(entries["store_time_us"].max())
+    epoch = split_seq(int(entries["seq"][0])).epoch
+    low = _low(reader, committed + MARGIN_US + 1, stored + MARGIN_US + 1)
+    assert low_seq(reader, epoch, [low]) == int(entries["seq"][-1])
+
+
+@pytest.mark.parametrize("clock", ["commit_time_us", "store_time_us"])
+def test_young_transactions_do_not(reader: StoreReader, clock: str) -> None:
+    entries = np.concatenate(list(reader.all_entries()))
+    epoch = split_seq(int(entries["seq"][0])).epoch
+    late = {name: int(entries[name].max()) + MARGIN_US + 1 for name in ("commit_time_us", "store_time_us")}
+    for index in (3, 7):
+        times = {**late, clock: int(entries[clock][index]) + MARGIN_US}
+        found = low_seq(reader, epoch, [_low(reader, times["commit_time_us"], times["store_time_us"])])
+        first = int(np.flatnonzero(entries[clock] >= entries[clock][index])[0])
+        assert found == int(entries["seq"][first]) - 1
+        assert found < int(entries["seq"][index])
+
+
+def test_the_store_must_reach_the_position_unless_it_is_known_to_be_complete(reader: StoreReader) -> None:
+    """An event outside of transactions moves the position of a server, and the store's end stays where it is."""
+    entry = reader.last_entry()
+    assert entry is not None
+    position = reader.commit_position(entry).position
+    low = LowMark("exact", position.file, position.pos + 40)
+    epoch = split_seq(int(entry["seq"])).epoch
+    with pytest.raises(StoreIncompleteError):
+        low_seq(reader, epoch, [low])
+    assert low_seq(reader, epoch, [low], is_complete=True) == int(entry["seq"]) + 40
