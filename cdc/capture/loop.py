@@ -277,8 +277,12 @@ class Capture:
         start = replace(start, named=start.named and self._expects_names)
         session = self._session = CaptureSession(config, control, store, start, self.counters)
         other: DestinationConfig | None = None
+        # Whoever reads in the state that capture runs may rely on it. So the position where a store begins is durable
+        # first: after a kill before that, capture would begin at a later one.
+        is_durable = not (start.first and isinstance(store, LogWriter))
         try:
-            self._report(store, session)
+            if is_durable:
+                self._report(store, session)
             probed_at = -_PROBE_EVERY_S
             while not stop.is_set():
                 target = self._target
@@ -291,7 +295,8 @@ class Capture:
                     probed_at = now
                     self._watermark.probe(control)
                     self._purge.tick(control, session.position)
-                    self._report(store, session)
+                    if is_durable:
+                        self._report(store, session)
                     if gtids is not None:
                         gtids.tick()
                     self._cleaner.tick(store.written.segment)
@@ -303,6 +308,10 @@ class Capture:
                         raise self._cleaner.error()
                     continue
                 self._cleaner.level(session.step())
+                if not is_durable and store.last_seq is not None:
+                    store.flush()
+                    is_durable = True
+                    self._report(store, session)
         finally:
             session.close()
         store.flush()

@@ -26,6 +26,7 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
+from cdc.store.formats.state import read_capture_state
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, USER, Server, client_tool
@@ -327,6 +328,21 @@ def test_sigkill_of_capture_loses_nothing(server: Server, db: str, tmp_path: Pat
     Capture(config).run(until_current=True)
     seqs = [int(s) for p in list_segments(config.store.path) for s in read_entries(p)["seq"]]
     assert len(seqs) == 3001 and seqs == sorted(set(seqs))
+
+
+def test_a_capture_that_says_it_runs_has_its_beginning(mysql9: Server, database: Database, tmp_path: Path) -> None:
+    """With ``start: now``, the next capture continues there, not at the position of its own start."""
+    db = database(mysql9)
+    mysql9.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
+    config = configure(tmp_path, mysql9, db, start="now")
+    process = run_capture(config)
+    while (state := read_capture_state(config.store.path)) is None or not state.connected:
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    mysql9.execute(f"INSERT INTO {db}.t VALUES (1)")
+    Capture(config).run(until_current=True)
+    assert StoreReader(config.store.path).totals().transactions == 1
 
 
 @pytest.mark.rule("canal-server-6")
