@@ -26,7 +26,7 @@ from rich.console import Console
 
 from benchmarks import results as machines
 from benchmarks.accounting import Run, run
-from benchmarks.scale import page
+from benchmarks.scale import page, waiting
 from benchmarks.scale.airflow import Airflow, parsing
 from benchmarks.scale.processes import Look, pss_mb
 from benchmarks.scale.results import KEPT, Captures, Cost, Requests, Results, Whole, render
@@ -157,6 +157,8 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
     found: dict[str, Any] = {"destinations": options.destinations, "tables": options.tables}
     found["requests"] = requests(options.s3_tables)
     say(f"requests: {found['requests']}")
+    found["waiting"] = waiting.measure(options.destinations, options.idle_seconds, 40)
+    say(f"destinations at a server: {found['waiting']}")
     with (
         tempfile.TemporaryDirectory(prefix="towpath-scale-") as folder,
         Server("mysql9", options=SERVER) as server,

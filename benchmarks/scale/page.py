@@ -30,7 +30,7 @@ _AIRFLOW = ("scheduler", "tasks", "triggerer", "dag-processor", "api-server")
 
 def markdown(results: Results) -> str:
     """Returns the page."""
-    sections = (_head, _destinations, _captures, _airflow, _whole, _requests, _formula, _how)
+    sections = (_head, _destinations, _captures, _airflow, _waiting, _whole, _requests, _formula, _how)
     return "\n\n".join(block for section in sections for block in section(results)) + "\n"
 
 
@@ -136,6 +136,33 @@ def _airflow(results: Results) -> Iterator[str]:
         f"With the defaults `apply_every: 60s` and `snapshot_every: 60s`, {results.destinations} destinations would begin "
         f"{2 * results.destinations} runs a minute. Most would find nothing, and they would take {cores:.1f} cores. So let "
         "changes start the runs, and choose `apply_every` and `snapshot_every` in hours."
+    )
+
+
+def _waiting(results: Results) -> Iterator[str]:
+    waiting = results.waiting
+    if waiting is None:
+        return
+    yield f"## {waiting.destinations} destinations at a server"
+    yield _text(
+        "With `start: data` and `store.kind: server` the triggerer asks [the server](../how-to/server.md) for changes "
+        f"(measured on {waiting.date[:10]}, without Airflow around the triggers):"
+    )
+    yield _table(
+        ("", "measured"),
+        (
+            ("slots of workers", "0"),
+            ("connections to the server", f"{waiting.connections}"),
+            ("requests a minute, while nothing changes", f"{waiting.requests_per_minute:.0f}"),
+            ("CPU of the server, while nothing changes", _percent(waiting.server_percent)),
+            ("CPU of the triggers, while nothing changes", _percent(waiting.triggers_percent)),
+            ("memory of the server", f"{waiting.server_mb:.0f} MB"),
+            ("from a stored transaction to the event, median", f"{waiting.latency_median_s:.2f} s"),
+            (
+                f"from a stored transaction to the event, longest of {waiting.changes}",
+                f"{waiting.latency_most_s:.2f} s",
+            ),
+        ),
     )
 
 

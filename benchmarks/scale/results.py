@@ -107,6 +107,27 @@ class Traffic(Strict):
     """Median seconds of the steps of that way."""
 
 
+class Waiting(Strict):
+    """Destinations at a server that triggers watch."""
+
+    date: str
+    destinations: int
+    seconds: float
+    """Duration of the look while nothing changed."""
+    server_percent: float
+    """Share of one core, while nothing changed."""
+    triggers_percent: float
+    server_mb: float
+    """Memory of the server, as PSS."""
+    connections: int
+    """Of the process of the triggers to the server."""
+    requests_per_minute: float
+    changes: int
+    latency_median_s: float
+    """From a transaction that is visible in its store to the event of the trigger."""
+    latency_most_s: float
+
+
 class Whole(Strict):
     """One destination with all tables, and one with its share of them."""
 
@@ -175,6 +196,8 @@ class Results(Strict):
     """Runs of the apply DAGs that find nothing."""
     idle: Window
     traffic: Traffic
+    waiting: Waiting | None = None
+    """None in files of earlier runs."""
     whole: Whole
     requests: tuple[Requests, ...]
 

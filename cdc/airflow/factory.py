@@ -331,9 +331,10 @@ def _store_asset(destination: _Destination) -> Asset | None:
     """Returns the asset that stands for a store, watched by Airflow's triggerer; None unless changes start the runs."""
     if destination.config is None or destination.settings.start != "data":
         return None
+    store = destination.config.store
     trigger = TowpathStoreTrigger(
         conf_file=destination.conf_file,
-        store=str(destination.config.store.path),
+        store=str(store.path) if store.url is None else store.url,
         pause_s=destination.settings.start_pause,
     )
     name = f"towpath_store_{destination.name}"

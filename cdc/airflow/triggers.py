@@ -1,7 +1,8 @@
 """Triggers: what waits in Airflow's triggerer instead of in a slot of a worker.
 
-Each reads its configuration file itself, and files of the store and the meta in threads, so the triggerer has to see
-them where the workers do. What a trigger says is a hint: the task or the run that it starts looks for itself.
+Each reads its configuration file itself. It reads files of the store and the meta in threads, so the triggerer has to
+see them where the workers do; or it asks the server of the store. What a trigger says is a hint: the task or the run
+that it starts looks for itself.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from cdc.airflow.watching import STORES
 from cdc.base.errors import CdcError
+from cdc.client import connect, find_obstacle
 from cdc.config import load
 
 _RETRY_S = 30.0
@@ -29,8 +32,8 @@ class TowpathStoreTrigger(BaseEventTrigger):
 
     It fires once for what came, not again while that waits: a run that failed is repeated by the schedule.
 
-    ``conf_file``: the path of ``DEST.yaml``. ``store``: the folder of the store. ``pause_s``: the shortest time between
-    two events.
+    ``conf_file``: the path of ``DEST.yaml``. ``store``: the folder of the store, or the URL of its server. ``pause_s``:
+    the shortest time between two events.
     """
 
     def __init__(self, *, conf_file: str, store: str, pause_s: float) -> None:
@@ -43,6 +46,12 @@ class TowpathStoreTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Yields events with the destination and the seq up to which its store has been filled."""
+        async with aclosing(self._at_server() if "://" in self.store else self._on_disk()) as filled:
+            async for filled_seq in filled:
+                yield _event({"destination": Path(self.conf_file).stem, "seq": filled_seq})
+                await asyncio.sleep(self.pause_s)
+
+    async def _on_disk(self) -> AsyncGenerator[int, None]:
         loop, grown = asyncio.get_running_loop(), asyncio.Event()
         end = STORES.watch(Path(self.store), lambda: loop.call_soon_threadsafe(grown.set))
         told = 0
@@ -53,23 +62,50 @@ class TowpathStoreTrigger(BaseEventTrigger):
                 try:
                     filled_seq = await asyncio.to_thread(self._waiting, told)
                 except CdcError as error:
-                    self._complain(str(error))
+                    self._complain(error)
                     loop.call_later(_RETRY_S, grown.set)
                     continue
                 if filled_seq is not None:
                     told = filled_seq
-                    yield _event({"destination": Path(self.conf_file).stem, "seq": filled_seq})
-                    await asyncio.sleep(self.pause_s)
+                    yield filled_seq
         finally:
             end()
+
+    async def _at_server(self) -> AsyncGenerator[int, None]:
+        from cdc.client.changes import SERVERS
+
+        told = 0
+        while True:
+            answers: asyncio.Queue[int | CdcError] = asyncio.Queue()
+            try:
+                connection = await asyncio.to_thread(lambda: connect(load(Path(self.conf_file))))
+                end = SERVERS.watch(connection, told, answers.put_nowait)
+            except CdcError as error:
+                self._complain(error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            try:
+                while True:
+                    answer = await answers.get()
+                    while not answers.empty():  # what came in the pause
+                        answer = answers.get_nowait()
+                    if isinstance(answer, CdcError):
+                        self._complain(answer)
+                        break
+                    told = answer
+                    yield answer
+            finally:
+                end()
+            await asyncio.sleep(_RETRY_S)
 
     def _waiting(self, told: int) -> int | None:
         from cdc.batches.waiting import waiting_seq  # loads NumPy, which files of DAGs do without
 
         return waiting_seq(load(Path(self.conf_file)), told)
 
-    def _complain(self, text: str) -> None:
+    def _complain(self, error: CdcError) -> None:
         """Logs a failure once."""
+        text = str(error)
         if text != self._complaint:
             self.log.warning("It cannot be told whether changes wait in %s: %s", self.store, text)
         self._complaint = text
@@ -97,11 +133,9 @@ class TowpathBatchTrigger(BaseTrigger):
 
     def _is_blocked(self) -> bool:
         """A configuration, store or meta that cannot be read blocks nothing: the task says what is wrong."""
-        from cdc.batches.waiting import obstacle  # loads NumPy
-
         until = None if self.until is None else datetime.fromisoformat(self.until)
         try:
-            return obstacle(load(Path(self.conf_file)), self.owner, until) is not None
+            return find_obstacle(load(Path(self.conf_file)), self.owner, until) is not None
         except CdcError:
             return False
 

@@ -5,8 +5,6 @@ Triggers ask these questions while no task runs. The answers are hints: only a g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -20,22 +18,25 @@ from cdc.store.reader.reader import StoreReader
 if TYPE_CHECKING:
     from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.config import DestinationConfig
-    from cdc.store.reader.reader import StoreReader
 
 
 def waiting_seq(config: DestinationConfig, after_seq: int = 0) -> int | None:
     """Returns the seq up to which the store has been filled, if it has a transaction for apply after ``after_seq`` that
     no batch has yet; else None. Raises what reading store and meta raises."""
-    with _state(config) as state:
-        reader = _reader(config, state)
-        if not reader.exists():
-            return None
-        subscription = state.subscriptions.get("apply")
-        after = max(after_seq, reader.removed_seq() if subscription is None else subscription.start_seq())
-        table_filter = None if subscription is None else make_filter(subscription.filter)
-        if reader.select(after, Limits(max_transactions=1), table_filter) is None:
-            return None
-        return reader.last_seq()
+    with open_meta(config) as meta:
+        return find_waiting(meta.read(), StoreReader(config.store.path), "apply", after_seq)
+
+
+def find_waiting(state: State, reader: StoreReader, subscriber: str, after_seq: int) -> int | None:
+    """:func:`waiting_seq` of a meta and a store that are open."""
+    if not reader.exists():
+        return None
+    subscription = state.subscriptions.get(subscriber)
+    after = max(after_seq, reader.removed_seq() if subscription is None else subscription.start_seq())
+    table_filter = None if subscription is None else make_filter(subscription.filter)
+    if reader.select(after, Limits(max_transactions=1), table_filter) is None:
+        return None
+    return reader.last_seq()
 
 
 def obstacle(
@@ -46,25 +47,21 @@ def obstacle(
 
     Raises what reading store and meta raises.
     """
-    with _state(config) as state:
-        subscription = state.subscriptions.get(subscriber)
-        for entry in [] if subscription is None else subscription.outstanding[:1]:
-            if entry.owner != owner and entry.expires > datetime.now(UTC):
-                return held_error(config.name, subscriber, entry)
-        if until is None:
-            return None
-        reader = _reader(config, state)
-        complete_us = reader.complete_until_us() if reader.exists() else 0
-        if complete_us >= time_us(until):
-            return None
-        return incomplete_error(config.name, until, complete_us, reader.capture_state())
-
-
-@contextmanager
-def _state(config: DestinationConfig) -> Iterator[State]:
     with open_meta(config) as meta:
-        yield meta.read()
+        return find_obstacle(config.name, meta.read(), StoreReader(config.store.path), owner, until, subscriber)
 
 
-def _reader(config: DestinationConfig, state: State) -> StoreReader:
-    return StoreReader(config.store.path, None if state.source is None else state.source.base_name)
+def find_obstacle(
+    destination: str, state: State, reader: StoreReader, owner: str, until: datetime | None, subscriber: str
+) -> LeaseHeldError | StoreIncompleteError | None:
+    """:func:`obstacle` of a meta and a store that are open."""
+    subscription = state.subscriptions.get(subscriber)
+    for entry in [] if subscription is None else subscription.outstanding[:1]:
+        if entry.owner != owner and entry.expires > datetime.now(UTC):
+            return held_error(destination, subscriber, entry)
+    if until is None:
+        return None
+    complete_us = reader.complete_until_us() if reader.exists() else 0
+    if complete_us >= time_us(until):
+        return None
+    return incomplete_error(destination, until, complete_us, reader.capture_state())

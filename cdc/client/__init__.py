@@ -18,13 +18,24 @@ from cdc.meta import open_meta as open_local_meta
 from cdc.wire.connection import Connection, remember
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cdc.base.errors import LeaseHeldError, StoreIncompleteError
     from cdc.batches.protocol import Batches
     from cdc.batches.table_batches import TableChangeReader
     from cdc.config import DestinationConfig
     from cdc.meta import Meta
     from cdc.store.reader.store import Store
 
-__all__ = ["captured_tables", "connect", "open_batches", "open_meta", "open_store", "open_table_batches"]
+__all__ = [
+    "captured_tables",
+    "connect",
+    "find_obstacle",
+    "open_batches",
+    "open_meta",
+    "open_store",
+    "open_table_batches",
+]
 
 
 def open_meta(config: DestinationConfig) -> Meta:
@@ -79,6 +90,20 @@ def open_table_batches(
     from cdc.client.batches import RemoteTableBatches
 
     return RemoteTableBatches(connect(config))
+
+
+def find_obstacle(
+    config: DestinationConfig, owner: str, until: datetime | None = None
+) -> LeaseHeldError | StoreIncompleteError | None:
+    """Returns the error with which a get of this owner would end if it did not wait; None if nothing is in its way. See
+    :func:`cdc.batches.waiting.obstacle`."""
+    if config.store.kind == "file":
+        from cdc.batches.waiting import obstacle
+
+        return obstacle(config, owner, until)
+    from cdc.client.batches import RemoteBatchService
+
+    return RemoteBatchService(connect(config), config.batch).obstacle(owner, until)
 
 
 def captured_tables(config: DestinationConfig, reader: Store) -> list[str]:

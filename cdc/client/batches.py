@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.errors import StoreIncompleteError, UsageError
+from cdc.base.errors import LeaseHeldError, StoreIncompleteError, UsageError
 from cdc.batches.lease import Lease, new_token
 from cdc.batches.manifest import Manifest
 from cdc.batches.manifest_files import parse_manifest
@@ -22,7 +22,7 @@ from cdc.meta import Meta, Outstanding, State, Subscription
 from cdc.meta.state import check_name
 from cdc.wire.connection import Connection
 from cdc.wire.files import uri_of
-from cdc.wire.protocol import LONGEST_WAIT_S
+from cdc.wire.protocol import LONGEST_WAIT_S, error_of
 
 if TYPE_CHECKING:
     from cdc.config import BatchConfig
@@ -132,6 +132,15 @@ class RemoteBatchService:
     def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime:
         lease_s = self._batch.lease_s if lease_s is None else lease_s
         return self._renew(batch, token, subscriber=subscriber, lease_s=lease_s)
+
+    def obstacle(
+        self, owner: str, until: datetime | None = None, *, subscriber: str = "apply"
+    ) -> LeaseHeldError | StoreIncompleteError | None:
+        """Returns the error with which :meth:`get` would end if it did not wait; None if nothing is in its way."""
+        arguments = {"owner": owner, "until": None if until is None else until.isoformat()}
+        error = error_of(self._call("obstacle", subscriber, arguments))
+        assert error is None or isinstance(error, LeaseHeldError | StoreIncompleteError)
+        return error
 
     def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
         subscription = self._state(subscriber).subscriptions.get(subscriber)

@@ -106,7 +106,8 @@ class AirflowConfig(Section):
             choices={
                 "schedule": "every `apply_every`",
                 "data": "when the store has got changes, within seconds, and also every `apply_every`, which repeats "
-                "what failed; needs Airflow's triggerer, which has to see the store, the meta and this file",
+                "what failed; needs Airflow's triggerer, which has to see this file, and the store and the meta or the "
+                "server of both",
             }
         ),
     ] = "schedule"

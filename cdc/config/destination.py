@@ -106,17 +106,14 @@ def check_sections(config: DestinationConfig, file: Path) -> None:
             raise ConfigError(contradiction.problem, place=str(file), remedy=contradiction.remedy)
 
 
-def _triggers(config: DestinationConfig) -> Iterator[Contradiction]:
-    """A trigger looks at the files of a store."""
-    if config.store.kind != "server":
-        return
-    for key, value in (("start", "data"), ("capture", "external")):
-        if getattr(config.airflow, key) == value:
-            yield Contradiction(
-                f"airflow.{key}: {value} and store.kind: server contradict each other: the triggerer looks at the "
-                "store's files, which another machine has",
-                f"Remove airflow.{key}.",
-            )
+def _capture_watch(config: DestinationConfig) -> Iterator[Contradiction]:
+    """The watch over a capture looks at the files of its store."""
+    if config.store.kind == "server" and config.airflow.capture == "external":
+        yield Contradiction(
+            "airflow.capture: external and store.kind: server contradict each other: the triggerer looks at the "
+            "store's files, which another machine has",
+            "Remove airflow.capture; the server watches its captures.",
+        )
 
 
 def _meta(config: DestinationConfig) -> Iterator[Contradiction]:
@@ -398,5 +395,5 @@ _RULES: tuple[Callable[[DestinationConfig], Iterator[Contradiction]], ...] = (
     _shared,
     _catalog,
     _s3,
-    _triggers,
+    _capture_watch,
 )

@@ -20,7 +20,7 @@ from cdc.base.log import get_logger
 from cdc.batches.lease import renewed
 from cdc.batches.manifest import Manifest, TableResult, schemas_of
 from cdc.batches.results import with_start
-from cdc.client import open_batches, open_store
+from cdc.client import find_obstacle, open_batches, open_store
 from cdc.lake.jobs.values import (
     Diff,
     MaintainTables,
@@ -92,14 +92,9 @@ def next_seq(config: DestinationConfig) -> int | None:
 def obstacle(
     config: DestinationConfig, owner: str, until: datetime | None = None
 ) -> LeaseHeldError | StoreIncompleteError | None:
-    """Returns the error for which :func:`fetch` would wait or end; None if nothing is in its way, or only the server of
-    the store could tell."""
-    if config.store.kind == "server":
-        return None
-
-    from cdc.batches import waiting
-
-    return waiting.obstacle(config, owner, until)
+    """Returns the error for which :func:`fetch` would wait or end; None if nothing is in its way. Raises what reading
+    store and meta raises."""
+    return find_obstacle(config, owner, until)
 
 
 def resume(config: DestinationConfig, batch: int, fingerprint: str) -> Lease:

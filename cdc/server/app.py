@@ -32,6 +32,7 @@ from cdc.base.log import get_logger
 from cdc.base.run_identity import RunIdentity, working_for
 from cdc.base.validation import first_fault
 from cdc.server.answers import Refused, binary, body_of, document, of_error, text
+from cdc.server.changes import ChangesRequest, StoreWatch
 from cdc.server.destinations import ServedDestination, ServerCounters
 from cdc.server.files import read_bytes, served_path
 from cdc.server.live import LiveDestinations
@@ -59,6 +60,8 @@ _HEALTH_S = 0.1
 """The time for which an answer about health is used again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _EXPIRY_S = 1.0
+_CHANGES_PAUSE_S = 0.25
+"""The pause between two looks at the stores that a client watches."""
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _T = TypeVar("_T")
 _Subscriber = tuple[str, str]
@@ -83,6 +86,7 @@ class ServerApp:
         self.counters = ServerCounters()
         self._threads, self._byte_threads = CapacityLimiter(_THREADS), CapacityLimiter(_BYTE_THREADS)
         self._health_threads = CapacityLimiter(_HEALTH_THREADS)
+        self._watch, self._watch_threads = StoreWatch(), CapacityLimiter(1)
         self._running: Counter[_Subscriber] = Counter()
         self._threads_of: dict[_Subscriber, CapacityLimiter] = {}
         self._health_answer: tuple[float, str, int] | None = None
@@ -96,6 +100,7 @@ class ServerApp:
                 Route("/metrics", self._metrics, methods=["GET"]),
                 *([] if self.operators is None else self.operators.routes()),
                 *([] if self.page is None else self.page.routes()),
+                Route("/v{api:int}/changes", self._changes, methods=["POST"]),
                 Route("/v{api:int}/{destination}/bytes/{path:path}", self._read, methods=["GET"]),
                 Route("/v{api:int}/{destination}/{operation}", self._call, methods=["POST"]),
             ]
@@ -113,30 +118,41 @@ class ServerApp:
 
     async def _call(self, request: Request) -> Response:
         name = request.path_params["operation"]
-        return await self._answered(request, name if name in OPERATIONS else "unknown", self._operate)
+        return await self._answered(
+            request, name if name in OPERATIONS else "unknown", partial(self._for_subscriber, self._operate)
+        )
 
     async def _read(self, request: Request) -> Response:
-        return await self._answered(request, "bytes", self._range)
+        return await self._answered(request, "bytes", partial(self._for_subscriber, self._range))
+
+    async def _changes(self, request: Request) -> Response:
+        return await self._answered(request, "changes", self._wait_for_changes)
+
+    async def _for_subscriber(
+        self, work: Callable[[Request, ServedDestination, str], Awaitable[Response]], request: Request
+    ) -> Response:
+        """Answers a request for one destination, after a check of who asks."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        served, subscriber = self._admit(
+            request.path_params["destination"], token.strip() if kind.lower() == "bearer" else None, request.url.path
+        )
+        request.state.destination = served.name
+        epoch = served.require_leader()
+        with self._worked_on((served.name, subscriber)):
+            answer = await work(request, served, subscriber)
+        if served.require_leader() != epoch:
+            raise NotLeaderError("the leadership has changed meanwhile", place=served.name, remedy="Ask again.")
+        if epoch:
+            answer.headers[EPOCH_HEADER] = str(epoch)
+        return answer
 
     async def _answered(
-        self,
-        request: Request,
-        operation: str,
-        work: Callable[[Request, ServedDestination, str], Awaitable[Response]],
+        self, request: Request, operation: str, work: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Checks who asks, and turns errors into documents."""
-        destination = ""
+        """Turns errors into documents, and counts."""
         try:
-            served, subscriber = self._admit(request)
-            destination = served.name
-            epoch = served.require_leader()
-            with self._worked_on((served.name, subscriber)):
-                answer = await work(request, served, subscriber)
-            if served.require_leader() != epoch:
-                raise NotLeaderError("the leadership has changed meanwhile", place=destination, remedy="Ask again.")
-            if epoch:
-                answer.headers[EPOCH_HEADER] = str(epoch)
-            outcome = "ok"
+            _require_version(request)
+            answer, outcome = await work(request), "ok"
         except Refused as refused:
             answer, outcome = refused.answer(), "refused"
         except CdcError as error:
@@ -144,12 +160,12 @@ class ServerApp:
         except ClientDisconnect:
             answer, outcome = text("", HTTPStatus.BAD_REQUEST), "disconnected"
         except Exception:  # noqa: BLE001 - the process serves others, too
-            _log.exception("request failed", destination=destination, operation=operation)
+            _log.exception("request failed", destination=_destination_of(request), operation=operation)
             failed = RetryableError(
-                "the server failed", place=destination or None, remedy="Its log says why; try again."
+                "the server failed", place=_destination_of(request) or None, remedy="Its log says why; try again."
             )
             answer, outcome = document(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR), "failed"
-        self.counters.count(destination, operation, outcome)
+        self.counters.count(_destination_of(request), operation, outcome)
         return answer
 
     @contextmanager
@@ -173,28 +189,18 @@ class ServerApp:
                 del self._running[subscriber]
                 self._threads_of.pop(subscriber, None)
 
-    def _admit(self, request: Request) -> tuple[ServedDestination, str]:
-        """Returns what is asked for, and the subscriber whose token the client has. Raises Refused."""
-        if request.path_params["api"] != API:
-            raise Refused(
-                HTTPStatus.NOT_FOUND,
-                VersionError(
-                    f"the client speaks version {request.path_params['api']} of the protocol, and this server version "
-                    f"{API}",
-                    remedy=f"Install the same towpath on both; the server has {__version__}.",
-                ),
-            )
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        name = request.path_params["destination"]
+    def _admit(self, name: str, token: str | None, place: str) -> tuple[ServedDestination, str]:
+        """Returns a destination, and the subscriber whose token the client has. Raises Refused, and the error of a
+        destination that is suspended."""
         suspended = self._live.suspended(name)
         served = self._live.get(name) if suspended is None else suspended[0]
-        subscriber = None if served is None or kind.lower() != "bearer" else served.subscriber_of(token.strip())
+        subscriber = None if served is None or token is None else served.subscriber_of(token)
         if served is None or subscriber is None:  # the same answer: names are not to be guessed
             raise Refused(
                 HTTPStatus.UNAUTHORIZED,
                 ConfigError(
                     "the server does not serve this destination to the token that it was given",
-                    place=request.url.path,
+                    place=place,
                     remedy="Compare the token of store.token_env or store.token_file with server.tokens there, and the "
                     "name of the configuration file with that there.",
                 ),
@@ -254,6 +260,35 @@ class ServerApp:
                 return None
             await asyncio.sleep(min(pause_s, max(left_s, 0.0)))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _wait_for_changes(self, request: Request) -> Response:
+        """Waits until one of several destinations has changes for a subscriber, for a client that watches them all."""
+        body = await body_of(request, MOST_BODY_BYTES)
+        try:
+            arguments = ChangesRequest.model_validate_json(body)
+        except ValidationError as error:
+            raise UsageError(first_fault(error, whole="the body"), place="changes") from None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(arguments.wait_s, LONGEST_WAIT_S)
+        while True:
+            faults: dict[str, CdcError] = {}
+            admitted = []
+            for name, watched in arguments.destinations.items():
+                try:
+                    served, subscriber = self._admit(name, watched.token, f"{request.url.path}: {name}")
+                    served.require_leader()
+                    admitted.append((served, subscriber, watched.after_seq))
+                except Refused as refused:
+                    faults[name] = refused.error
+                except CdcError:  # another server has it, or it is stopped and may be started again
+                    continue
+            waiting, unreadable = await to_thread.run_sync(self._watch.look, admitted, limiter=self._watch_threads)
+            faults |= unreadable
+            is_last = loop.time() >= deadline or self._stopping()
+            if waiting or faults or is_last or await request.is_disconnected():
+                documents = {name: error_document(error) for name, error in faults.items()}
+                return document({"result": {"waiting": waiting, "faults": documents}})
+            await asyncio.sleep(_CHANGES_PAUSE_S)
 
     async def _range(self, request: Request, served: ServedDestination, subscriber: str) -> Response:
         path = served_path(served.config.store.path, request.path_params["path"])
@@ -317,6 +352,24 @@ def _run_of(request: Request) -> RunIdentity | None:
         return RunIdentity.model_validate_json(request.headers.get(RUN_HEADER, ""))
     except ValueError:
         return None
+
+
+def _destination_of(request: Request) -> str:
+    """Returns the destination that an admitted request is for; empty for others."""
+    return getattr(request.state, "destination", "")
+
+
+def _require_version(request: Request) -> None:
+    """Raises Refused if the client speaks another version of the protocol."""
+    if request.path_params["api"] != API:
+        raise Refused(
+            HTTPStatus.NOT_FOUND,
+            VersionError(
+                f"the client speaks version {request.path_params['api']} of the protocol, and this server version "
+                f"{API}",
+                remedy=f"Install the same towpath on both; the server has {__version__}.",
+            ),
+        )
 
 
 def _fault_of(served: ServedDestination) -> str | None:

@@ -21,15 +21,17 @@ from cdc.batches.operations import METHODS, Arguments, Method, arguments_of
 from cdc.batches.parking import records_of
 from cdc.batches.retention import make_watch
 from cdc.batches.subscribers import make_filter
+from cdc.batches.waiting import find_obstacle
 from cdc.binlog.entry import Entries
 from cdc.server.destinations import ServedDestination
 from cdc.server.files import missing, relative_path, served_path
 from cdc.store.formats.index import IndexFile, read_entries
-from cdc.wire.protocol import MOST_ENTRIES, MOST_MANIFESTS
+from cdc.wire.protocol import MOST_ENTRIES, MOST_MANIFESTS, error_document
 
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 LockName = Annotated[str, Field(pattern=r"^(commit|job)-[A-Za-z0-9_$%.-]{1,240}$")]
 Text = Annotated[str, Field(max_length=1000)]
+Owner = Annotated[str, Field(min_length=1, max_length=1000)]
 Natural = Annotated[int, Field(ge=0)]
 
 
@@ -98,7 +100,7 @@ def _operation(function: _F) -> _F:
 
 
 class Get(Arguments):
-    owner: str = Field(min_length=1, max_length=1000)
+    owner: Owner
     token: Token
     lease_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     ahead: bool = False
@@ -137,6 +139,14 @@ def _get(call: OperationCall) -> Any:
 
 
 OPERATIONS["get"] = Operation(Get, _get, subscribes=True)
+
+
+@_operation
+def obstacle(call: OperationCall, owner: Owner, until: AwareDatetime | None = None) -> Any:
+    """The error with which a get of this owner would end if it did not wait; null if nothing is in its way."""
+    served = call.served
+    error = find_obstacle(served.name, served.meta.read(), served.reader(), owner, until, call.subscriber)
+    return None if error is None else error_document(error)
 
 
 @_operation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import json
@@ -40,6 +41,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PAUSE_OF_SEVERAL_S = 0.1, 5.0, 1.0
 _MOST_ANSWER_BYTES = 256 * 1024 * 1024
 _UNAVAILABLE = {429, 502, 503, 504}
 """Statuses without an error document by which a server or a proxy asks to come again."""
+_CLIENT_HEADERS = {"accept-encoding": "identity"}
 _log = get_logger(__name__)
 
 
@@ -258,6 +260,46 @@ class Connection:
             cause = cause.__cause__ or cause.__context__
 
 
+class LongPoll:
+    """Requests that concern several destinations of one server, and that it answers when there is something to tell.
+    Used in one event loop; at most one request at a time."""
+
+    def __init__(self, url: str, ca: str | None, operation: str) -> None:
+        self._connection = Connection(url, operation, "", ca)
+        self._client: httpx.AsyncClient | None = None
+
+    async def call(self, arguments: dict[str, Any], wait_s: float) -> Any:
+        """Returns the result of a request, which the server answers within ``wait_s``. Raises what
+        :meth:`Connection.call` raises, without another try."""
+        at, operation = self._connection, self._connection.destination
+        if self._client is None:
+            self._client = await asyncio.to_thread(_async_client, at)
+        import httpx
+
+        try:
+            response = await self._client.post(
+                at.place,
+                content=json.dumps(arguments).encode(),
+                headers={"content-type": "application/json", VERSION_HEADER: package_version()},
+                timeout=httpx.Timeout(_CONNECT_S, read=wait_s + _ANSWER_OF_SEVERAL_S),
+            )
+        except httpx.TransportError as error:
+            at._require_trust(error)
+            raise at._unavailable(_LostError(str(error) or type(error).__name__, was_sent=True), operation) from error
+        if response.status_code >= 300:
+            refused = at._refused(response.status_code, response.content, operation)
+            raise at._unavailable(refused, operation) if isinstance(refused, _LostError) else refused
+        try:
+            return response.json()["result"]
+        except (ValueError, KeyError, TypeError):
+            raise at._not_a_server(f"answered {operation} with something else than a result") from None
+
+    async def close(self) -> None:
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.aclose()
+
+
 def _run_header() -> dict[str, str]:
     run = current_run()
     return {} if run is None else {RUN_HEADER: json.dumps(run.document)}
@@ -275,6 +317,25 @@ class _LostError(Exception):
 @functools.lru_cache(maxsize=64)
 def _client(connection: Connection, _pid: int) -> httpx.Client:
     """Returns the HTTP client of a connection in this process. A forked process must not use its parent's sockets."""
+    options = _transport_options(connection)  # says so if httpx is missing
+    import httpx
+
+    return httpx.Client(
+        transport=httpx.HTTPTransport(**options),
+        timeout=httpx.Timeout(_ANSWER_S if len(connection.urls) == 1 else _ANSWER_OF_SEVERAL_S, connect=_CONNECT_S),
+        headers=_CLIENT_HEADERS,
+    )
+
+
+def _async_client(connection: Connection) -> httpx.AsyncClient:
+    options = _transport_options(connection)
+    import httpx
+
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(**options), headers=_CLIENT_HEADERS)
+
+
+def _transport_options(connection: Connection) -> dict[str, Any]:
+    """Returns the options of a transport. Raises ConfigError."""
     try:
         import httpx
     except ModuleNotFoundError:
@@ -288,17 +349,12 @@ def _client(connection: Connection, _pid: int) -> httpx.Client:
             f"holds no certificates: {error}", place="store.ca_file", remedy="Give it a file in PEM format."
         ) from None
     # Neither proxies nor .netrc of the environment: the token goes to the configured server alone.
-    transport = httpx.HTTPTransport(
-        verify=context,
-        trust_env=False,
-        limits=httpx.Limits(max_connections=32, keepalive_expiry=15),
-        socket_options=DEAD_PEER,
-    )
-    return httpx.Client(
-        transport=transport,
-        timeout=httpx.Timeout(_ANSWER_S if len(connection.urls) == 1 else _ANSWER_OF_SEVERAL_S, connect=_CONNECT_S),
-        headers={"accept-encoding": "identity"},
-    )
+    return {
+        "verify": context,
+        "trust_env": False,
+        "limits": httpx.Limits(max_connections=32, keepalive_expiry=15),
+        "socket_options": DEAD_PEER,
+    }
 
 
 # --- connections of this process

@@ -190,7 +190,7 @@ def test_the_period_is_a_second_unless_given(tmp_path: Path) -> None:
         meta.update_cursor("apply", 5)
         assert stored.cursor("apply") == 0
         wait_until(lambda: stored.cursor("apply") == 5)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 def wait_until(true: Callable[[], bool]) -> None:

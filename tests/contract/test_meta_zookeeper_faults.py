@@ -75,7 +75,7 @@ def test_a_holder_stopped_beyond_its_session_cannot_overwrite_its_successor(make
     try:
         began = time.monotonic()
         meta.update_cursor("apply", 7)  # waits until the session has expired
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 40
         successor = meta.read()
     finally:
         os.kill(worker.pid, signal.SIGCONT)
@@ -175,7 +175,7 @@ def test_no_server_is_an_error_that_names_it(own_server: Server) -> None:
             with pytest.raises(MetaUnavailableError, match=f"zookeeper://{own_server.url}: does not answer") as caught:
                 use()
             assert caught.value.exit_code == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_a_connect_request_without_an_answer_does_not_cost_the_session(zookeeper: Server) -> None:
@@ -188,7 +188,7 @@ def test_a_connect_request_without_an_answer_does_not_cost_the_session(zookeeper
         meta.update_cursor("apply", 1)
         assert meta.cursor("apply") == 1
     assert proxy.lost == 1
-    assert time.monotonic() - began < 7
+    assert time.monotonic() - began < 30
     proxy.close()
 
 
@@ -218,7 +218,7 @@ def test_a_server_that_stays_away_ends_a_change_in_time_and_changes_nothing(own_
             change()
         with pytest.raises(MetaUnavailableError):
             meta.read()
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 40
         own_server.restart()
         wait_until_it_answers(meta)
         assert meta.read() == before

@@ -84,7 +84,7 @@ def test_on_kill_ends_the_pause_after_a_permanent_error(write_conf: Write, captu
     began = time.monotonic()
     with pytest.raises(AirflowFailException):
         task.execute({})
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_on_kill_stops_capture_from_a_signal_handler(write_conf: Write) -> None:
@@ -118,7 +118,7 @@ def test_on_kill_stops_capture_from_a_signal_handler(write_conf: Write) -> None:
         began = time.monotonic()
         child.send_signal(signal.SIGTERM)
         assert child.stdout.readline() == "ended\n"
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         assert child.wait(10) == 0
     finally:
         child.kill()
@@ -157,7 +157,7 @@ def test_capture_ends_with_its_supervisor(write_conf: Write) -> None:
     supervisor.kill()
     supervisor.wait()
     assert supervisor.stdout.readline() == "ended\n"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 CONNECTED = """\

@@ -22,6 +22,7 @@ from cdc.testing.servers import PASSWORD, Server
 from tests.fault.support import DELTA_RS, RestartedCommand, wait_for
 from tests.support.apply import LOCAL, Loop
 from tests.support.real_airflow import Component, RealAirflow
+from tests.support.server import ServerProcess, client_config, server_process, with_tokens
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -32,13 +33,11 @@ metrics: {{unhealthy_after: 6s}}
 
 
 @dataclass
-class Setup:
-    """The destination ``shop``, whose changes start runs, and ``late``, whose runs have a data interval."""
+class Shop:
+    """The destination ``shop``, whose changes start runs."""
 
     shop: Loop
-    late: Loop
     airflow: RealAirflow
-    capture: RestartedCommand
 
     def latency(self) -> float:
         """Commits a row, and returns the seconds until the Delta table has it."""
@@ -61,13 +60,22 @@ class Setup:
         return self.airflow.pool("default_pool")
 
 
-def made(folder: Path, server: Server, name: str, settings: str) -> Loop:
+@dataclass
+class Setup(Shop):
+    """And ``late``, whose runs have a data interval."""
+
+    late: Loop
+    capture: RestartedCommand
+
+
+def made(folder: Path, server: Server, name: str, settings: str = "") -> Loop:
     database = f"waiting_{name}_{random.SystemRandom().randrange(2**32):08x}"
     server.execute(f"CREATE DATABASE {database}")
     loop = Loop(folder, server, database, name=name, apply=DELTA_RS, spark=LOCAL)
-    with loop.config.file.open("a", encoding="utf-8") as file:
-        file.write(SETTINGS.format(settings))
-    loop.config = load(loop.config.file)
+    if settings:
+        with loop.config.file.open("a", encoding="utf-8") as file:
+            file.write(SETTINGS.format(settings))
+        loop.config = load(loop.config.file)
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (1, 'a')")
     return loop
 
@@ -86,7 +94,7 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         ("apply", "capture"),
         {"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True"},
     )
-    running = Setup(shop, late, airflow, RestartedCommand(shop.config, "capture"))
+    running = Setup(shop, airflow, late, RestartedCommand(shop.config, "capture"))
     try:
         airflow.start()
         for dag_id in ("apply_shop", "apply_late"):
@@ -156,7 +164,7 @@ def test_a_fetch_waits_for_another_owner_without_a_slot(setup: Setup) -> None:
     setup.shop.require_equal("t")
 
 
-def deferred(setup: Setup, dag_id: str, run: str, task: str) -> None:
+def deferred(setup: Shop, dag_id: str, run: str, task: str) -> None:
     """Waits until a task waits in the triggerer, and requires that nothing keeps a slot."""
     setup.airflow.wait(lambda: setup.airflow.states(dag_id, run)[task] == "deferred", f"{task} in the triggerer")
     slots = setup.slots()
@@ -203,3 +211,61 @@ def test_the_watch_over_a_capture(setup: Setup) -> None:
 
 def failed(setup: Setup, dag_id: str) -> list[dict[str, Any]]:
     return [run for run in setup.runs(dag_id) if run["state"] == "failed"]
+
+
+@pytest.fixture
+def at_server(mysql9: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Shop, ServerProcess]]:
+    """A server that captures and has the store, and an Airflow that sees neither store nor meta."""
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    shop = made(tmp_path, mysql9, "shop")
+    config = with_tokens(shop.config, capture="always")
+    with server_process(config, tmp_path) as server:
+        client = client_config(config, tmp_path / "client", server.url)
+        with client.file.open("a", encoding="utf-8") as file:
+            file.write("airflow: {apply_every: 1d, retries: 0, start: data, start_pause: 1s}\n")
+        deferrable = {"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True"}
+        airflow = RealAirflow(tmp_path / "airflow", client.file.parent, ("apply",), deferrable)
+        try:
+            airflow.start()
+            airflow.unpause("apply_shop")
+            airflow.wait(lambda: shop.path("t").exists(), "the first run", 240)
+            yield Shop(shop, airflow), server
+        finally:
+            airflow.stop()
+            mysql9.execute(f"DROP DATABASE {shop.db}")
+
+
+def test_a_commit_starts_a_run_through_a_server(at_server: tuple[Shop, ServerProcess]) -> None:
+    """Also after the server and the triggerer were killed; and a fetch waits in the triggerer for another owner."""
+    setup, server = at_server
+    setup.level()
+    setup.latency()
+    seconds = []
+    for _ in range(5):
+        setup.level()
+        seconds.append(setup.latency())
+    print(f"from commit to Delta through a server: {', '.join(f'{one:.1f}' for one in sorted(seconds))} s")
+    setup.level()
+    server.stop(signal.SIGKILL)
+    setup.shop.sql("INSERT INTO t VALUES (2, 'no server')")
+    time.sleep(3)
+    server.start()
+    wait_for(lambda: any(row["id"] == 2 for row in setup.shop.delta("t")), "the row in Delta")
+    setup.level()
+    setup.airflow.kill("triggerer", family=True)
+    setup.shop.sql("INSERT INTO t VALUES (3, 'no triggerer')")
+    setup.airflow.start(("triggerer",))
+    wait_for(lambda: any(row["id"] == 3 for row in setup.shop.delta("t")), "the row in Delta")
+    setup.level()
+    setup.airflow.unpause("apply_shop", paused=True)
+    setup.shop.sql("INSERT INTO t VALUES (4, 'held')")
+    service = BatchService(setup.shop.config)
+    lease = service.get("cli:elsewhere:shop", wait_s=20)
+    assert lease is not None
+    setup.airflow.unpause("apply_shop")
+    run = setup.airflow.trigger("apply_shop")
+    deferred(setup, "apply_shop", run, "fetch")
+    service.rollback(lease.batch, lease.token)
+    assert setup.airflow.wait_run("apply_shop", run) == "success"
+    setup.level()
+    setup.shop.require_equal("t")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -24,12 +25,17 @@ from cdc.base.errors import LeaseHeldError, StoreIncompleteError
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
 from cdc.meta import SourceIdentity, open_meta
+from cdc.server.app import ServerApp
+from cdc.server.destinations import ServedDestination
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state
 from cdc.store.reader.look import StoreLook
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.pipeline import FakePipeline
 from cdc.testing.stores import Filler
+from tests.fault.support import wait_for
+from tests.support.server import client_config, in_thread, server_process, with_tokens
+from tests.support.unit_batches import make_config
 
 States = dict[str, str | None]
 Write = Callable[..., Path]
@@ -39,11 +45,20 @@ CONTEXT: Any = {"inlet_events": defaultdict(list)}
 
 
 class Store:
-    """A destination whose store grows when a test says so."""
+    """A destination whose store grows when a test says so. ``client``: the configuration by which Airflow reaches it,
+    if a server has the store."""
 
-    def __init__(self, config: DestinationConfig) -> None:
-        self.config = config
+    def __init__(self, config: DestinationConfig, client: DestinationConfig | None = None) -> None:
+        self.config, self.client = config, config if client is None else client
         self._log = BinlogBuilder()
+
+    def trigger(self, pause_s: float = 0.0) -> TowpathStoreTrigger:
+        """The trigger as the triggerer makes it, from what Airflow stores of the DAG."""
+        store = self.client.store
+        place = str(store.path) if store.url is None else store.url
+        trigger = TowpathStoreTrigger(conf_file=str(self.client.file), store=place, pause_s=pause_s)
+        made: TowpathStoreTrigger = serialized(trigger)
+        return made
 
     def put(self, transactions: int = 1) -> None:
         for number in range(transactions):
@@ -57,6 +72,18 @@ class Store:
 @pytest.fixture
 def store(write_conf: Write) -> Store:
     return Store(load(write_conf() / "shop.yaml"))
+
+
+@pytest.fixture(params=["file", "server"])
+def placed(request: pytest.FixtureRequest, write_conf: Write, tmp_path: Path) -> Iterator[Store]:
+    """A store on this machine, or at a server."""
+    config = load(write_conf() / "shop.yaml")
+    if request.param == "file":
+        yield Store(config)
+        return
+    config = with_tokens(config)
+    with in_thread([ServedDestination(config)]) as url:
+        yield Store(config, client_config(config, tmp_path / "client", url))
 
 
 def serialized(trigger: Any) -> Any:
@@ -74,16 +101,16 @@ async def following(events: AsyncIterator[Any], limit_s: float = 10) -> Any:
 # --- the store
 
 
-def test_a_store_trigger_fires_once_for_what_came(store: Store) -> None:
-    config = store.config
-    trigger = serialized(TowpathStoreTrigger(conf_file=str(config.file), store=str(config.store.path), pause_s=0.0))
+def test_a_store_trigger_fires_once_for_what_came(placed: Store) -> None:
+    config = placed.config
+    trigger = placed.trigger()
 
     async def run() -> None:
         events = trigger.run()
         waits = asyncio.ensure_future(following(events, 60))
         await asyncio.sleep(1.2)
         assert not waits.done(), "there is no store"
-        store.put(2)
+        placed.put(2)
         service = BatchService(config)
         assert await waits == {"destination": "shop", "seq": service.last_seq()}
         waits = asyncio.ensure_future(following(events, 60))
@@ -95,21 +122,20 @@ def test_a_store_trigger_fires_once_for_what_came(store: Store) -> None:
         await asyncio.sleep(1.2)
         assert not waits.done(), "a batch that was rolled back is left to the schedule"
         began = time.monotonic()
-        store.put()
+        placed.put()
         assert (await waits)["seq"] == service.last_seq()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         await events.aclose()
 
     asyncio.run(run())
 
 
-def test_a_trigger_that_starts_again_says_what_still_waits(store: Store) -> None:
-    config = store.config
-    store.put(2)
-    towpath_store_trigger = TowpathStoreTrigger(conf_file=str(config.file), store=str(config.store.path), pause_s=0.0)
+def test_a_trigger_that_starts_again_says_what_still_waits(placed: Store) -> None:
+    config = placed.config
+    placed.put(2)
 
     async def run(expected: bool) -> None:
-        events = serialized(towpath_store_trigger).run()
+        events = placed.trigger().run()
         waits = asyncio.ensure_future(following(events, 60))
         await asyncio.sleep(1.5)
         assert waits.done() is expected
@@ -120,18 +146,17 @@ def test_a_trigger_that_starts_again_says_what_still_waits(store: Store) -> None
     asyncio.run(run(False))
 
 
-def test_events_keep_their_distance(store: Store) -> None:
-    config = store.config
-    trigger = TowpathStoreTrigger(conf_file=str(config.file), store=str(config.store.path), pause_s=2.0)
+def test_events_keep_their_distance(placed: Store) -> None:
+    trigger = placed.trigger(pause_s=2.0)
 
     async def run() -> None:
-        store.put()
+        placed.put()
         events = trigger.run()
         await following(events)
         began = time.monotonic()
-        store.put()
+        placed.put()
         await following(events)
-        assert 1.9 < time.monotonic() - began < 6
+        assert 1.9 < time.monotonic() - began < 30
         await events.aclose()
 
     asyncio.run(run())
@@ -160,6 +185,77 @@ def test_a_meta_that_cannot_be_read_is_told_once_and_asked_again(store: Store, m
     asyncio.run(run())
     assert len(said) == 1
     assert "meta.json" in said[0]
+
+
+def test_many_destinations_at_a_server_take_one_request_at_a_time(tmp_path: Path) -> None:
+    stores = []
+    for number in range(20):
+        config = with_tokens(make_config(tmp_path, f"shop{number}"))
+        stores.append(Store(config))
+    asked: list[int] = []
+    wait = ServerApp._wait_for_changes
+
+    async def counted(app: ServerApp, request: Any) -> Any:
+        asked.append(1)
+        return await wait(app, request)
+
+    with pytest.MonkeyPatch.context() as patch, in_thread([ServedDestination(store.config) for store in stores]) as url:
+        patch.setattr(ServerApp, "_wait_for_changes", counted)
+        for store in stores:
+            store.client = client_config(store.config, tmp_path / "client", url)
+
+        async def run() -> None:
+            events = [store.trigger().run() for store in stores]
+            waits = [asyncio.ensure_future(following(one, 60)) for one in events]
+            await asyncio.sleep(3)
+            assert len(asked) <= 5, "the requests wait at the server"
+            for number in (3, 17):
+                stores[number].put()
+                assert await waits[number] == {
+                    "destination": f"shop{number}",
+                    "seq": BatchService(stores[number].config).last_seq(),
+                }
+            assert sum(wait.done() for wait in waits) == 2
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+            for one in events:
+                await one.aclose()
+
+        asyncio.run(run())
+
+
+def test_a_server_that_is_away_or_refuses_is_asked_again(
+    write_conf: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed, and its token is changed; what came meanwhile is told."""
+    monkeypatch.setattr("cdc.airflow.triggers._RETRY_S", 0.2)
+    config = with_tokens(load(write_conf() / "shop.yaml"))
+    store = Store(config)
+    store.put()
+    with server_process(config, tmp_path) as server:
+        store.client = client_config(config, tmp_path / "client", server.url)
+        trigger, said = store.trigger(), []
+        monkeypatch.setattr(trigger.log, "warning", lambda text, *values: said.append(text % values))
+
+        async def run() -> None:
+            events = trigger.run()
+            assert (await following(events, 60))["destination"] == "shop"
+            waits = asyncio.ensure_future(following(events, 60))
+            server.stop(signal.SIGKILL)
+            store.put()
+            for name in ("apply.token", "audit.token"):
+                (config.file.parent / name).write_text(f"{name:0>32}\n")
+            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(wait_for, lambda: bool(said), "the refusal")
+            assert not waits.done()
+            (store.client.file.parent / "client.token").write_text(f"{'apply.token':0>32}\n")
+            assert await waits == {"destination": "shop", "seq": BatchService(config).last_seq()}
+            await events.aclose()
+
+        asyncio.run(run())
+    assert len(said) == 1
+    assert "does not serve this destination to the token" in said[0]
 
 
 def test_a_look_at_a_store_sees_each_growth_and_new_segments(store: Store) -> None:
@@ -238,15 +334,15 @@ def blocked(config: DestinationConfig, **changes: Any) -> None:
     assert found == [{"deadline": arguments["deadline"]}]
 
 
-def test_the_trigger_of_a_fetch_ends_when_the_way_is_free(store: Store) -> None:
-    store.put(2)
-    service = BatchService(store.config)
+def test_the_trigger_of_a_fetch_ends_when_the_way_is_free(placed: Store) -> None:
+    placed.put(2)
+    service = BatchService(placed.config)
     lease = service.get("cli:elsewhere:x")
     assert lease is not None
     timer = threading.Timer(1.5, lambda: service.rollback(lease.batch, lease.token))
     timer.start()
     began = time.monotonic()
-    blocked(store.config)
+    blocked(placed.client)
     assert 1.4 < time.monotonic() - began < 15
     timer.join()
 

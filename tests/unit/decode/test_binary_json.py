@@ -276,7 +276,7 @@ def test_no_blow_up() -> None:
     begin = time.monotonic()
     with pytest.raises(BadValueError, match="same bytes"):
         json_text(binary(b"\x02" + raw + struct.pack("<HH", 0, 4)))
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
 
 
 def test_offsets_point_forward() -> None:

@@ -326,7 +326,7 @@ def test_a_put_that_waits_too_long_is_told_and_stored_all_the_same(tmp_path: Pat
     assert log.put(transactions[:1], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
     assert log.put(transactions[1:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
     assert log.put(transactions[:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT, "ignored, and not durable yet"
-    assert 0.15 <= time.monotonic() - began < 5
+    assert 0.15 <= time.monotonic() - began < 30
     assert visible(tmp_path) == []
     disk.go.set()
     assert log.put(transactions) is OK

@@ -41,7 +41,7 @@ def test_a_process_that_compiles_for_ever_is_not_waited_for(tmp_path: Path, monk
         fcntl.flock(held, fcntl.LOCK_EX)
         began = time.monotonic()
         with sole_compiler(tmp_path / "scan.kernel"):
-            assert 0.2 <= time.monotonic() - began < 5
+            assert 0.2 <= time.monotonic() - began < 30
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_an_expression_that_other_engines_match_for_hours(client: RawClient, exp
     client.unsubscribe()
     client.subscribe(expression)
     assert everything(client) == []
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
 
 
 def test_time_outs(client: RawClient) -> None:
@@ -230,12 +230,12 @@ def test_time_outs(client: RawClient) -> None:
         client.get(1 << 20, timeout_ms=60_000)
     begin = time.monotonic()
     assert client.get(1 << 20, timeout_ms=300).id != -1
-    assert 0.25 < time.monotonic() - begin < 5, "a batch that is not full is waited for"
+    assert 0.25 < time.monotonic() - begin < 30, "a batch that is not full is waited for"
     while client.get().id != -1:
         pass
     begin = time.monotonic()
     assert client.get(timeout_ms=300).id == -1
-    assert 0.25 < time.monotonic() - begin < 5
+    assert 0.25 < time.monotonic() - begin < 30
     client.ask(timeout_ms=0)
     client.socket.settimeout(0.5)
     with pytest.raises(TimeoutError):

@@ -174,7 +174,7 @@ def test_many_clients_that_wait_do_not_hold_up_others(port: int) -> None:
         client.login().subscribe()
         begin = time.monotonic()
         assert client.get().entries
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 20
     for one in waiting:
         one.socket.close()
 

@@ -28,6 +28,7 @@ KEYS = {
     "check": "batch, token",
     "renew": "batch, token, [lease_s]",
     "resume": "batch, fingerprint",
+    "obstacle": "owner, [until]",
     "next_seq": "",
     "last_seq": "",
     "manifests": "[after_batch]",

@@ -155,7 +155,7 @@ def test_a_server_that_is_gone_is_waited_for_and_then_named() -> None:
         PeerUnavailableError, match=rf"http://127.0.0.1:{port}/v1/shop: the server did not answer"
     ) as caught:
         Connection(f"http://127.0.0.1:{port}", "shop", TOKEN, retry_for_s=0.5).call("state")
-    assert 0.4 < time.monotonic() - began < 5
+    assert 0.4 < time.monotonic() - began < 30
     assert TOKEN not in str(caught.value)
 
 

@@ -191,7 +191,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_has_started(config: Destina
     began = time.monotonic()
     with pytest.raises(HandlerError, match="has not ended within 1 s, and was killed"):
         Command(with_alarms(config, command=program(tmp_path, code=code), timeout_s=1)).send(NOTICE)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     for pid in map(int, pids.read_text().split()):
         wait_until(lambda pid=pid: not _runs(pid), f"the end of process {pid}")  # type: ignore[misc]
 

@@ -225,7 +225,7 @@ def test_a_destination_that_hangs_delays_no_other(config: DestinationConfig) -> 
         hangs, shop = board.rows(files)
         assert "no answer for" in hangs.error
         assert shop.error == ""
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert looks == ["hangs"]
     go.set()
     found: Callable[[], str] = lambda: board.rows(files)[0].error  # noqa: E731
