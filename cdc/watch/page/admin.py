@@ -13,6 +13,7 @@ from cdc.base.errors import CdcError
 from cdc.base.units import human_seconds
 from cdc.lake.writers import run_address
 from cdc.watch.page.board import AckedBatch, BoardRow
+from cdc.watch.page.charts import time_text
 from cdc.watch.page.render import (
     RUNNING,
     ExternalLink,
@@ -22,7 +23,6 @@ from cdc.watch.page.render import (
     now_text,
     seq_text,
     template,
-    time_text,
 )
 from cdc.watch.status import alarms
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ class AckedBatch:
     """The path of its manifest, if it is on this machine; else empty."""
     run: RunIdentity | None = None
     """Who acked it; None if that is not known."""
+    tables: Mapping[str, int] = field(default_factory=dict)
+    """The rows that were inserted, updated and deleted, by table."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ def newest_batches(config: DestinationConfig, most: int = MOST_BATCHES) -> list[
                 lag_s=lag_s,
                 manifest="" if files is None else str(files.path("apply", manifest.batch)),
                 run=manifest.acked.run or manifest.run,
+                tables={table.table: table.inserted + table.updated + table.deleted for table in manifest.acked.tables},
             )
         )
     return acked_batches

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +15,7 @@ from cdc.batches.results import phases_text
 from cdc.binlog.positions import format_seq
 from cdc.watch.last_merges import merge_text, run_text
 from cdc.watch.page.board import AckedBatch, BoardRow
+from cdc.watch.page.charts import lag_chart, throughput_chart, time_text
 from cdc.watch.status import (
     alarms,
     archive_sentences,
@@ -48,8 +49,6 @@ RUNNING = "running"
 _DUE = {"snapshot": "needs a snapshot", "retry": "is tried again by each run", "hold": "waits for a replay"}
 _MOST_NAMES = 3
 _CODE = re.compile("`([^`]+)`")
-_TICKS = 5
-_DAY_S = 24 * 3600
 _OLD_S = 600.0
 """A lag above this is shown as a warning."""
 
@@ -81,66 +80,6 @@ class Links(Protocol):
     def remedy(self, row: BoardRow, due: str) -> ExternalLink | None:
         """The page on which parked tables are brought back that wait for this (:class:`cdc.meta.ParkedTable`); None if
         there is none."""
-
-
-@dataclass(frozen=True)
-class LagChart:
-    """The lag over time, as points of a drawing that is 1,000 wide and 300 high, with texts for its edges."""
-
-    line: str
-    """The points as an SVG polyline takes them."""
-    area: str
-    dots: tuple[tuple[float, float, str], ...]
-    """Each with the text that a pointer shows."""
-    levels: tuple[str, ...]
-    """Texts of the lag from the top to the bottom."""
-    times: tuple[str, ...]
-    """Texts of the time from the left to the right."""
-    alarm_y: float | None
-    """The height of the lag from which on an alarm is raised; None if the drawing is lower."""
-    summary: str
-
-    @classmethod
-    def of(cls, batches: Sequence[AckedBatch], now_s: float, lag_s: float | None, alarm_s: float) -> LagChart | None:
-        """Draws the age of each batch's first transaction when it was acked, and the lag now. ``alarm_s``: the lag from
-        which on an alarm is raised. None without points."""
-        points = [
-            (batch.acked_s, batch.lag_s, f"batch {batch.batch}, acked {time_text(batch.acked_s)}")
-            for batch in batches
-            if batch.lag_s is not None
-        ]
-        if not points:
-            return None
-        if lag_s is not None:
-            points.append((now_s, lag_s, "now"))
-        begin_s, end_s = points[0][0], max(point[0] for point in points)
-        most_s = max(1.0, *(lag for _, lag, _ in points))
-        width_s = max(1.0, end_s - begin_s)
-        drawn = [
-            (1000 * (at - begin_s) / width_s, 300 * (1 - lag / most_s), f"{human_seconds(lag)}: {text}")
-            for at, lag, text in points
-        ]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in drawn)
-        return cls(
-            line=line,
-            area=f"{drawn[0][0]:.1f},300 {line} {drawn[-1][0]:.1f},300",
-            dots=tuple((round(x, 1), round(y, 1), text) for x, y, text in drawn),
-            levels=tuple(human_seconds(most_s * part) if part else "0" for part in (1, 0.5, 0)),
-            times=_ticks(begin_s, end_s),
-            alarm_y=round(300 * (1 - alarm_s / most_s), 1) if alarm_s <= most_s else None,
-            summary=f"{len(batches)} batches, the longest lag {human_seconds(most_s)}"
-            + (f", alarms from {human_seconds(alarm_s)} on" if alarm_s <= most_s else ""),
-        )
-
-
-def _ticks(begin_s: float, end_s: float) -> tuple[str, ...]:
-    """Returns the texts of times at equal distances: whole ones at both ends, and the clock between them."""
-    if end_s - begin_s < _TICKS:
-        return time_text(begin_s), time_text(end_s)
-    between = [begin_s + (end_s - begin_s) * part / (_TICKS - 1) for part in range(1, _TICKS - 1)]
-    clock = "%H:%M" if end_s - begin_s < _DAY_S else "%m-%d %H:%M"
-    texts = [datetime.fromtimestamp(time_s, UTC).strftime(clock) for time_s in between]
-    return time_text(begin_s), *texts, time_text(end_s)
 
 
 def overview(rows: Sequence[BoardRow], links: Links, nonce: str, *, folder: str) -> str:
@@ -240,7 +179,8 @@ def _step(row: BoardRow, due: str, links: Links) -> ExternalLink:
 def details(row: BoardRow, links: Links) -> dict[str, Any]:
     """Returns the content of a destination's page beside its card."""
     status, config = row.status, row.config
-    nothing: dict[str, Any] = {"chart": None, "batches": [], "outstanding": [], "tables": [], "parked": [], "more": []}
+    lists = ("charts", "way", "batches", "outstanding", "tables", "parked", "more")
+    nothing: dict[str, Any] = {name: [] for name in lists}
     if status is None or config is None:
         return nothing
     subscription = _apply(status)
@@ -254,8 +194,11 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
         ("Acked up to", seq_text(subscription["acked_seq"]) if subscription else "nothing"),
     ]
     lag_s = None if subscription is None else subscription["lag_s"] if subscription["behind"]["transactions"] else 0.0
+    now_s = time.time()
+    charts = (lag_chart(row.batches, now_s, lag_s, config.alarms.lag_s), throughput_chart(row.batches, now_s))
     return {
-        "chart": LagChart.of(row.batches, time.time(), lag_s, config.alarms.lag_s),
+        "charts": [chart for chart in charts if chart is not None],
+        "way": _way(status, subscription),
         "more": more,
         "outstanding": [
             {**batch, "seqs": f"{seq_text(batch['first_seq'])} … {seq_text(batch['last_seq'])}"}
@@ -298,6 +241,29 @@ def details(row: BoardRow, links: Links) -> dict[str, Any]:
     }
 
 
+def _way(status: dict[str, Any], subscription: dict[str, Any] | None) -> list[tuple[str, list[str]]]:
+    """Returns the stations of the changes, from the source to the tables, each with its numbers."""
+    source, store, tables = status["source"], status["store"], status["tables"]
+    capture = status["capture"]
+    waiting = subscription["behind"]["transactions"] if subscription else 0
+    outstanding = len(subscription["outstanding"]) if subscription else 0
+    parked = len(subscription["parked"]) if subscription else 0
+    return [
+        ("Source", [f"{source['file']}:{source['pos']}" if source["file"] else "no position yet"]),
+        ("Capture", ["connected" if capture["running"] and capture["connected"] else "not connected"]),
+        ("Store", [_transactions(store["transactions"]), human_bytes(store["bytes"])]),
+        (
+            "Batches",
+            [f"{_transactions(waiting)} to go" if waiting else "nothing waits", *_counts(outstanding=outstanding)],
+        ),
+        ("Tables", [f"{len(tables)} in the lake", *_counts(parked=parked)]),
+    ]
+
+
+def _counts(**counts: int) -> list[str]:
+    return [f"{count:,} {name}" for name, count in counts.items() if count]
+
+
 def _apply(status: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the subscription that fills the tables."""
     return next((subscription for subscription in status["subscriptions"] if subscription["name"] == "apply"), None)
@@ -327,11 +293,6 @@ def _transactions(count: int) -> str:
 def seq_text(seq: int) -> str:
     """Returns a seq, and the position that it stands for."""
     return f"{seq} ({format_seq(seq)})"
-
-
-def time_text(unix_s: float) -> str:
-    """Returns a time in UTC."""
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _short(iso: str | None) -> str:

@@ -6,7 +6,6 @@ The screenshots stay in the test's folder.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
+
+from tests.support.browsers import WCAG, chromium, set_mode, set_size, tab_through, violations
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -42,19 +42,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or "chromium: run scripts/need-chromium.sh"
-    for word in ("headless", "no-sandbox", "disable-gpu", f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(f"--{word}")
-    browser = Chrome(options, Service(shutil.which("chromedriver") or "chromedriver"))
-    yield browser
-    browser.quit()
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 @pytest.mark.parametrize("width", [DESK, TELEPHONE])
 def test_every_page_fits_its_window(site: Path, browser: Chrome, tmp_path: Path, width: int) -> None:
-    values = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width == TELEPHONE}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", values)
+    set_size(browser, width)
     pages = sorted(page for page in site.rglob("*.html") if page.name != "404.html")
     assert len(pages) > 200
     faults: dict[str, Any] = {}
@@ -74,3 +68,29 @@ def test_every_page_fits_its_window(site: Path, browser: Chrome, tmp_path: Path,
         if any(wrong.values()):
             faults[name] = {what: fault for what, fault in wrong.items() if fault}
     assert faults == {}
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("width", [DESK, TELEPHONE])
+def test_pages_break_no_rule_of_wcag(site: Path, browser: Chrome, tmp_path: Path, width: int, mode: str) -> None:
+    """Some of the theme's landmarks have no names of their own, which is a good practice only."""
+    set_size(browser, width)
+    set_mode(browser, mode)
+    faults = {}
+    for name in PICTURES:
+        browser.get((site / f"{name}.html").as_uri())
+        browser.execute_script("localStorage.clear()")  # the colours that were chosen
+        browser.refresh()
+        (tmp_path / f"{name.replace('/', '-')}.png").write_bytes(browser.get_screenshot_as_png())
+        scheme = browser.execute_script("return document.body.dataset.mdColorScheme")
+        assert scheme == ("slate" if mode == "dark" else "default")
+        faults[name] = violations(browser, WCAG)
+    assert {name: fault for name, fault in faults.items() if fault} == {}
+
+
+def test_one_sees_where_the_focus_is(site: Path, browser: Chrome) -> None:
+    set_size(browser, DESK)
+    browser.get((site / "how-to" / "verify.html").as_uri())
+    stops = tab_through(browser)
+    assert len(stops) > 50
+    assert [name for name, is_seen in stops if not is_seen] == []

@@ -6,29 +6,44 @@ The screenshots stay in the test's folder.
 from __future__ import annotations
 
 import random
-import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.expected_conditions import presence_of_element_located, url_to_be
 from selenium.webdriver.support.wait import WebDriverWait
 
+from cdc.batches.manifest import TableResult
+from cdc.batches.parking import park
 from cdc.batches.service import BatchService
+from cdc.meta import ParkedTable
 from cdc.server import EmbeddedServer
+from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import PASSWORD, Server
+from cdc.watch.page.board import Board
+from cdc.watch.page.charts import throughput_chart
+from cdc.watch.page.render import destination, overview
 from tests.support.alarms import wait_until
+from tests.support.browsers import chromium, set_mode, set_size, tab_through, violations
+from tests.support.commit_times import fill
 from tests.support.instances import OPERATOR, VIEWER, Operator, captures, write
+from tests.support.unit_batches import IDENTITY, make_config
+from tests.unit.watch.page.test_pages import Links
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 EVIL = "<script>document.title='hacked'</script>"
 ROLES = {"operator": {"env": "TOWPATH_OPERATOR"}, "viewer": {"env": "TOWPATH_VIEWER"}}
+SWITCHES = (
+    "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update", "disable-sync",
+    "window-size=1280,900", "blink-settings=scriptEnabled=false",
+)  # fmt: skip
 SIZES = {"telephone": (390, 844), "desk": (1280, 900)}
 
 
@@ -43,6 +58,7 @@ class Setup:
 
     def log_in(self, token: str) -> None:
         """Logs in by the keyboard alone: the field has the focus."""
+        self.browser.get(f"{self.server.url}/login")  # the cookies of this place are deleted
         self.browser.delete_all_cookies()
         self.browser.get(self.server.url)
         self.wait(url_to_be(f"{self.server.url}/login"))
@@ -66,20 +82,11 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv(name, value)
     database = f"page_{random.SystemRandom().randrange(2**32):08x}"
     mysql9.execute(f"CREATE DATABASE {database}", f"CREATE TABLE {database}.orders (id INT PRIMARY KEY)")
-    options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or "chromium: run scripts/need-chromium.sh"
-    for word in (
-        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-        "disable-component-update", "disable-sync", "window-size=1280,900", f"user-data-dir={folder / 'chromium'}",
-        "blink-settings=scriptEnabled=false",
-    ):  # fmt: skip
-        options.add_argument(f"--{word}")
-    browser = Chrome(options, Service(shutil.which("chromedriver") or "chromedriver"))
     write(folder / "conf", "shop", mysql9, database, capture="always", scan_s=0.2, roles=ROLES)
     write(folder / "conf", "idle", mysql9, database)
     (folder / "conf" / "broken.yaml").write_text(f'source: {{url: "mysql://u@h:1", x: "{EVIL}"}}\n')
     try:
-        with EmbeddedServer(folder / "conf", http=0) as server:
+        with EmbeddedServer(folder / "conf", http=0) as server, chromium(folder, *SWITCHES) as browser:
             Operator(server.url, OPERATOR).wait("shop", captures)
             state = folder / "data" / "shop" / "store" / "capture.json"
             wait_until(lambda: state.exists() and b'"connected": true' in state.read_bytes(), "capture", 60)
@@ -89,7 +96,6 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             assert BatchService(config).get(f"cli:{EVIL}", wait_s=20) is not None
             yield Setup(server, browser, folder)
     finally:
-        browser.quit()
         mysql9.execute(f"DROP DATABASE {database}")
         patch.undo()
 
@@ -150,9 +156,8 @@ def test_it_is_readable(setup: Setup, path: str, size: str, mode: str) -> None:
     browser = setup.browser
     setup.log_in(OPERATOR)
     command = browser.execute_cdp_cmd
-    command("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": mode}]})
-    values = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "telephone"}
-    command("Emulation.setDeviceMetricsOverride", values)
+    set_mode(browser, mode)
+    set_size(browser, width, height)
     try:
         browser.get(setup.server.url + path)
         page = command("Page.getLayoutMetrics", {})["cssContentSize"]
@@ -168,3 +173,71 @@ def test_it_is_readable(setup: Setup, path: str, size: str, mode: str) -> None:
     finally:
         command("Emulation.clearDeviceMetricsOverride", {})
         command("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.fixture(scope="module")
+def with_scripts(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    """Another browser, in which axe-core runs."""
+    folder = tmp_path_factory.mktemp("axe")
+    with chromium(folder) as browser:
+        yield Setup(setup.server, browser, folder)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_pages_break_no_rule_of_wcag(with_scripts: Setup, width: int, mode: str) -> None:
+    """Those of the server, and the content of those that the plugin of Airflow has, with charts and tables."""
+    browser = with_scripts.browser
+    set_mode(browser, mode)
+    set_size(browser, width)
+    with_scripts.log_in(OPERATOR)
+    addresses = [f"{with_scripts.server.url}{path}" for path in ("/", "/instances/shop", "/instances/none", "/login")]
+    for name, page in plugin_pages(with_scripts.folder / "plugin").items():
+        file = with_scripts.folder / f"{name}.html"
+        file.write_text(page)
+        addresses.append(file.as_uri())
+    faults = {}
+    for number, address in enumerate(addresses):
+        browser.get(address)
+        with_scripts.picture(f"{number}-{width}-{mode}")
+        faults[address] = violations(browser)
+    assert {address: fault for address, fault in faults.items() if fault} == {}
+
+
+def plugin_pages(folder: Path) -> dict[str, str]:
+    """Returns pages of a destination with batches, charts, an outstanding batch and a parked table."""
+    folder.mkdir(exist_ok=True)
+    config = make_config(folder)
+    if not config.store.path.exists():
+        fill(config.store.path, list(range(1, 8)))
+        service = BatchService(config)
+        service.meta.bind_source(IDENTITY)
+        for _ in range(4):
+            lease = service.get("test", limits=Limits(max_transactions=1), wait_s=0)
+            assert lease is not None
+            results = [
+                TableResult(table=name, inserted=5, delta_version=3, delta_id="x", applied_seq=lease.manifest.last_seq)
+                for name in ("shop.orders", "shop.items")
+            ]
+            service.ack(lease.batch, lease.token, results=results)
+        parked = ParkedTable(due="snapshot", reason="it failed", since=datetime.now(UTC))
+        park(service.meta, "apply", "shop.items", parked)
+        assert service.get("elsewhere", limits=Limits(max_transactions=1), wait_s=0) is not None
+    rows = Board().rows([config.file], batches=True)
+    assert throughput_chart(rows[0].batches, time.time()) is not None
+    return {"all": overview(rows, Links(), "n", folder=""), "one": destination(rows[0], Links(), "n")}
+
+
+@pytest.mark.parametrize("path", ["/", "/instances/shop"])
+def test_every_action_is_reached_by_the_keyboard(with_scripts: Setup, path: str) -> None:
+    browser = with_scripts.browser
+    with_scripts.log_in(OPERATOR)
+    browser.get(with_scripts.server.url + path)
+    actions = [
+        one.get_attribute("aria-label") or one.text
+        for one in browser.find_elements(By.CSS_SELECTOR, "a, button, summary, pre.log")
+        if one.is_displayed()
+    ]
+    stops = tab_through(browser)
+    assert len(stops) == len(actions) > 3
+    assert [name for name, is_seen in stops if not is_seen] == []

@@ -20,7 +20,8 @@ from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.meta import ParkedTable
 from cdc.watch.page.board import AckedBatch, Board, BoardRow, newest_batches
-from cdc.watch.page.render import ExternalLink, LagChart, destination, message, overview, summary
+from cdc.watch.page.charts import lag_chart, throughput_chart
+from cdc.watch.page.render import ExternalLink, destination, message, overview, summary
 from cdc.watch.status import collect
 from tests.support.commit_times import T0, fill
 from tests.support.unit_batches import IDENTITY, make_config
@@ -86,7 +87,10 @@ def test_a_page_of_a_store(config: DestinationConfig) -> None:
     assert "1 transaction," in page, "one is left"
     detail = destination(row, NoLinks(), "n")
     assert "shop.orders" in detail
-    assert "<polyline" in detail
+    assert detail.count("<polyline") == 1, "this batch has no rows, so there is no throughput"
+    way = re.findall(r"<li><strong>(\w+)</strong>(.*?)</li>", detail)
+    assert [name for name, _ in way] == ["Source", "Capture", "Store", "Batches", "Tables"]
+    assert "4 transactions" in way[2][1] and "1 transaction to go" in way[3][1]
     assert Tags(detail).found.count("script") == 1
     assert [batch.batch for batch in row.batches] == [1]
     assert row.batches[0].lag_s == pytest.approx(row.batches[0].acked_s - T0 / 1e6 - 1, abs=1)
@@ -246,16 +250,41 @@ def test_the_chart_has_the_batches_and_now() -> None:
     def batch(number: int, lag_s: float | None) -> AckedBatch:
         return AckedBatch(number, 1, 2, 1, (3, 2, 1), 10, 1000.0 + number, lag_s, "")
 
-    chart = LagChart.of([batch(0, 10), batch(5, 20), batch(7, None)], 1010, 5, 15.0)
+    chart = lag_chart([batch(0, 10), batch(5, 20), batch(7, None)], 1010, 5, 15.0)
     assert chart is not None
-    assert chart.line == "0.0,150.0 500.0,0.0 1000.0,225.0"
+    assert chart.lines[0].points == "0.0,150.0 500.0,0.0 1000.0,225.0"
     assert chart.levels == ("20 s", "10 s", "0")
     assert re.match(r"20 s: batch 5", chart.dots[1][2])
     assert (chart.alarm_y, chart.times[1]) == (75.0, "00:16")
-    assert LagChart.of([batch(1, None)], 1010, 0, 15.0) is None
-    single = LagChart.of([batch(1, 0.0)], 1001, None, 15.0)
-    assert single is not None and single.line == "0.0,300.0"
+    assert lag_chart([batch(1, None)], 1010, 0, 15.0) is None
+    single = lag_chart([batch(1, 0.0)], 1001, None, 15.0)
+    assert single is not None and single.lines[0].points == "0.0,300.0"
     assert (single.alarm_y, len(single.times)) == (None, 2)
+
+
+def test_the_chart_of_the_throughput_has_the_busiest_tables() -> None:
+    def batch(acked_s: float, **tables: int) -> AckedBatch:
+        return AckedBatch(1, 1, 2, 1, (3, 2, 1), 10, acked_s, 1.0, "", tables=tables)
+
+    batches = [batch(1000.0, orders=10), batch(1020.0, orders=30, items=10, a=1, b=2, c=3), batch(1030.0, items=10)]
+    chart = throughput_chart(batches, 1040.0)
+    assert chart is not None, "each of its 40 parts has a second"
+    assert [line.name for line in chart.lines] == ["all tables", "orders", "items", "c"]
+    assert len({line.dash for line in chart.lines}) == 4, "colours are not all that tells them apart"
+    assert (chart.levels[0], len(chart.times), chart.alarm_y) == ("46 rows/s", 5, None)
+    heights = [[float(point.partition(",")[2]) for point in line.points.split()] for line in chart.lines]
+    assert [len(line) for line in heights] == [40] * 4
+    assert heights[0][20] == 0.0, "the most rows"
+    assert heights[1][20] == pytest.approx(300 * (1 - 30 / 46), abs=0.1)
+    assert heights[2][30] == heights[0][30] == pytest.approx(300 * (1 - 10 / 46), abs=0.1)
+    assert heights[1][25] == 300.0
+    assert "66 rows in 3 batches, at most 46 rows/s" in chart.summary
+    assert "averages of 1 s" in chart.note
+    one_table = throughput_chart([batch(1000.0, orders=10)], 1040.0)
+    assert one_table is not None and [line.name for line in one_table.lines] == [""]
+    assert throughput_chart([], 1040.0) is None
+    assert throughput_chart([batch(1000.0)], 1040.0) is None, "nothing was applied"
+    assert throughput_chart([batch(1040.0, orders=1)], 1040.0) is None, "no time has passed"
 
 
 def test_the_newest_batches_only(config: DestinationConfig) -> None:
