@@ -50,6 +50,7 @@ from cdc.airflow.operators import (
 from cdc.airflow.task_group import FINALIZE_RETRIES
 from cdc.airflow.triggers import TowpathStoreTrigger
 from cdc.base.errors import ConfigError
+from cdc.base.units import human_seconds
 from cdc.config import DAG_KINDS, AirflowConfig, DagKind, DestinationConfig, as_named, destinations, load
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def capture_dag(destination: _Destination) -> DAG:
     if destination.settings.capture == "external":
         what = (
             f"Watches the capture of `{destination.name}`, which runs outside Airflow, and fails while it is dead or "
-            "stuck."
+            "stuck. Runs all the time."
         )
         dag = _dag("capture", destination, schedule="@continuous", doc_md=what)
         with dag:
@@ -173,7 +174,10 @@ def capture_dag(destination: _Destination) -> DAG:
                 execution_timeout=None,
             )
         return dag
-    what = f"Reads the source of `{destination.name}` into its store. After a stop it resumes at its last position."
+    what = (
+        f"Reads the source of `{destination.name}` into its store. After a stop it resumes at its last position. Runs "
+        "all the time."
+    )
     dag = _dag("capture", destination, schedule="@continuous", doc_md=what)
     with dag:
         TowpathCaptureOperator(
@@ -189,18 +193,15 @@ def apply_dag(destination: _Destination) -> DAG:
     """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every`` and, with ``airflow.start: data``,
     when the store has got changes: a run applies what the store has, within ``airflow.run_for``, or its data
     interval."""
-    whole = destination.settings.until == "none"
+    settings, asset = destination.settings, _store_asset(destination)
+    whole = settings.until == "none"
     what = "the changes" if whole else "what was committed before the end of each run's interval"
     dag = _dag(
         "apply",
         destination,
-        schedule=_schedule(
-            destination.settings,
-            destination.settings.apply_every,
-            has_interval=not whole,
-            asset=_store_asset(destination),
-        ),
-        doc_md=f"Merges {what} of `{destination.name}` into the Delta tables, then acks or rolls back.",
+        schedule=_schedule(settings, settings.apply_every, has_interval=not whole, asset=asset),
+        doc_md=f"Merges {what} of `{destination.name}` into the Delta tables, then acks or rolls back. "
+        f"{_in_words(settings, settings.apply_every, on_data=asset is not None)}",
     )
     with dag:
         fetch = TowpathFetchOperator(task_id="fetch", conf_file=destination.conf_file)
@@ -225,7 +226,7 @@ def intervals_dag(destination: _Destination) -> DAG:
         schedule=partition_schedule(CRON[settings.interval], time_zone(settings), KEY_FORMAT),
         catchup=True,
         doc_md=f"Emits an event of each table of `{destination.name}` when the lake has all changes of "
-        f"{'an hour' if settings.interval == 'hour' else 'a day'}.",
+        f"{'an hour' if settings.interval == 'hour' else 'a day'}. Runs at the end of each {settings.interval}.",
     )
     with dag:
         wait = TowpathIntervalSensor(task_id="wait", conf_file=destination.conf_file, timeout=settings.interval_wait)
@@ -303,6 +304,7 @@ def _dag(kind: DagKind, destination: _Destination, *, doc_md: str, **options: An
     options.setdefault("catchup", False)
     return DAG(
         f"{kind}_{destination.name}",
+        dag_display_name=f"{destination.name}: {kind}",  # Airflow's list is sorted by it
         max_active_runs=1,
         default_args=dict(destination.default_args),
         on_failure_callback=destination.on_failure,
@@ -321,7 +323,9 @@ def _dag_of_one(
     doc_md: str,
 ) -> DAG:
     """Returns a DAG of one task, which may take as long as it takes. ``every``: None if it only runs by hand."""
-    dag = _dag(kind, destination, schedule=_schedule(destination.settings, every), doc_md=doc_md)
+    settings = destination.settings
+    doc_md = f"{doc_md} {_in_words(settings, every)}"
+    dag = _dag(kind, destination, schedule=_schedule(settings, every), doc_md=doc_md)
     with dag:
         operator(task_id=kind, conf_file=destination.conf_file, execution_timeout=None)
     return dag
@@ -364,6 +368,15 @@ def _schedule(
         return timetable(every, timezone=settings.timezone)
     interval = timedelta(seconds=every)
     return DeltaDataIntervalTimetable(interval) if has_interval else interval
+
+
+def _in_words(settings: AirflowConfig, every: float | str | None, *, on_data: bool = False) -> str:
+    """Returns the schedule as a sentence. Airflow shows a duration as ``0:01:00``, and words only for its own and for
+    timetables of a plugin, without which its scheduler would not run the DAG."""
+    if every is None:
+        return "Runs when it is triggered."
+    times = f"at `{every}` ({settings.timezone})" if isinstance(every, str) else f"every {human_seconds(every)}"
+    return f"Runs when the store has got changes, and {times}." if on_data else f"Runs {times}."
 
 
 def _callback(path: str | None) -> Callable[[Context], None] | None:

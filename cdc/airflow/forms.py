@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from airflow.sdk import Param
 
 from cdc.base.errors import CdcError, UsageError
+from cdc.base.units import iso_time_us
 from cdc.client import open_store
 from cdc.config import DestinationConfig
 from cdc.config.apply import MODES
+from cdc.store.reader.points import reaches_back_to_us
 
+if TYPE_CHECKING:
+    from cdc.store.reader.store import Store
+
+_T = TypeVar("_T")
 Kind = Literal["snapshot", "replay", "verify"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_NAMES = 2000
 """Tables that the form offers for selection; with more, their names are typed."""
-_OF_REPLAY = ("from", "to", "into", "mode")
+_OF_REPLAY = ("from_time", "to_time", "into", "mode", "from", "to")
+_REPLAY, _POSITIONS = "Only for a replay", "Only for a replay: positions instead of times"
+_DEEDS: Mapping[Kind, str] = {
+    "snapshot": "load the tables from the source",
+    "replay": "rebuild the tables from the store",
+    "verify": "compare the tables with the source",
+}
 _LITERAL = re.compile(r"(?:[\w$-]|\\[^A-Za-z0-9])+")
-_POINT = "a seq, a time with its offset (2026-11-21T10:00:00Z), a GTID or a GTID set"
+_POINT = "A seq, a GTID or a GTID set, or a time with its offset such as 2026-11-21T10:00:00Z."
 
 
 @dataclass(frozen=True)
@@ -49,43 +61,75 @@ class Backfill:
 
 
 def fields(config: DestinationConfig | None) -> dict[str, Param]:
-    """Returns the fields of the form. ``config``: the destination; None if its file is broken."""
+    """Returns the fields of the form. ``config``: the destination; None if its file is broken.
+
+    A new text makes a new version of the DAG if the last one has runs. So no text changes more often than once a day.
+    The texts are plain: in Airflow's small print a code span covers the line above it.
+    """
     names = [] if config is None else known_tables(config)
     tables: dict[str, Any] = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string"}}
     if names:
         tables["examples"] = names
-    included = "" if config is None else f" Included: {', '.join(f'`{pattern}`' for pattern in config.tables.include)}."
-    point: dict[str, Any] = {"type": ["null", "string"], "minLength": 1, "section": "Only for a replay"}
+    included = "" if config is None else f" Included: {', '.join(config.tables.include)}."
+    store = "" if config is None else _reach(config)
+    text: dict[str, Any] = {"type": ["null", "string"], "minLength": 1}
+    time = text | {"format": "date-time", "section": _REPLAY}
     return {
         "kind": Param(
             "snapshot",
             type="string",
             enum=list(KINDS),
+            values_display={kind: f"{kind}: {deed}" for kind, deed in _DEEDS.items()},
             title="What to do",
-            description_md="`snapshot`: load the tables anew from the source. `replay`: rebuild them, or a range of "
-            "them, from the store, without touching the source. `verify`: compare them with the source.",
         ),
-        "tables": Param([], title="Tables", description_md=f"As `DB.TABLE`.{included}", **tables),
+        "tables": Param([], title="Tables", description=f"As DB.TABLE.{included}", **tables),
+        # A field of Airflow's form that cannot be null is marked as required, also a switch.
         "dry_run": Param(
-            False, type="boolean", title="Dry run", description_md="Say what would be done, and do nothing."
+            False, type=["boolean", "null"], title="Dry run", description="Say what would be done, and do nothing."
         ),
-        "from": Param(
-            None, title="From", description_md=f"Apply the changes after this point again: {_POINT}.", **point
+        "from_time": Param(
+            None,
+            title="From (time)",
+            description="Apply the changes that were committed at this time or later once more to the tables as they "
+            f"are.{store}",
+            **time,
         ),
-        "to": Param(None, title="To", description_md=f"Build the tables as of this point: {_POINT}.", **point),
+        "to_time": Param(
+            None,
+            title="To (time)",
+            description="Build the tables with all changes that were committed before this time, and with none after "
+            f"it.{store}",
+            **time,
+        ),
         "into": Param(
             None,
             title="Into",
-            description_md="A folder or URI for new tables; the present ones stay as they are.",
-            **point,
+            description="A folder or URI for new tables; the present ones stay as they are.",
+            section=_REPLAY,
+            **text,
         ),
         "mode": Param(
             None,
             type=["null", "string"],
             enum=[None, *MODES],
+            values_display={"None": "as configured"},
             title="Mode",
-            description_md="With Into: the mode of the new tables; empty: as configured.",
-            section="Only for a replay",
+            description="With Into: the mode of the new tables.",
+            section=_REPLAY,
+        ),
+        "from": Param(
+            None,
+            title="From (position)",
+            description=f"Apply the changes after this transaction once more. {_POINT}",
+            section=_POSITIONS,
+            **text,
+        ),
+        "to": Param(
+            None,
+            title="To (position)",
+            description=f"Build the tables as of this transaction. {_POINT}",
+            section=_POSITIONS,
+            **text,
         ),
     }
 
@@ -103,12 +147,20 @@ def read_form(config: DestinationConfig, params: Mapping[str, Any]) -> Backfill:
     return Backfill(
         kind,
         tables,
-        params.get("from"),
-        params.get("to"),
+        _point(params, "from"),
+        _point(params, "to"),
         params.get("into"),
         params.get("mode"),
         bool(params.get("dry_run")),
     )
+
+
+def _point(params: Mapping[str, Any], end: str) -> str | None:
+    """Returns the point that one of the fields ``from`` and ``from_time``, or ``to`` and ``to_time``, gives."""
+    position, time = params.get(end), params.get(f"{end}_time")
+    if position is not None and time is not None:
+        raise UsageError(f"{end} and {end}_time contradict each other", remedy="Empty one of the two fields.")
+    return time if position is None else position
 
 
 def table_names(config: DestinationConfig, names: Sequence[str] | str) -> list[str]:
@@ -156,10 +208,24 @@ def _literal(pattern: str) -> str | None:
 
 def _stored(config: DestinationConfig) -> list[str]:
     """Returns the tables in the newest stored schemas; none if there are none that can be read here."""
+    newest = _look(config, lambda store: store.newest_schemas())
+    return [] if newest is None else list(newest[1].tables)
+
+
+def _reach(config: DestinationConfig) -> str:
+    """Returns a sentence about the day since which the store has all transactions; empty if it cannot be read here."""
+    since_us = _look(config, reaches_back_to_us)
+    if since_us is None:
+        return ""
+    archive = "" if config.store.archive.url is None else ", and the archive may go back further"
+    return f" The store goes back to {iso_time_us(since_us)[:10]} (UTC){archive}; a dry run says the exact time."
+
+
+def _look(config: DestinationConfig, ask: Callable[[Store], _T | None]) -> _T | None:
+    """Returns the answer of a store on this machine; None if there is no such store, or if it has no answer."""
     if config.store.kind == "server":
-        return []  # the file is parsed every few seconds, and must not wait for a network
+        return None  # the file is parsed every few seconds, and must not wait for a network
     try:
-        newest = open_store(config).newest_schemas()
-        return [] if newest is None else list(newest[1].tables)
+        return ask(open_store(config))
     except (CdcError, OSError):  # the DAG is built all the same; the task's own error says what is wrong
-        return []
+        return None

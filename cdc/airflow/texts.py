@@ -87,7 +87,9 @@ def plan_summary(form: Backfill, plan: Mapping[str, Any]) -> str:
     """Returns what a backfill will do, as Markdown."""
     what = {
         "snapshot": "Load these tables anew from the source",
-        "replay": "Rebuild these tables from the store",
+        "replay": "Rebuild these tables from the store"
+        if form.from_ is None
+        else "Apply a range of changes once more to these tables, and replace none",
         "verify": "Compare these tables with the source, and change nothing",
     }[form.kind]
     details = [
@@ -97,9 +99,11 @@ def plan_summary(form: Backfill, plan: Mapping[str, Any]) -> str:
     ]
     lines = [f"{', '.join([what, *details])}: {', '.join(f'`{table}`' for table in form.tables)}."]
     if plan:
-        lines += ["", text_table(plan["tables"], ["table", "rows", "bytes", "seconds"])]
-        total = f"Together about {plan['rows']:,} rows, {human_bytes(plan['bytes'])}, {human_seconds(plan['seconds'])}."
-        lines += ["", total]
+        counted = "rows and row events" if form.kind == "replay" else "rows"
+        rows = [{**table, counted: table["rows"]} for table in plan["tables"]]
+        lines += ["", text_table(rows, ["table", counted, "bytes", "seconds"])]
+        size, time = human_bytes(plan["bytes"]), human_seconds(plan["seconds"])
+        lines += ["", f"Together about {plan['rows']:,} {counted}, {size}, {time}."]
         lines += [f"- {table['effect'][:1].upper()}{table['effect'][1:]}." for table in plan["tables"]]
         lines += [f"- {text}" for text in plan["points"]]
     return "\n".join(lines)

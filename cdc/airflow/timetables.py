@@ -18,6 +18,11 @@ class IntervalTimetable(CronPartitionTimetable):
     the scheduler is down or the DAG is paused; Airflow offers only one or the other.
     """
 
+    @property
+    def summary(self) -> str:
+        """The schedule in words, for the list of DAGs."""
+        return self.description or super().summary
+
     def next_dagrun_info_v2(
         self, *, last_dagrun_info: DagRunInfo | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:

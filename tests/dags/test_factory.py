@@ -78,6 +78,24 @@ def test_the_shape_of_the_apply_dag(write_conf: Write) -> None:
     assert dag.get_task("finalize").trigger_rule == "all_done"
 
 
+def test_the_list_of_dags_names_the_destination_first_and_the_schedule_in_words(write_conf: Write) -> None:
+    text = (write_conf() / "shop.yaml").read_text()
+    times = "apply_every: '*/10 6-22 * * *', timezone: Europe/Berlin, start: data, verify_every: 1d, interval: hour"
+    dags = build_dags(write_conf(text=text.replace("apply_every: 5s", times)))
+    assert {dag.dag_display_name for dag in dags.values()} == {f"shop: {kind}" for kind in (*KINDS, "intervals")}
+    schedules = {kind: str(dags[f"{kind}_shop"].description).partition(" Runs ")[2] for kind in (*KINDS, "intervals")}
+    assert schedules == {
+        "apply": "when the store has got changes, and at */10 6-22 * * * (Europe/Berlin).",
+        "backfill": "",
+        "capture": "all the time.",
+        "intervals": "at the end of each hour.",
+        "maintain": "every 1 d.",
+        "snapshot": "every 1 min.",
+        "verify": "every 1 d.",
+    }
+    assert dags["intervals_shop"].timetable.summary == "Every hour"  # type: ignore[union-attr]
+
+
 def test_the_shape_of_the_capture_dag(write_conf: Write) -> None:
     dag = build_dags(write_conf())["capture_shop"]
     assert str(dag.schedule) == "@continuous"
@@ -96,7 +114,7 @@ def test_a_broken_file_hides_nobody_else(parse: Callable[[Path], Any], write_con
     assert "sauce: unknown key" in bag.dags["apply_wrong"].description
     assert (
         bag.dags["apply_shop"].description
-        == "Merges the changes of shop into the Delta tables, then acks or rolls back."
+        == "Merges the changes of shop into the Delta tables, then acks or rolls back. Runs every 5 s."
     )
     ((place, error),) = bag.import_errors.items()
     assert Path(place).name == "configuration.py", "an import error in another file would take that file's DAGs away"

@@ -31,8 +31,10 @@ from cdc.config import load
 from cdc.lake import attestation, pipeline
 from cdc.lake.second_opinion.report import Disagreement, SecondOpinion
 from cdc.lake.verify.report import State
+from cdc.store.formats.state import Beginning, record_beginning
 from tests.dags.conftest import retry_at_once
 from tests.support.table_jobs import FakeJobs, report_of
+from tests.support.unit_batches import make_store
 
 States = dict[str, str | None]
 Write = Callable[..., Path]
@@ -223,6 +225,12 @@ def test_a_replay_gets_the_fields_of_the_form(backfill: Callable[..., States], f
     assert fake.calls == [(step, ["shop.orders"], arguments) for step in ("plan_replay", "replay")]
 
 
+def test_a_time_of_the_date_picker_is_a_point(backfill: Callable[..., States], fake: FakeJobs) -> None:
+    time = "2026-11-21T10:00:00.000+01:00"
+    assert backfill(kind="replay", from_time=time, dry_run=None)["replay"] == "success"
+    assert fake.calls[1] == ("replay", ["shop.orders"], {"from_": time, "to": None, "into": None, "mode": None})
+
+
 def test_a_verification_by_hand(backfill: Callable[..., States], fake: FakeJobs) -> None:
     assert backfill(kind="verify", tables=["shop.orders", "shop.items"])["run"] == "success"
     assert fake.calls == [("verify", ["shop.orders", "shop.items"])]
@@ -261,7 +269,8 @@ def test_a_backfill_that_fails_says_how_to_go_on(backfill: Callable[..., States]
         ({"tables": ["orders"]}, "'orders' is not a table that shop captures"),
         ({"tables": []}, "no table is named"),
         ({"to": "7"}, "to and kind snapshot contradict each other"),
-        ({"kind": "verify", "mode": "append", "from": "7"}, "from, mode and kind verify contradict each other"),
+        ({"kind": "verify", "mode": "append", "from": "7"}, "mode, from and kind verify contradict each other"),
+        ({"kind": "replay", "to": "7", "to_time": "2026-11-21T10:00:00Z"}, "to and to_time contradict each other"),
         ({"kind": "drop"}, "'drop' is not a kind of backfill"),
     ],
 )
@@ -279,7 +288,11 @@ def test_a_refused_form_fails_the_run_at_once(backfill: Callable[..., States], f
 def test_the_form_has_a_schema(write_conf: Write) -> None:
     dag: DAG = build_dags(write_conf())["backfill_shop"]
     schemas = {name: dag.params.get_param(name).schema for name in dag.params}
-    assert list(schemas) == ["kind", "tables", "dry_run", "from", "to", "into", "mode"]
+    assert list(schemas) == ["kind", "tables", "dry_run", "from_time", "to_time", "into", "mode", "from", "to"]
+    required = [name for name, schema in schemas.items() if "null" not in schema["type"]]
+    assert required == ["kind", "tables"], "Airflow's form marks these"
+    pickers = [name for name, schema in schemas.items() if schema.get("format") == "date-time"]
+    assert pickers == ["from_time", "to_time"]
     assert schemas["kind"]["enum"] == ["snapshot", "replay", "verify"]
     assert schemas["tables"]["items"] == {"type": "string"}
     assert "examples" not in schemas["tables"], "a pattern names no tables, and no store is there: they are typed"
@@ -292,6 +305,22 @@ def test_the_form_offers_the_tables_that_are_known(write_conf: Write) -> None:
     assert forms.known_tables(load(file)) == ["shop.order-items", "shop.orders"]
     file = write_conf(text=text.replace(r"['shop\..*']", r"['shop\.orders', 'crm\.[ab]']")) / "shop.yaml"
     assert forms.known_tables(load(file)) == []
+
+
+def test_the_form_says_since_which_day_the_store_has_changes(write_conf: Write) -> None:
+    """Every second parse makes the same text: another one would be another version of the DAG."""
+    config = load(write_conf() / "shop.yaml")
+
+    def texts() -> list[str | None]:
+        return [field.description for field in forms.fields(config).values()]
+
+    assert not [text for text in texts() if "goes back" in str(text)], "nothing was captured yet"
+    make_store(config.store.path)
+    record_beginning(config.store.path, Beginning(1, "binlog.000007", 4, None, 1_764_460_800_000_000, "first start"))
+    (since, _) = [text for text in texts() if "The store goes back to 2025-11-30 (UTC);" in str(text)]
+    assert "committed at this time or later" in str(since)
+    assert texts() == texts()
+    assert not [text for text in texts() if "`" in str(text)], "it would cover the line above"
 
 
 def test_a_broken_file_keeps_its_dags(write_conf: Write) -> None:

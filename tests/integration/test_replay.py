@@ -135,3 +135,15 @@ def test_points_that_would_leave_changes_out_are_refused(loop: Loop) -> None:
     loop.apply_all()
     loop.require_equal("upsert")
     assert not BatchService(loop.config).subscription().parked
+
+    # A table whose last change lies before the point lacks nothing.
+    loop.sql("INSERT INTO append VALUES (3, 'c')")
+    loop.capture()
+    loop.apply_all()
+    point = str(last_seq(loop))
+    assert pipeline.plan_replay(loop.config, [table], from_=point).tables[0].effect.startswith("changes rows of ")
+    pipeline.replay(loop.config, [table], from_=point)
+    loop.require_equal("upsert")
+    for job in (pipeline.plan_replay, pipeline.replay):
+        with pytest.raises(UsageError, match=r"there is no table .*\.nothing"):
+            job(loop.config, [f"{loop.db}.nothing"], from_=point)

@@ -27,18 +27,18 @@ from cdc.source.connection import query
 from cdc.source.driver import close_now
 from cdc.source.snapshot import SnapshotFiles, last_progress
 from cdc.source.snapshot.session import open_session
-from cdc.store.reader.points import find_point, oldest_entry
+from cdc.store.reader.points import find_point, reaches_back_to_us
 from cdc.store.reader.store import Store
 
 START_S = 15.0
 """Start of a Spark session, and the commit."""
 READ_ROWS_PER_S = 100_000.0
 """Rows that a snapshot reads and loads in a second, before it has been measured."""
-MERGE_ROWS_PER_S = 50_000.0
-"""Row events that a replay applies in a second, before any large batch was merged."""
+MERGE_BYTES_PER_S = 2e6
+"""Bytes of the store that a replay applies in a second, before any large batch was merged."""
 _MEASURED_BATCHES = 50
-_MEASURED_ROWS = 10_000
-"""A merge of fewer rows tells nothing of the rate: most of its time is that of any merge."""
+_MEASURED_BYTES = 8 << 20
+"""A merge of fewer bytes tells nothing of the rate: most of its time is that of any merge."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class TablePlan:
 
     table: str
     rows: int
-    """Rows that are read from the source or from a kept snapshot, and row events that are applied."""
+    """Rows that are read from the source or from a kept snapshot, and row events that are applied, of which each holds
+    one row or more."""
     bytes: int
     seconds: float
     effect: str
@@ -105,7 +106,7 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> JobPlan:
                 split_table(table),
             )
             if not facts:
-                raise UsageError(f"the source has no table {table}", place=config.name)
+                raise UsageError(f"the source has no table {table}", place=config.name, remedy="Check the name.")
             rows, size = int(facts[0]["row_count"] or 0), int(facts[0]["size"] or 0)
             effect = _effect("replaces", table, _lake(config, table))
             plans.append(TablePlan(table, rows, size, _reading_s(config, table, rows), effect))
@@ -151,13 +152,13 @@ def plan_replay(config: DestinationConfig, request: Replay) -> JobPlan:
         events, stored = _changes(reader, table, first, upto)
         now = None if request.into is not None else _lake(config, table)
         effect = _effect("replaces" if begin is None else "changes rows of", table, now)
-        plans.append(TablePlan(table, rows + events, size + stored, round(reading_s + events / rate, 1), effect))
+        plans.append(TablePlan(table, rows + events, size + stored, round(reading_s + stored / rate, 1), effect))
     return JobPlan(tuple(plans), tuple(_points(reader, request, begin, end)))
 
 
 def _points(reader: Store, request: Replay, begin: int | None, end: int | None) -> Iterator[str]:
-    if reader.first_seq() is not None and (oldest_us := int(oldest_entry(reader)["commit_time_us"])):
-        yield f"The store has the transactions since {iso_time_us(oldest_us)}."
+    if (since_us := reaches_back_to_us(reader)) is not None:
+        yield f"The store has the transactions since {iso_time_us(since_us)}."
     points = (request.from_, begin, "The changes begin after"), (request.to, end, "The changes end with")
     for text, seq, meaning in points:
         if seq is None:
@@ -187,16 +188,15 @@ def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[
 
 
 def _merge_rate(config: DestinationConfig) -> float:
-    """Returns the rows that recent large merges changed in a second."""
+    """Returns the bytes of the store that recent large merges applied in a second."""
     batches = open_batches(config)
     subscription = batches.subscription(SUBSCRIBER)
-    rows, seconds = 0, 0.0
+    size, seconds = 0, 0.0
     for manifest in batches.acked_manifests(SUBSCRIBER, after_batch=subscription.next_batch - 1 - _MEASURED_BATCHES):
-        for result in () if manifest.acked is None else manifest.acked.tables:
-            changed = result.inserted + result.updated + result.deleted
-            if changed >= _MEASURED_ROWS:
-                rows, seconds = rows + changed, seconds + result.seconds
-    return rows / seconds if seconds > 0 else MERGE_ROWS_PER_S
+        if manifest.acked is not None and manifest.bytes >= _MEASURED_BYTES:
+            size += manifest.bytes
+            seconds += sum(result.seconds for result in manifest.acked.tables)
+    return size / seconds if seconds > 0 else MERGE_BYTES_PER_S
 
 
 # --- the lake --------------------------------------------------------------------------------------------------------

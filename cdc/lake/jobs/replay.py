@@ -328,6 +328,17 @@ def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) 
             place=config.store.place,
             remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
         )
+    _require_exists(config, table, reader, state)
+    raise CutOffError(
+        f"the store has no snapshot of table {table}, and not all of its changes: it begins after "
+        f"{kept} ({format_seq(kept)})",
+        place=config.store.place,
+        remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
+    )
+
+
+def _require_exists(config: DestinationConfig, table: str, reader: Store, state: Any) -> None:
+    """Raises UsageError if neither the source nor the lake has the table."""
     newest = reader.newest_schemas()
     if state is None and newest is not None and table not in newest[1].tables:
         raise UsageError(
@@ -335,12 +346,6 @@ def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) 
             place=config.name,
             remedy="Check the name.",
         )
-    raise CutOffError(
-        f"the store has no snapshot of table {table}, and not all of its changes: it begins after "
-        f"{kept} ({format_seq(kept)})",
-        place=config.store.place,
-        remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
-    )
 
 
 def _kept_seq(reader: Store) -> int:
@@ -370,10 +375,20 @@ def require_repeatable(config: DestinationConfig, reader: Store, first: int, tab
             remedy="Replay the whole table, without --from.",
         )
     state = target_of(config, table).state()
-    if state is not None and state.applied_seq < first:
+    _require_exists(config, table, reader, state)
+    if state is None:
+        raise UsageError(
+            "there is no Delta table yet to which changes could be applied once more",
+            place=f"table {table}",
+            remedy="Replay the whole table, without --from.",
+        )
+    subscription = open_meta(config).read().subscription(SUBSCRIBER)
+    # A table that is not parked has all of its changes up to the cursor, even if its last one was long before.
+    applied = state.applied_seq if table in subscription.parked else max(state.applied_seq, subscription.position())
+    if applied < first:
         # To go on behind that point would leave changes out.
         raise UsageError(
-            f"the table has no changes after {state.applied_seq} ({format_seq(state.applied_seq)}) yet, so those up to "
+            f"the table has no changes after {applied} ({format_seq(applied)}) yet, so those up to "
             f"{first} ({format_seq(first)}) would be left out",
             place=f"table {table}",
             remedy="Give an earlier point, or apply what is waiting first.",

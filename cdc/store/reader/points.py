@@ -114,6 +114,18 @@ def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | No
     return first - 1
 
 
+def reaches_back_to_us(reader: Store) -> int | None:
+    """Returns the commit time since which a store has all transactions; None if it is empty, or if nobody knows."""
+    if not reader.exists():
+        return None
+    begins = reader.beginning()
+    begins_us = 0 if begins is None else begins.time_us
+    oldest_us = 0 if reader.first_seq() is None else int(oldest_entry(reader)["commit_time_us"])
+    if not begins_us or reader.removed_seq():
+        return oldest_us or None
+    return min(begins_us, oldest_us or begins_us)
+
+
 def oldest_entry(reader: Store) -> np.void:
     """Returns the first entry with a commit time, of a store that has any entry; without one, its very first entry.
     Positions that capture records without a transaction, as at the store's beginning, have no commit time."""

@@ -14,7 +14,7 @@ from cdc.binlog.positions import format_seq
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.missing import Removed, write_removed
 from cdc.store.formats.state import Beginning, record_beginning
-from cdc.store.reader.points import find_point
+from cdc.store.reader.points import find_point, reaches_back_to_us
 from cdc.store.reader.reader import StoreReader
 from tests.support.unit_batches import make_store
 
@@ -171,3 +171,18 @@ def test_what_capture_has_read_again_counts_as_kept(begun: Callable[[int], Store
     first, time, _ = entries(later)[0]
     write_removed(later.path, Removed(first + 1, time))
     assert find_point(later, iso_time_us(time)) == first - 1
+
+
+def test_a_store_goes_back_to_its_beginning_or_to_what_retention_has_kept(
+    tmp_path: Path, begun: Callable[[int], StoreReader]
+) -> None:
+    assert reaches_back_to_us(StoreReader(tmp_path / "nowhere")) is None
+    later = begun(0)
+    first, time, _ = entries(later)[0]
+    assert reaches_back_to_us(later) == time
+    assert reaches_back_to_us(begun(time - 5_000_000)) == time - 5_000_000
+    later = begun(time + 5_000_000)
+    assert reaches_back_to_us(later) == time, "the binlog was read from before capture began"
+    later = begun(time - 5_000_000)
+    write_removed(later.path, Removed(first - 100, time - 3_000_000))
+    assert reaches_back_to_us(later) == time
