@@ -93,7 +93,7 @@ def logs(
     ca_file: CaFile = None,
     as_json: Json = False,
 ) -> None:
-    """Print the last lines that the captures of an instance have written since the server was started."""
+    """Print the last lines that capture and push of an instance have written since the server was started."""
     log_lines = _server(ctx, url, ca_file, "viewer").logs(dest, lines)
     if as_json:
         print_json({"destination": dest, "lines": log_lines})
@@ -160,11 +160,13 @@ def _print(documents: list[dict[str, Any]], as_json: bool) -> None:
         return
     from rich.table import Table
 
+    pushes = any((document["push"] or {}).get("mode") == "always" for document in documents)
     table = Table(box=None, pad_edge=False)
-    for name in ("destination", "state", "since", "capture", "pid", "restarts", "problem"):
+    names = ("destination", "state", "since", "capture", "pid", "restarts", *(("push",) if pushes else ()), "problem")
+    for name in names:
         table.add_column(name)
     for document in documents:
-        capture = document["capture"] or {}
+        capture, push = document["capture"] or {}, document["push"] or {}
         problem = document["error"] or document["config"]["problem"] or {}
         table.add_row(
             document["destination"],
@@ -173,6 +175,7 @@ def _print(documents: list[dict[str, Any]], as_json: bool) -> None:
             capture.get("state", ""),
             str(capture.get("pid") or ""),
             str(capture.get("restarts", "")),
+            *((push.get("state", ""),) if pushes else ()),
             problem.get("message") or _leadership(document["leader"], document["state"]),
         )
     tables().print(table, markup=False)

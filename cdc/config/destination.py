@@ -116,6 +116,22 @@ def _capture_watch(config: DestinationConfig) -> Iterator[Contradiction]:
         )
 
 
+def _push(config: DestinationConfig) -> Iterator[Contradiction]:
+    """A push needs brokers, and a store on a disk."""
+    if config.server.push == "none":
+        return
+    if not config.mq.servers:
+        yield Contradiction(
+            "server.push: always has no effect without mq.servers: there is nothing to push to",
+            "Add mq: {servers: [HOST:9092], topic: NAME}, or remove server.push.",
+        )
+    if config.store.kind == "memory":
+        yield Contradiction(
+            "server.push: always and store.kind: memory contradict each other: `cdc push` reads a store on a disk",
+            "Set store.kind: file, or remove server.push.",
+        )
+
+
 def _meta(config: DestinationConfig) -> Iterator[Contradiction]:
     """The meta is beside the store."""
     if config.store.kind != "memory" and "apply" not in config.model_fields_set:
@@ -396,4 +412,5 @@ _RULES: tuple[Callable[[DestinationConfig], Iterator[Contradiction]], ...] = (
     _catalog,
     _s3,
     _capture_watch,
+    _push,
 )

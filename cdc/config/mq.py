@@ -187,6 +187,11 @@ class MqConfig(Section):
     properties: Annotated[dict[str, str | int | float | bool], Doc(example={"linger.ms": 20})] = Field(default={})
     """Further properties of librdkafka. Those that other keys set, and secrets, are refused."""
 
+    @property
+    def lock_name(self) -> str:
+        """The file beside the meta whose lock a push holds."""
+        return f"push-{self.subscriber}.lock"
+
     def _contradictions(self) -> Iterator[str]:
         if not self.servers:
             keys = sorted(self.model_fields_set - {"servers"})

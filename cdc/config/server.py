@@ -106,6 +106,16 @@ class ServerConfig(Section):
         ),
     ] = "none"
     """Whether `cdc server` runs the capture of this destination, as a process of its own."""
+    push: Annotated[
+        Literal["none", "always"],
+        Doc(
+            choices={
+                "none": "`cdc push` runs beside it, or not at all",
+                "always": "it runs, and is started again, as long as the server serves the destination",
+            }
+        ),
+    ] = "none"
+    """Whether `cdc server` runs the push of this destination to Kafka (`mq`), as a process of its own."""
     scan_s: DurationS = 5.0
     """How often `cdc server` looks for new, changed and removed configurations. Destinations that one process serves
     agree on it, or leave it out."""

@@ -94,6 +94,26 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) 
         os.close(fd)  # closing releases the lock
 
 
+def find_holder(path: Path) -> int | None:
+    """Returns the process that holds the flock of a file exclusively: 0 if the file does not say which; None if nobody
+    does, or there is no file. Takes the lock for a moment, so those who want it have to wait a little. Raises
+    StorageError."""
+    try:
+        fd = files.plain.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot be opened: {error.strerror}", place=str(path)) from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        return int(text) if text.isdecimal() else 0
+    finally:
+        os.close(fd)
+    return None
+
+
 @contextlib.contextmanager
 def locked_as_it_is(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
     """Holds the flock of a file that exists, and that this process may only read, exclusively. Its content stays, so

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdc.base.log import get_logger
-from cdc.server.captures import ProcessState
 from cdc.server.states import InstanceState
+from cdc.server.supervisor import ProcessState
 from cdc.watch.alarms.conditions import Facts
 from cdc.watch.alarms.watch import AlarmWatch
 
@@ -88,11 +88,12 @@ def _leads(instance: Instance) -> bool:
 
 
 def facts_of(instance: Instance) -> Facts:
-    """Returns what the server knows of a capture."""
+    """Returns what the server knows of an instance's processes."""
     if instance.state in (InstanceState.STOPPED, InstanceState.WAITING):
         return Facts(is_wanted=False)
     error = instance.error
     return Facts(
         failure=None if error is None else str(error),
-        is_restarted=instance.capture.state is not ProcessState.FAILED and instance.config.server.capture != "none",
+        is_restarted=instance.config.server.capture != "none"
+        and all(process.state is not ProcessState.FAILED for process in instance.processes),
     )

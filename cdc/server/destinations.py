@@ -117,7 +117,8 @@ class ServedDestination:
 def is_served(config: DestinationConfig) -> bool:
     """Returns whether a server has anything to do for a destination."""
     server = config.server
-    return config.store.kind == "file" and (bool(server.tokens) or server.canal.enabled or server.capture != "none")
+    runs = server.capture != "none" or server.push != "none"
+    return config.store.kind == "file" and (bool(server.tokens) or server.canal.enabled or runs)
 
 
 def unserved(config: DestinationConfig) -> ConfigError:

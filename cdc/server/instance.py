@@ -2,7 +2,7 @@
 
 An instance is opened by the process that has its :class:`~cdc.server.leadership.Leadership`, and by no other. While it
 is open, :class:`~cdc.server.live.LiveDestinations` has it, so that HTTP and Canal's clients reach it, and its capture
-runs if ``server.capture`` says so.
+and its push run if ``server.capture`` and ``server.push`` say so.
 
 Pages and commands read :meth:`Instance.document`, and act by :meth:`Instance.start`, :meth:`~Instance.stop` and
 :meth:`~Instance.restart`. All of this runs in one event loop; files are read in threads.
@@ -27,12 +27,12 @@ from cdc.base.errors import CdcError, NotLeaderError, RetryableError, StorageErr
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time
 from cdc.config.watch import READ_AT_START
-from cdc.server.captures import CaptureSupervisor, Pauses, ProcessState
 from cdc.server.destinations import ServedDestination
 from cdc.server.leadership import Leadership, LocalLeadership
 from cdc.server.memory import MemoryFolder, make_run_folder
 from cdc.server.states import InstanceState
 from cdc.server.stops import forget_stop, read_stop, record_stop
+from cdc.server.supervisor import CaptureCommand, Pauses, ProcessState, PushCommand, Supervisor
 from cdc.server.threads import in_thread
 from cdc.wire.protocol import error_document
 
@@ -46,6 +46,8 @@ _STANDBY_S = 0.3
 """An instance that does not get its leadership within this time is a standby."""
 _REOPENED = ("store", "meta")
 """Sections whose change closes the instance and opens it anew."""
+_READ_BY_PUSH = ("source", "tables", "batch", "mq", "metrics")
+"""Sections that a push reads once, when it starts."""
 _T = TypeVar("_T")
 _log = get_logger(__name__)
 
@@ -63,7 +65,7 @@ class Timings:
     first_pause_s: float = 1.0
     longest_pause_s: float = 60.0
     """The pauses before an instance that could not be opened is opened again."""
-    captures: Pauses = field(default_factory=Pauses)
+    processes: Pauses = field(default_factory=Pauses)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class SharedParts:
     leadership: Callable[[DestinationConfig], Leadership] = LocalLeadership
     timings: Timings = Timings()
     make_log: Callable[[str], Log] | None = None
-    """Makes the log of the captures of a destination."""
+    """Makes the log of the processes of a destination."""
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
 
     async def in_thread(self, run: Callable[[], _T]) -> _T:
@@ -91,7 +93,9 @@ class Instance:
     def __init__(self, config: DestinationConfig, surroundings: SharedParts, log: Log) -> None:
         self.config = config
         self._surroundings = surroundings
-        self.capture = CaptureSupervisor(config, surroundings.spawner, surroundings.timings.captures, log)
+        pauses = surroundings.timings.processes
+        self.capture = Supervisor(CaptureCommand(), config, surroundings.spawner, pauses, log)
+        self.push = Supervisor(PushCommand(), config, surroundings.spawner, pauses, log)
         self.problem: CdcError | None = None
         """Why the present configuration file is not the one that counts."""
         self.epoch: int | None = None
@@ -121,11 +125,16 @@ class Instance:
         return self.config.name
 
     @property
+    def processes(self) -> tuple[Supervisor, Supervisor]:
+        """Its capture and its push."""
+        return self.capture, self.push
+
+    @property
     def state(self) -> InstanceState:
-        """The state of the instance, which follows that of its capture while one runs."""
+        """The state of the instance, which follows those of its capture and its push while they run."""
         if self._state is not InstanceState.RUNNING:
             return self._state
-        if self.capture.error is not None:
+        if self.error is not None:
             return InstanceState.FAILED
         if self.capture.state is ProcessState.STARTING:
             return InstanceState.STARTING
@@ -136,14 +145,16 @@ class Instance:
     @property
     def error(self) -> CdcError | None:
         """Why it has failed."""
-        return self._error or self.capture.error
+        return self._error or self.capture.error or self.push.error
 
     def document(self) -> dict[str, Any]:
         """Returns what people and programs see of it, as ``GET /v1/instances/DEST`` answers: see
         ``docs/formats/server.md``."""
-        capture = self.capture
-        retry_at = self._retry_at or capture.retry_at
-        since = max(self._since, capture.since) if self._state is InstanceState.RUNNING else self._since
+        capture, push, modes = self.capture, self.push, self.config.server
+        retry_at = self._retry_at or capture.retry_at or push.retry_at
+        since = self._since
+        if self._state is InstanceState.RUNNING:
+            since = max(since, capture.since, push.since if modes.push != "none" else since)
         return {
             "destination": self.name,
             "state": str(self.state),
@@ -163,14 +174,8 @@ class Instance:
                 "servers": None if self._leadership is None else self._leadership.servers,
             },
             "serves": {"http": bool(self.config.server.tokens), "canal": self.config.server.canal.enabled},
-            "capture": {
-                "mode": self.config.server.capture,
-                "state": str(capture.state),
-                "pid": capture.pid or None,
-                "since": iso_time(capture.since),
-                "restarts": capture.restarts,
-                "exit_code": capture.exit_code,
-            },
+            "capture": {"mode": modes.capture, **capture.document()},
+            "push": {"mode": modes.push, **push.document()},
         }
 
     async def subscriptions(self) -> list[str]:
@@ -189,7 +194,7 @@ class Instance:
         self._task = asyncio.create_task(self._work(), name=f"instance {self.name}")
 
     async def close(self) -> None:
-        """Ends the capture and the service, and gives the leadership up. Clients keep what they have acked."""
+        """Ends the processes and the service, and gives the leadership up. Clients keep what they have acked."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -204,7 +209,7 @@ class Instance:
         """Ends an operator's stop, and tries again now if it has failed. Raises StorageError, NotLeaderError."""
         self._require_no_standby()
         await self._surroundings.in_thread(lambda: forget_stop(self.config.meta))
-        self.capture.again()
+        self._again()
         if self._state in (InstanceState.STOPPED, InstanceState.FAILED):
             await self._turn_over()
         await self.settled(60.0)
@@ -233,7 +238,7 @@ class Instance:
         before = self.config
         if config == before and not with_secrets:
             self.problem = None
-            self.capture.again()
+            self._again()
             if self._state is InstanceState.FAILED:
                 self._interrupt.set()
             return
@@ -252,20 +257,28 @@ class Instance:
             await self._surroundings.in_thread(lambda: served.take(config))
         self.config, self.problem = config, None
         self._loaded, self._digest = datetime.now(UTC), digest_of(config)
-        self.capture.take(config)
+        for process in self.processes:
+            process.take(config)
         if changed:
             _log.info("configuration changed", destination=self.name, sections=sorted(changed), reopened=is_reopened)
         if is_reopened:
             await self._turn_over()
             return
-        self._decide_capture()
+        self._decide_processes()
         self._look.set()
+        if changed.intersection(_READ_BY_PUSH):
+            await self.push.replace()
         if changed.intersection(READ_AT_START):
             await self.capture.replace()
         elif "tables" in changed:
             self.capture.reload()
         else:
-            self.capture.again()
+            self._again()
+
+    def _again(self) -> None:
+        """Starts processes that have failed, or pause, at once."""
+        for process in self.processes:
+            process.again()
 
     async def _turn_over(self) -> None:
         self._become(InstanceState.STARTING)
@@ -391,13 +404,13 @@ class Instance:
         served.begin = (lambda: self._begin(served)) if captures else None
         self._served, self._has_store = served, False
         work: list[asyncio.Future[None]] = [
-            asyncio.ensure_future(self.capture.run()),
+            *(asyncio.ensure_future(process.run()) for process in self.processes),
             asyncio.ensure_future(self._follow(served)),
         ]
         reason = "the server is stopping, or opens the destination anew"
         try:
             self._surroundings.live.open(served)
-            self._decide_capture()
+            self._decide_processes()
             self._become(InstanceState.RUNNING)
             _log.info("instance open", destination=self.name, epoch=self.epoch)
             await self._first_of({lost, *work}, None)
@@ -429,7 +442,8 @@ class Instance:
 
     # --- capture
 
-    def _decide_capture(self) -> None:
+    def _decide_processes(self) -> None:
+        self.push.want(self.config.server.push == "always")
         mode = self.config.server.capture
         if mode != "subscribed":
             self.capture.want(mode == "always")

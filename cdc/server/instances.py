@@ -94,10 +94,11 @@ class Instances:
             "leader": {"leads": False, "epoch": None, "holder": None, "servers": None},
             "serves": {"http": False, "canal": False},
             "capture": None,
+            "push": None,
         }
 
     def log(self, name: str) -> Log:
-        """Returns the log of an instance's captures. Raises UsageError."""
+        """Returns the log of an instance's processes. Raises UsageError."""
         if name not in self._closed:
             self.get(name)
         return self._log_of(name)

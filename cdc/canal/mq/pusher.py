@@ -52,6 +52,7 @@ _LEASE_S = 60.0
 _WAIT_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _BOUNDED_ATTEMPTS = 5
+_LOCK_WAIT_S = 0.5
 _log = get_logger(__name__)
 
 
@@ -320,7 +321,8 @@ class Pusher:
             return
         meta = self.config.meta
         secure_folder(meta.path, meta.permissions, CHANGE)
-        with locked(meta.path / f"push-{self._subscriber}.lock", what):
+        # Who looks whether a push runs takes the lock for a moment.
+        with locked(meta.path / self.config.mq.lock_name, what, wait_s=_LOCK_WAIT_S):
             yield
 
     # --- status

@@ -19,7 +19,7 @@ from cdc.base.errors import DamagedError, LeaseHeldError, StorageError
 from cdc.base.patterns import lower_name
 from cdc.binlog.positions import make_file_name, split_seq
 from cdc.disk import files
-from cdc.disk.durable import replace_file
+from cdc.disk.durable import find_holder, replace_file
 from cdc.store.formats import layout
 
 # --- where the store begins
@@ -267,19 +267,7 @@ class StoreLock:
 
 def is_locked(store: Path) -> bool:
     """Returns whether a writer holds the store. Raises StorageError."""
-    try:
-        fd = os.open(store / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StorageError(f"cannot be opened: {error.strerror}", place=str(store / "lock")) from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return find_holder(store / "lock") is not None
 
 
 def lock_holder(store: Path) -> int | None:

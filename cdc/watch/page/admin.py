@@ -127,10 +127,9 @@ def _card(document: dict[str, Any], row: BoardRow) -> dict[str, Any]:
     facts = [("Since", time_text(datetime.fromisoformat(document["since"]).timestamp()), "")]
     if document["retry_at"] is not None:
         facts.append(("Next try", time_text(datetime.fromisoformat(document["retry_at"]).timestamp()), "warn"))
-    if capture is not None:
-        process = f", process {capture['pid']}" if capture["pid"] else ""
-        restarts = f", started again {capture['restarts']} times" if capture["restarts"] else ""
-        facts.append(("Capture", f"{capture['state']} ({capture['mode']}){process}{restarts}", ""))
+    facts += [("Capture", _process(capture), "")] if capture is not None else []
+    if (push := document["push"]) is not None and push["mode"] != "none":
+        facts.append(("Push", _process(push), ""))
     if problems and row.config is None:
         status_card["error"] = ""  # the instance says already what is wrong with its file
     subscriptions = [] if row.status is None else row.status["subscriptions"]
@@ -149,6 +148,13 @@ def _card(document: dict[str, Any], row: BoardRow) -> dict[str, Any]:
         "can_restart": state not in ("stopped", "failed") and capture is not None,
         "can_stop": state != "stopped" and capture is not None,
     }
+
+
+def _process(process: dict[str, Any]) -> str:
+    """Describes a process that the server runs."""
+    pid = f", process {process['pid']}" if process["pid"] else ""
+    restarts = f", started again {process['restarts']} times" if process["restarts"] else ""
+    return f"{process['state']} ({process['mode']}){pid}{restarts}"
 
 
 def _sentences(error: dict[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,10 +19,10 @@ from cdc.base.errors import ConfigError, DamagedError, UsageError, VersionError
 from cdc.config import load
 from cdc.meta import open_meta
 from cdc.server import EmbeddedServer
-from cdc.server.captures import Pauses
 from cdc.server.folder import ConfigFolder
 from cdc.server.instance import Timings
 from cdc.server.stops import FILE_NAME, read_stop
+from cdc.server.supervisor import Pauses
 from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state
 from cdc.testing.servers import free_port
 from tests.support.canal_client import CanalRefusedError, RawClient
@@ -35,7 +37,7 @@ SERVER: dict[str, Any] = {
     "scan_s": 0.05,
     "canal": {"enabled": True},
 }
-QUICK = Timings(look_s=0.05, linger_s=0.3, begin_s=60, captures=Pauses(first_s=0.2, longest_s=0.2))
+QUICK = Timings(look_s=0.05, linger_s=0.3, begin_s=60, processes=Pauses(first_s=0.2, longest_s=0.2))
 
 
 def make(folder: Path, name: str = "shop", *, store: bool = True, **server: Any) -> Path:
@@ -112,6 +114,27 @@ def test_named_destinations_are_followed_alone(tmp_path: Path) -> None:
 
 
 # --- operators
+
+
+def test_a_push_is_started_again_and_ends_with_its_instance(file: Path) -> None:
+    change(file, server={"push": "always"}, mq={"servers": ["127.0.0.1:1"], "topic": "shop"})
+    with running(file) as server:
+        operator = Operator(server.url, OPERATOR)
+
+        def pushes(document: dict[str, Any]) -> bool:
+            return bool(document) and document["push"]["state"] == "running"
+
+        first = operator.wait("shop", pushes)["push"]["pid"]
+        os.kill(first, signal.SIGKILL)
+        again = operator.wait("shop", lambda document: pushes(document) and document["push"]["pid"] != first)
+        assert again["push"]["restarts"] == 1
+        assert operator.act("shop", "stop")["push"]["state"] == "off"
+        with pytest.raises(ProcessLookupError):
+            os.kill(again["push"]["pid"], 0)
+        operator.act("shop", "start")
+        pid = operator.wait("shop", pushes)["push"]["pid"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_an_operators_stop_lasts(file: Path) -> None:

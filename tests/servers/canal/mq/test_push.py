@@ -20,8 +20,12 @@ import yaml
 from cdc.capture import Capture
 from cdc.config import load
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
+from tests.fault.support import wait_for
+from tests.servers.server.test_instances import ROLES, is_alive
 from tests.support.canal_proto import parsed
 from tests.support.configurations import server_id_of
+from tests.support.instances import OPERATOR, Operator
+from tests.support.instances import change as change_file
 from tests.support.kafka import CDC, Record, configure, create_topic, push, records, start_push
 from tests.support.server import client_config, server_process, with_tokens
 
@@ -233,6 +237,13 @@ def test_kills_of_the_push_and_of_the_broker_lose_nothing_and_keep_the_order_of_
             assert final_state(found) == rows
 
 
+def has_all(found: list[Record], made: list[tuple[int, int | None]]) -> bool:
+    """Whether the last state of each key has come."""
+    last = {json.loads(one.key or b"")["id"]: one for one in found if one.value is not None}
+    states = {key: json.loads(one.value or b"")["after"] for key, one in last.items()}
+    return {key: None if after is None else after["n"] for key, after in states.items()} == dict(made)
+
+
 def check_order(found: list[Record], made: list[tuple[int, int | None]]) -> None:
     """Each change of a key is there, in the source's order; only runs of changes that came before are repeated."""
     expected: dict[int, list[int | None]] = {}
@@ -327,6 +338,47 @@ def test_a_message_that_is_too_large_ends_the_push_and_nothing_is_skipped(
     assert any(finding["level"] == "error" and "20,000" in finding["message"] for finding in findings), findings
     found = yaml.safe_load(file.read_text())["mq"]
     assert found["topic"] == topic_of(name)
+
+
+@pytest.mark.long
+def test_a_server_runs_the_push_and_starts_it_again(
+    kafka: Server, source: tuple[Server, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill, after a wrong configuration, and after an operator's stop; it ends with its server."""
+    server, name, file = source
+    monkeypatch.setenv("TOWPATH_OPERATOR", OPERATOR)
+    create_topic(kafka.url, topic_of(name), 1)
+    mq = {"servers": [kafka.url], "topic": topic_of(name), "format": "debezium-json", "decimals": "string"}
+    configure(file, **mq)
+    change_file(file, server={"capture": "always", "push": "always", **ROLES})
+    made = change(server, name, 10, seed=1)
+
+    def has(state: str) -> Callable[[dict[str, Any]], bool]:
+        return lambda document: bool(document) and document["push"]["state"] == state
+
+    with server_process(load(file), tmp_path) as process:
+        operator = Operator(process.url, OPERATOR)
+        first = operator.wait("shop", has("running"))["push"]["pid"]
+        os.kill(first, signal.SIGKILL)
+        again = operator.wait("shop", lambda document: has("running")(document) and document["push"]["pid"] != first)
+        assert again["push"]["restarts"] == 1
+        made += change(server, name, 10, seed=2)
+        configure(file, **mq, security={"protocol": "ssl", "ca_file": str(tmp_path / "none.pem")})
+        failed = operator.wait("shop", has("failed"))
+        assert failed["state"] == "failed"
+        assert failed["error"]["message"].startswith("push ended with exit code 2: ")
+        assert failed["capture"]["state"] == "running"
+        made += change(server, name, 10, seed=3)
+        configure(file, **mq)
+        operator.wait("shop", has("running"))
+        assert operator.act("shop", "stop")["push"]["state"] == "off"
+        made += change(server, name, 10, seed=4)
+        operator.act("shop", "start")
+        pid = operator.wait("shop", has("running"))["push"]["pid"]
+        wait_for(lambda: has_all(records(kafka.url, topic_of(name)), made), "all messages")
+        process.stop(signal.SIGKILL)
+        wait_for(lambda: not is_alive(pid), "the end of the push")
+    check_order(records(kafka.url, topic_of(name)), made)
 
 
 def check_command(file: Path) -> list[str]:
