@@ -17,31 +17,36 @@ from cdc.config import DestinationConfig, load
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-UNIT = DEPLOY / "systemd" / "towpath-capture@.service"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 CHART = DEPLOY / "helm" / "towpath"
 KUBERNETES = "1.33"
 
 
-def unit() -> ConfigParser:
+each_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+
+
+def parsed(unit: Path) -> ConfigParser:
     parser = ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read(UNIT)
+    parser.read(unit)
     return parser
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+@each_unit
+def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("cdc")
     assert program.exists()
-    text = UNIT.read_text(encoding="utf-8").replace("/opt/towpath/bin/cdc", str(program))
-    copy = tmp_path / UNIT.name
+    text = unit.read_text(encoding="utf-8").replace("/opt/towpath/bin/cdc", str(program))
+    copy = tmp_path / unit.name
     copy.write_text(text, encoding="utf-8")
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_the_unit_is_hardened() -> None:
+@each_unit
+def test_the_unit_is_hardened(unit: Path) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(UNIT)],
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)],
         capture_output=True,
         text=True,
         check=False,
@@ -49,9 +54,10 @@ def test_the_unit_is_hardened() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_unit_starts_what_the_command_line_has() -> None:
+@each_unit
+def test_the_unit_starts_what_the_command_line_has(unit: Path) -> None:
     """And is not started again when that cannot help."""
-    service = unit()["Service"]
+    service = parsed(unit)["Service"]
     words = service["ExecStart"].split()[1:]
     done = subprocess.run(
         [sys.executable, "-m", "cdc", *["/nowhere" if word.startswith("/srv") else word for word in words]],
