@@ -60,6 +60,13 @@ _HEALTH_S = 0.1
 """The time for which an answer about health is used again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _EXPIRY_S = 1.0
+_MOVES = {
+    "subscribe": "subscribed",
+    "unsubscribe": "unsubscribed",
+    "ack": "cursor moved",
+    "rollback": "cursor moved back",
+}
+"""The operations that move a subscriber's cursor, and what the log says of them."""
 _CHANGES_PAUSE_S = 0.25
 """The pause between two looks at the stores that a client watches."""
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
@@ -240,6 +247,9 @@ class ServerApp:
                 if isinstance(arguments, Get)
                 else self._in_thread(asking, run)
             )
+        if name in _MOVES:
+            log = _log.info if name in ("subscribe", "unsubscribe") else _log.debug
+            log(_MOVES[name], destination=served.name, subscriber=subscriber, batch=getattr(arguments, "batch", None))
         return binary(result) if isinstance(result, bytes) else document({"result": result})
 
     async def _wait(self, request: Request, arguments: Get, asking: _Subscriber, run: Callable[[], Any]) -> Any:

@@ -82,6 +82,7 @@ class CanalConnection:
                 self._clients.leave(client)
             if self._login.is_known:
                 self._clients.logged_in -= 1
+                _log.info("client gone", client=self._peer)
 
     async def refuse(self) -> None:
         """Sends an error instead of a handshake: there are too many clients."""
@@ -193,6 +194,7 @@ class CanalConnection:
             login.is_known = True
             self._clients.logged_in += 1
             self._when_known()
+            _log.info("client logged in", client=self._peer, user=request.user[:64])
         if request.read_timeout_ms > 0:
             login.idle_s = min(self._config.idle_s, request.read_timeout_ms / 1000)
         if request.destination and request.client_id:
@@ -217,11 +219,13 @@ class CanalConnection:
         async with client.lock:
             if packet.type == p.UNSUBSCRIPTION:
                 await self._clients.in_thread(client.cursor.unsubscribe)
+                self._tell(_log.info, "client unsubscribed", request)
                 await self._send(p.acknowledged())
             elif packet.type == p.CLIENT_ACK:
                 await self._ack(client, request)
             elif await self._clients.in_thread(lambda: client.cursor.is_subscribed):
                 await self._clients.in_thread(lambda: client.cursor.rollback(request.batch or None))
+                self._tell(_log.debug, "cursor moved back", request, batch=request.batch or "all")
 
     def _client(self, request: Request) -> Client:
         client = self._clients.client(request.destination, request.client_id)
@@ -244,12 +248,18 @@ class CanalConnection:
 
         async with client.lock:
             await self._clients.in_thread(subscribe)
+        self._tell(_log.info, "client subscribed", request, filter=request.filter)
+
+    def _tell(self, log: Callable[..., object], what: str, request: Request, **more: object) -> None:
+        """Logs what a client has done, as Canal's ``meta.log`` has it."""
+        log(what, client=self._peer, destination=request.destination, client_id=request.client_id, **more)
 
     async def _ack(self, client: Client, request: Request) -> None:
         if request.batch == 0:
             await self._send(p.refused(p.MISSING_BATCH, "batchId should assign value"))
         elif request.batch != p.NO_BATCH:
             await self._clients.in_thread(lambda: client.cursor.ack(request.batch))
+            self._tell(_log.debug, "cursor moved", request, batch=request.batch)
 
     async def _get(self, packet: Packet, request: Request) -> None:
         client = self._client(request)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from cdc.base.errors import StorageError
 from cdc.canal import packets as p
@@ -23,6 +24,7 @@ from cdc.server.canal_cursor import ClientCursor
 from cdc.server.destinations import ServedDestination
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
+from tests.fault.support import wait_for
 from tests.support.canal_client import Batch, CanalRefusedError, RawClient, listening
 from tests.support.canal_proto import parsed
 from tests.support.unit_batches import IDENTITY, make_config, make_store
@@ -70,6 +72,28 @@ def everything(client: RawClient, fetch_size: int = 1000) -> list[Batch]:
 def kinds(batches: list[Batch]) -> list[tuple[int, int]]:
     """Entry type and event type of each entry."""
     return [(entry.entry_type, entry.header.event_type) for batch in batches for entry in batch.entries]
+
+
+def test_the_log_tells_who_came_and_how_cursors_moved(port: int) -> None:
+    with capture_logs() as logs:
+        with RawClient(port, client_id="7") as client:
+            client.login().subscribe(r".*\..*")
+            batch = client.get()
+            client.rollback(batch.id)
+            client.ack(client.get().id)
+            client.unsubscribe()
+        wait_for(lambda: any(line["event"] == "client gone" for line in logs), "the end of the connection")
+    told = [(line["log_level"], line["event"]) for line in logs if "client" in line]
+    assert told == [
+        ("info", "client logged in"),
+        ("info", "client subscribed"),
+        ("debug", "cursor moved back"),
+        ("debug", "cursor moved"),
+        ("info", "client unsubscribed"),
+        ("info", "client gone"),
+    ]
+    subscribed = next(line for line in logs if line["event"] == "client subscribed")
+    assert (subscribed["destination"], subscribed["filter"]) == ("shop", r".*\..*")
 
 
 WHOLE = [
