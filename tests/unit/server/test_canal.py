@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 from structlog.testing import capture_logs
 
@@ -19,7 +21,7 @@ from cdc.canal.fields import data, number
 from cdc.canal.zones import UTC
 from cdc.config import load
 from cdc.meta import open_meta
-from cdc.server import canal_clients
+from cdc.server import canal_clients, canal_connection
 from cdc.server.canal_cursor import ClientCursor
 from cdc.server.destinations import ServedDestination
 from cdc.store.reader.batch_builder import Limits
@@ -74,7 +76,9 @@ def kinds(batches: list[Batch]) -> list[tuple[int, int]]:
     return [(entry.entry_type, entry.header.event_type) for batch in batches for entry in batch.entries]
 
 
-def test_the_log_tells_who_came_and_how_cursors_moved(port: int) -> None:
+def test_the_log_tells_who_came_and_how_cursors_moved(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    every_level = structlog.make_filtering_bound_logger(logging.DEBUG)
+    monkeypatch.setattr(canal_connection, "_log", structlog.wrap_logger(None, wrapper_class=every_level))
     with capture_logs() as logs:
         with RawClient(port, client_id="7") as client:
             client.login().subscribe(r".*\..*")
