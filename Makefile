@@ -26,7 +26,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers types docs docs-reference bench bench-scale bench-memory bench-peers kernels demo lock test-upgrade release clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers test-docs types docs docs-reference bench bench-scale bench-memory bench-peers kernels demo lock test-upgrade release clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -86,6 +86,9 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 
 test-readers: install ## every reader of Delta on every feature of a table; READERS_WRITE=1 writes docs/reference/readers.md
 	@$(WITH_JAVA) READERS_WRITE=$(READERS_WRITE) scripts/test-readers.sh $(ARGS)
+
+test-docs: install ## every command and Python block of the tutorial, the how-to pages and the READMEs, run as printed; pages in a browser (an hour)
+	@$(WITH_JAVA) $(PY) -m pytest tests/slow/docs tests/unit/test_page_commands.py tests/dags/test_page_blocks.py -m '' -v --timeout 1800 $(ARGS)
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/decode/test_fuzz.py -v -s --timeout 14400 $(ARGS)

@@ -49,7 +49,7 @@ def server(
     def ready(server: EmbeddedServer) -> None:
         say(f"Serving {', '.join(server.live.names()) or 'nothing yet'} at {server.url}.")
         if server.canal_address is not None:
-            names = ", ".join(served.name for served in server.live if served.config.server.canal.enabled)
+            names = ", ".join(sorted(served.name for served in server.live if served.config.server.canal.enabled))
             say(f"Serving {names or 'nothing yet'} to Canal's clients at {server.canal_address}.")
 
     common = ["--log-format", global_options.log_format, *(["-v"] if global_options.verbose else [])]

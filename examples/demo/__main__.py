@@ -2,14 +2,17 @@
 
 Environment: ``CDC_DEMO_SOURCE`` (mysql://user:password@host:port or mariadb://…) uses that server, in a database of its
 own that is dropped at the end; ``CDC_DEMO_KEEP=1`` keeps everything running at the end even without a terminal;
-``CDC_DEMO_DIR`` is the work folder (default ``demo`` in the repository).
+``CDC_DEMO_DIR`` is the work folder (default ``demo`` in the repository); ``CDC_DEMO_PICTURE=docs/images/demo.svg`` draws
+what is printed.
 Exit code 0 if the Delta tables equal SELECT's answer, 1 if they do not or a step failed.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 from rich.markup import escape
@@ -28,7 +31,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def main() -> int:
     """Runs the demo and returns its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    screen = Screen()
+    picture = os.environ.get("CDC_DEMO_PICTURE")
+    screen = Screen(Path(picture).absolute() if picture else None)
     demo = Demo(screen)
     try:
         return demo.run()

@@ -109,7 +109,7 @@ class Demo:
             setup.adjust(command.conf / f"{NAME}.yaml", changes)
         with self.screen.step("`cdc check` examines source, store and target"):
             command("check", NAME)
-        self.screen.say(f"    {command.conf / (NAME + '.yaml')}")
+        self.screen.say(f"    {command.conf / (NAME + '.yaml')}", is_public=False)
         return command
 
     def _wait_for_dags(self, airflow: AirflowServer, step: Step) -> None:
@@ -124,7 +124,10 @@ class Demo:
         self._until(step, known)
 
     def _say_where(self, airflow: AirflowServer) -> None:
-        self.screen.say(f"    web page: [bold]{airflow.url}[/bold]  user {USER}, password {escape(airflow.password)}")
+        self.screen.say(
+            f"    web page: [bold]{airflow.url}[/bold]  user {USER}, password {escape(airflow.password)}",
+            is_public=False,
+        )
 
     def _captured(self, command: Command, step: Step) -> bool:
         status = command.status(NAME)
@@ -265,7 +268,7 @@ class Demo:
         for item in compared:
             if item.source and item.delta:
                 self.screen.console.print(item.sample())
-        self.screen.console.print(verdict(compared))
+        self.screen.show(verdict(compared))
         for item in compared:
             if (pair := item.first_difference()) is not None:
                 self.screen.say(f"[red]{item.table}[/red]: SELECT {escape(str(pair[0]))}, Delta {escape(str(pair[1]))}")
@@ -275,6 +278,7 @@ class Demo:
         equal = all(item.equal for item in compared)
         word = "[bold green]Equal.[/bold green]" if equal else "[bold red]Not equal.[/bold red]"
         self.screen.say(f"{word} It took {self.screen.elapsed_s():.0f} s.")
+        self.screen.draw()
         return 0 if equal else 1
 
     def _epilogue(self, airflow: AirflowServer, shop: Shop, work: Path) -> None:
@@ -283,7 +287,7 @@ class Demo:
             shop.open()
             self.screen.say("Airflow keeps running, and the traffic continues.")
             self._say_where(airflow)
-        self.screen.say(f"    tables: {work / 'lake'}    configuration: {work / 'conf'}")
+        self.screen.say(f"    tables: {work / 'lake'}    configuration: {work / 'conf'}", is_public=False)
         if sys.stdin.isatty():
             self.screen.console.input("[bold]Press Enter (or Ctrl-C) to stop everything.[/bold] ")
         elif keep:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console, ConsoleRenderable
 from rich.markup import escape
 from rich.status import Status
 
 PULSE_S = 10.0
 """Without a terminal, a running step prints a line this often."""
+_PICTURE_WIDTH = 108
+"""Characters of a line of the picture."""
 
 
 class Step:
     """A running step. ``update(text)`` sets what it is waiting for."""
 
-    def __init__(self, console: Console, title: str, started: float) -> None:
-        self.console, self.title = console, title
+    def __init__(self, screen: Screen, title: str) -> None:
+        self.console, self.title = screen.console, title
         self.started = time.monotonic()
-        self._demo_started = started
+        self._screen = screen
         self._detail = ""
         self._over = threading.Event()
         self._status: Status | None = None
@@ -50,13 +56,12 @@ class Step:
         if self._status is not None:
             self._status.stop()
         mark = "[green]✓[/green]" if kind is None else "[red]✗[/red]"
-        self.console.print(
-            f"{self._clock()} {mark} {escape(self.title)} [dim]({time.monotonic() - self.started:.0f} s)[/dim]",
-            highlight=False,
+        self._screen.show(
+            f"{self._clock()} {mark} {escape(self.title)} [dim]({time.monotonic() - self.started:.0f} s)[/dim]"
         )
 
     def _clock(self) -> str:
-        seconds = int(time.monotonic() - self._demo_started)
+        seconds = int(self._screen.elapsed_s())
         return f"{seconds // 60}:{seconds % 60:02}"
 
     def _line(self) -> str:
@@ -75,11 +80,14 @@ class Step:
 
 
 class Screen:
-    """The demo's output."""
+    """The demo's output. ``picture``: a file that gets it as an SVG drawing, without pages, folders and passwords of
+    this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, picture: Path | None = None) -> None:
         self.console = Console()
         self.started = time.monotonic()
+        self._picture = picture
+        self._recorded = Console(record=True, file=io.StringIO(), width=_PICTURE_WIDTH, force_terminal=True)
 
     def start_clock(self) -> None:
         """Starts the clock, after the downloads."""
@@ -88,13 +96,27 @@ class Screen:
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
         """Shows a step while it runs, and then whether it succeeded."""
-        with Step(self.console, title, self.started) as step:
+        with Step(self, title) as step:
             yield step
 
-    def say(self, text: str) -> None:
-        """Prints a line with rich's markup."""
+    def show(self, shown: ConsoleRenderable | str) -> None:
+        """Prints a finished step, or a table."""
+        self.console.print(shown, highlight=False)
+        self._recorded.print(shown, highlight=False)
+
+    def say(self, text: str, *, is_public: bool = True) -> None:
+        """Prints a line with rich's markup. ``is_public``: whether it belongs into a picture."""
         self.console.print(text, highlight=False, soft_wrap=True)
+        if is_public:
+            self._recorded.print(text, highlight=False)
 
     def elapsed_s(self) -> float:
         """Returns the seconds since the demo began."""
         return time.monotonic() - self.started
+
+    def draw(self) -> None:
+        """Writes the picture, if one is wanted."""
+        if self._picture is not None:
+            form = re.sub(r"@font-face {.*?}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # nothing from the network
+            svg = self._recorded.export_svg(title="make demo", code_format=form, unique_id="demo")
+            self._picture.write_text(svg, encoding="utf-8")

@@ -139,3 +139,16 @@ def test_a_slow_airflow_is_asked_again(airflow: AirflowServer, monkeypatch: pyte
     monkeypatch.setattr(airflow_module, "ANSWER_LIMIT_S", -1.0)
     with pytest.raises(AirflowError, match=r"answered 500.*its log is"):
         airflow.dag_ids()
+
+
+def test_the_picture_has_the_steps_and_no_password(tmp_path: Path) -> None:
+    screen = Screen(tmp_path / "demo.svg")
+    with screen.step("Airflow starts"):
+        pass
+    screen.say("user admin, password secret", is_public=False)
+    screen.say("[bold green]Equal.[/bold green]")
+    screen.draw()
+    picture = (tmp_path / "demo.svg").read_text().replace("&#160;", " ")
+    assert "Airflow starts" in picture and "Equal." in picture
+    assert "secret" not in picture
+    assert "@font-face" not in picture, "nothing is fetched from the network"
