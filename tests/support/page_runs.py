@@ -123,15 +123,20 @@ class PageRun:
         self._changing = threading.Thread(target=work)
         self._changing.start()
 
-    def close(self) -> None:
-        """Ends what runs in the background."""
-        self._is_over.set()
-        if self._changing is not None:
-            self._changing.join()
+    def end_background(self) -> None:
+        """Ends the programs in the background."""
         for process in self._background:
             process.terminate()
         for process in self._background:
             process.wait(LIMIT_S)
+        self._background.clear()
+
+    def close(self) -> None:
+        """Ends all that runs in the background."""
+        self._is_over.set()
+        if self._changing is not None:
+            self._changing.join()
+        self.end_background()
 
     def change(self, **sections: dict[str, object]) -> None:
         """Changes sections of the configuration."""

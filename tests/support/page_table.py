@@ -187,10 +187,12 @@ def _gap(run: PageRun) -> None:
 
 
 def _lose_table(run: PageRun) -> None:
+    run.end_background()
     shutil.rmtree(run.folder / "lake" / "shop" / "orders")
 
 
 def _damage(run: PageRun) -> None:
+    run.end_background()
     _finish_segment(run)
     segment = run.folder / "data" / "shop" / "store" / "segments" / _newest_segment(run)
     content = bytearray(segment.read_bytes())
@@ -340,6 +342,7 @@ PAGES: Mapping[str, Page] = {
         {
             "cdc batch accept-gap shop": Step(before=_gap),
             "cdc batch accept-gap shop --table": Step(before=_lose_table),
+            "cdc snapshot": Step(before=_capture),
             "cdc inspect": Step(before=_damage),
         },
         words=_segment,
@@ -350,7 +353,7 @@ PAGES: Mapping[str, Page] = {
         words=lambda run: {"/etc/systemd/system": str(run.folder / "units")},
     ),
     "docs/how-to/runs.md": Page({"cdc history": Step(prints="batch")}),
-    "docs/how-to/schema-changes.md": Page(),
+    "docs/how-to/schema-changes.md": Page(setup=_capture),
     "docs/how-to/server.md": Page(
         {
             "cdc server": Step(until="Serving", stays=True),
