@@ -14,7 +14,6 @@ from cdc.base.units import iso_time_us
 from cdc.client import open_store
 from cdc.config import DestinationConfig
 from cdc.config.apply import MODES
-from cdc.store.reader.points import reaches_back_to_us
 
 if TYPE_CHECKING:
     from cdc.store.reader.store import Store
@@ -214,7 +213,9 @@ def _stored(config: DestinationConfig) -> list[str]:
 
 def _reach(config: DestinationConfig) -> str:
     """Returns a sentence about the day since which the store has all transactions; empty if it cannot be read here."""
-    since_us = _look(config, reaches_back_to_us)
+    from cdc.store.reader.points import reaches_back_to_us  # loads NumPy, which files of DAGs do without if they can
+
+    since_us = None if config.store.kind == "server" else _look(config, reaches_back_to_us)
     if since_us is None:
         return ""
     archive = "" if config.store.archive.url is None else ", and the archive may go back further"

@@ -51,6 +51,14 @@ def test_dags_are_parsed_where_spark_is_not_installed(write_conf: Write) -> None
     assert "apply_shop" in done.stdout.split()
 
 
+def test_files_of_dags_load_no_library_of_arrays() -> None:
+    """Airflow parses them every few seconds in a process of its own."""
+    heavy = ("numpy", "pyarrow", "pandas", "deltalake", "pyspark")
+    program = f"import sys, cdc.airflow.factory\nprint([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.rule("canal-server-23")
 def test_the_dags_of_a_configuration_file(parse: Callable[[Path], Any], write_conf: Write) -> None:
     write_conf("shop")

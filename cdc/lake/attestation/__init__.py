@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from cdc.base.errors import UsageError
 from cdc.disk.durable import replace_file
 from cdc.lake.attestation.envelope import seal, signing_key
-from cdc.lake.attestation.statement import make_statement
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -39,4 +38,6 @@ def write(
 ) -> None:
     """Signs the statement of a verification, and writes it. Raises what :func:`signing_key` and :func:`make_statement`
     raise, StorageError."""
+    from cdc.lake.attestation.statement import make_statement  # loads PyArrow, which files of DAGs do without
+
     replace_file(path, seal(make_statement(config, report, progress), signing_key(config)))
