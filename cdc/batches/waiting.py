@@ -31,12 +31,15 @@ def find_waiting(state: State, reader: StoreReader, subscriber: str, after_seq: 
     """:func:`waiting_seq` of a meta and a store that are open."""
     if not reader.exists():
         return None
+    last_seq = reader.last_seq()
+    if last_seq is None or last_seq < after_seq:  # another store than the one of which that seq was told
+        after_seq = 0
     subscription = state.subscriptions.get(subscriber)
     after = max(after_seq, reader.removed_seq() if subscription is None else subscription.start_seq())
     table_filter = None if subscription is None else make_filter(subscription.filter)
     if reader.select(after, Limits(max_transactions=1), table_filter) is None:
         return None
-    return reader.last_seq()
+    return last_seq
 
 
 def obstacle(

@@ -123,11 +123,11 @@ class _Poll:
         """Tells what an answer says."""
         for watched in [] if answer is None else list(self._watched):
             name = watched.connection.destination
-            seq, error = answer["waiting"].get(name, 0), error_of(answer["faults"].get(name))
+            seq, error = answer["waiting"].get(name), error_of(answer["faults"].get(name))
             if error is not None:
                 self._watched.remove(watched)
                 watched.tell(error)
-            elif seq > watched.after_seq:
+            elif seq is not None and seq != watched.after_seq:  # a lower one is that of another store
                 watched.after_seq = seq
                 watched.tell(seq)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -144,6 +145,24 @@ def test_a_trigger_that_starts_again_says_what_still_waits(placed: Store) -> Non
     asyncio.run(run(True))
     assert BatchService(config).get(OWNER) is not None
     asyncio.run(run(False))
+
+
+def test_a_store_that_was_begun_anew_is_noticed(placed: Store) -> None:
+    """Its transactions have lower seqs than those that were told of the former one."""
+
+    async def run() -> None:
+        placed.put(9)
+        events = placed.trigger().run()
+        former = (await following(events, 60))["seq"]
+        waits = asyncio.ensure_future(following(events, 60))
+        await asyncio.sleep(1.5)
+        shutil.rmtree(placed.config.store.path)
+        (placed.config.meta.path / "meta.json").unlink()
+        Store(placed.config).put(2)
+        assert 0 < (await waits)["seq"] < former
+        await events.aclose()
+
+    asyncio.run(run())
 
 
 def test_events_keep_their_distance(placed: Store) -> None:
