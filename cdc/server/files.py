@@ -35,8 +35,12 @@ def missing(path: Path) -> DamagedError:
 
 
 def relative_path(store: Path, path: str) -> str:
-    """Returns the path by which clients know a file of the store. A URI, which is not the server's, stays as it is."""
-    return path if "://" in path else Path(path).relative_to(store).as_posix()
+    """Returns the path by which clients know a file of the store. A URI, which is not the server's, stays as it is.
+    A manifest that was acked before the store was moved names the file in its former folder."""
+    if "://" in path:
+        return path
+    file = Path(path)
+    return file.relative_to(store).as_posix() if file.is_relative_to(store) else f"{file.parent.name}/{file.name}"
 
 
 def read_bytes(path: Path, start: int | None, stop: int | None) -> bytes:

@@ -180,7 +180,7 @@ def _plan(run: PageRun) -> None:
 
 def _gap(run: PageRun) -> None:
     """Lets the store begin behind the cursor."""
-    run.sql("INSERT INTO orders (customer, total) VALUES (1, 1)")
+    run.sql("INSERT INTO orders (total) VALUES (1)")
     _lose_store(run)
     run.change(source={"start": "now"})
     run.cdc("capture", "shop", "--until-current")
@@ -232,7 +232,8 @@ def _be_a_worker(run: PageRun) -> None:
 def _follow(run: PageRun) -> None:
     _capture(run)
     run.keep_changing(
-        "INSERT INTO orders (status) VALUES ('new')", "UPDATE orders SET status = 'paid' ORDER BY id DESC LIMIT 1"
+        "INSERT INTO orders (status, total) VALUES ('new', 10)",
+        "UPDATE orders SET status = 'paid' ORDER BY id DESC LIMIT 1",
     )
 
 
@@ -374,8 +375,8 @@ PAGES: Mapping[str, Page] = {
     ),
     "docs/how-to/tail.md": Page(
         {
-            "cdc tail shop --table": Step(until="update  shop.orders"),
-            "cdc tail shop --json": Step(until='"op": "update"[^}]*}[^}]*}'),
+            "cdc tail shop --table": Step(until=r"update  shop.orders id=\d+  status: new → paid"),
+            "cdc tail shop --json": Step(until=r"^}\n(?s:.)*^}\n"),
         },
         setup=_follow,
     ),

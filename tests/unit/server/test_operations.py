@@ -16,6 +16,7 @@ from cdc.client.batches import RemoteBatchService
 from cdc.client.meta import RemoteMeta
 from cdc.client.reader import RemoteReader
 from cdc.meta import ParkedTable, TableRecord
+from cdc.server.files import relative_path
 from cdc.server.operations import OPERATIONS
 from cdc.store.reader.check import FilesReport
 
@@ -132,3 +133,9 @@ def test_an_argument_that_cannot_be_sent_is_named() -> None:
         METHODS["renew"].request(1, "t", lease_s=-1.0)
     with pytest.raises(UsageError, match="cannot be the name of a subscriber"):
         METHODS["rollback"].request(1, "t", subscriber="../x")
+
+
+def test_a_manifest_of_a_store_that_was_moved_names_the_file_where_it_lies_now(tmp_path: Path) -> None:
+    assert relative_path(tmp_path, str(tmp_path / "segments" / "1.binlog")) == "segments/1.binlog"
+    assert relative_path(tmp_path, "/former/store/segments/1.binlog") == "segments/1.binlog"
+    assert relative_path(tmp_path, "s3://bucket/stage/1.binlog") == "s3://bucket/stage/1.binlog"
