@@ -60,6 +60,31 @@ Decrypt = Annotated[
 """The ``--decrypt`` option of the commands that read files without a configuration."""
 
 
+Keys = Annotated[
+    str | None,
+    typer.Option(
+        "--keys",
+        metavar="KEY..KEY",
+        help="Take only the rows whose keys lie between these two, both included, or the row of one key. Keys are "
+        "written as for `cdc history`, and may differ in their last column.",
+        show_default=False,
+    ),
+]
+"""The ``--keys`` option of the commands that take a part of a table."""
+
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Take only the rows that fulfil this condition, like \"tenant_id = 7 AND day >= '2026-03-01'\": columns, "
+        "=, <, <=, >, >=, BETWEEN … AND … or IN (…), and literals, joined by AND. Texts are compared by their bytes.",
+        show_default=False,
+    ),
+]
+"""The ``--where`` option of the commands that take a part of a table."""
+
+
 @dataclass(frozen=True)
 class Globals:
     """The options that are written before the command's name."""

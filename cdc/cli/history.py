@@ -20,13 +20,13 @@ from cdc.lake.foreign_keys.row_history import UnloggedChanges, unlogged_changes
 from cdc.lake.history import (
     UNCHANGED,
     HistoryPolicies,
-    RowKey,
     Search,
     add_unlogged,
     changed_columns,
     definition_of,
     search,
 )
+from cdc.lake.rows.row_keys import RowKey
 from cdc.lake.writers import Writers, add_writers
 from cdc.meta import open_meta
 from cdc.store.reader.reader import StoreReader

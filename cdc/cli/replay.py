@@ -8,7 +8,7 @@ import typer
 
 from cdc.base.errors import UsageError
 from cdc.base.units import human_bytes
-from cdc.cli.common import Json, destination_and_tables, err, names_argument, print_json, tables
+from cdc.cli.common import Json, Keys, Where, destination_and_tables, err, names_argument, print_json, say, tables
 from cdc.lake import pipeline
 
 _POINT = "a seq, a time (2026-11-21T10:00:00Z) or a GTID set"
@@ -46,12 +46,18 @@ def replay(
     mode: Annotated[
         str | None, typer.Option("--mode", metavar="M", help="With --into: the mode of the new tables.")
     ] = None,
+    keys: Keys = None,
+    where: Where = None,
     as_json: Json = False,
 ) -> None:
     """Build tables again from the store, without the source, or fill a range of changes again.
 
-    The table is built beside the present one, which it then replaces in one commit.
+    The table is built beside the present one, which it then replaces in one commit. With --keys or --where, only these
+    rows of the present table are replaced.
     """
+    from cdc.lake.jobs.table_part import PartRequest
+
+    part = PartRequest.of(keys, where)
     config, chosen = destination_and_tables(ctx, names or [])
     if not chosen:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
@@ -62,9 +68,11 @@ def replay(
             def show(done: CatchUp) -> None:
                 status.update(f"{done.table}: {done.batches} batches, {done.row_events:,} row events")
 
-            results = pipeline.replay(config, chosen, from_=from_, to=to, into=into, mode=mode, progress=show)
+            results = pipeline.replay(
+                config, chosen, from_=from_, to=to, into=into, mode=mode, part=part, progress=show
+            )
     else:
-        results = pipeline.replay(config, chosen, from_=from_, to=to, into=into, mode=mode)
+        results = pipeline.replay(config, chosen, from_=from_, to=to, into=into, mode=mode, part=part)
     if as_json:
         print_json({"tables": [result.as_dict() for result in results]})
         return
@@ -81,3 +89,6 @@ def replay(
             result.path,
         )
     tables().print(table)
+    for result in results:
+        if result.differed is not None:
+            say(f"{result.table}: {result.differed:,} rows of the part differed from the store, and are replaced")

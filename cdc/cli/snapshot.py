@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.base.units import human_bytes, human_seconds
-from cdc.cli.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
+from cdc.cli.common import Json, Keys, Where, destination_and_tables, err, names_argument, out, print_json, say, tables
 from cdc.lake import pipeline
 from cdc.source.snapshot.progress import ProgressCallback, SnapshotProgress
 
@@ -26,18 +26,24 @@ def snapshot(
     whole: Annotated[
         bool, typer.Option("--whole", help="Read all columns, also of a table that waits for some of them.")
     ] = False,
+    keys: Keys = None,
+    where: Where = None,
     as_json: Json = False,
 ) -> None:
     """Fill tables with the rows that they have at the source, while capture and apply go on.
 
-    If a table waits for the values of some columns after a schema change, only these and the key are read.
+    If a table waits for the values of some columns after a schema change, only these and the key are read. With --keys
+    or --where, only these rows are read, and replaced in the table as it is.
 
     Nothing is locked, and nothing is written to the source. Call it again after an interruption: chunks that were read
     are not read again. Capture must be running.
     """
+    from cdc.lake.jobs.table_part import PartRequest
+
     config, chosen = destination_and_tables(ctx, names or [])
+    part = PartRequest.of(keys, where)
     with _shown() as progress:
-        results = pipeline.snapshot(config, chosen or None, progress=progress, whole=whole)
+        results = pipeline.snapshot(config, chosen or None, progress=progress, whole=whole, part=part)
     if as_json:
         print_json({"tables": [result.as_dict() for result in results]})
         return
@@ -60,6 +66,9 @@ def snapshot(
             f"{result.seconds:.1f}",
         )
     tables().print(table)
+    for result in results:
+        if result.differed is not None:
+            say(f"{result.table}: {result.differed:,} rows of the part differed from the source, and are replaced")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from cdc.base.errors import StorageError, UsageError
 from cdc.cli.common import Destination, SourceValues, load, say
 from cdc.client import open_meta
 from cdc.config import DestinationConfig
-from cdc.lake.history import RowKey
+from cdc.lake.rows.row_keys import RowKey
 from cdc.store.reader.points import find_point
 from cdc.store.reader.store import Store
 from cdc.watch.tail.changes import ChangeChoice

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cdc.lake.delta.maintenance import Maintained
     from cdc.lake.jobs.plan import JobPlan
     from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff
+    from cdc.lake.jobs.table_part import PartRequest
     from cdc.lake.verify.report import VerificationReport
     from cdc.source.snapshot.progress import ProgressCallback
 
@@ -294,10 +295,12 @@ def snapshot(
     *,
     progress: ProgressCallback | None = None,
     whole: bool = False,
+    part: PartRequest | None = None,
 ) -> list[SnapshotResult]:
     """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source, or with the values
-    of single columns; see :func:`cdc.lake.jobs.snapshot.take_snapshots`."""
-    job = Snapshot(None if tables is None else list(tables), whole)
+    of single columns; see :func:`cdc.lake.jobs.snapshot.take_snapshots`. ``part``: these rows of each table alone."""
+    chosen = (None, None) if part is None else (part.keys, part.where)
+    job = Snapshot(None if tables is None else list(tables), whole, *chosen)
     return run(config, job, progress or (lambda _: None))
 
 
@@ -309,10 +312,13 @@ def replay(
     to: str | None = None,
     into: str | None = None,
     mode: str | None = None,
+    part: PartRequest | None = None,
     progress: Callable[[CatchUp], object] = lambda _: None,
 ) -> list[ReplayResult]:
-    """Builds tables again from the store; see :func:`cdc.lake.jobs.replay.replay`."""
-    return run(config, Replay(list(tables), from_, to, into, mode), progress)
+    """Builds tables again from the store; see :func:`cdc.lake.jobs.replay.replay`. ``part``: these rows of
+    each table alone."""
+    chosen = (None, None) if part is None else (part.keys, part.where)
+    return run(config, Replay(list(tables), from_, to, into, mode, *chosen), progress)
 
 
 def diff(config: DestinationConfig, table: str, before: str, after: str, *, limit: int = 20) -> TableDiff:

@@ -57,10 +57,10 @@ sys.exit(main(sys.argv[4:]))
 """
 
 
-def kill_at(loop: Loop, moment: str, place: Path, chunks: int) -> None:
+def kill_at(loop: Loop, moment: str, place: Path, chunks: int, *arguments: str) -> None:
     """Begins ``cdc snapshot`` and kills it, with its JVM, at this moment: ``chunk`` is when so many are read."""
     file = loop.config.file
-    words = ["--conf-dir", str(file.parent), "snapshot", loop.config.name]
+    words = ["--conf-dir", str(file.parent), "snapshot", loop.config.name, *arguments]
     log = place.with_suffix(".log")
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -142,6 +142,7 @@ def test_no_circle_of_folders() -> None:
 
 MANY_PARAMETERS: dict[str, str] = {
     "cdc/cli/decode.py::decode": "each parameter is an option of the command",
+    "cdc/cli/replay.py::replay": "each parameter is an option of the command",
     "cdc/cli/tail.py::tail": "each parameter is an option of the command",
     "cdc/cli/verify.py::verify": "each parameter is an option of the command",
 }

@@ -4,6 +4,9 @@ Used where a table that has rows is loaded anew. ``soft_delete`` and ``scd2`` co
 equal rows stay untouched, and the history remains. ``append`` inserts the state beside the changes. Each function runs
 one statement, which carries the position. The caller must make sure that no other statement for the table runs
 meanwhile, and that the position lies after the table's applied one.
+
+:func:`replace_part` does the same for some rows of a table of mode ``upsert`` or ``soft_delete``, at the position that
+the table has.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
-from cdc.base.targets import SOURCE_COLUMN
+from cdc.base.targets import MODE_COLUMNS, SOURCE_COLUMN
 from cdc.decode.layout import DELETE, INSERT
 from cdc.lake.apply.merge import merge_versions
 from cdc.lake.apply.statements import key_ranges, own_conditions, soft_delete_statement
 from cdc.lake.apply.versions import CLOSES, recent, versions
+from cdc.lake.delta.present_rows import matched
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import schema_of
 from cdc.lake.rows.row_choice import SEEN
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     from cdc.lake.apply.merge import RowKeys
 
 _ALIKE = "_towpath_alike"
+_IS_NEW, _REMOVES, _IS_WRONG, _COUNT, _RANK = (
+    f"_towpath_{name}" for name in ("is_new", "removes", "is_wrong", "count", "rank")
+)
 _INEXACT = (t.FloatType, t.DoubleType, t.ArrayType)
 """Types whose values are compared by their texts: 0.0 and -0.0 are different values, NaN is itself."""
 
@@ -103,6 +110,93 @@ def insert_snapshot(commit: Commit, rows: DataFrame, commit_time: datetime, gtid
             f"INSERT ({', '.join(listed)}) VALUES ({', '.join('s.' + name for name in listed)})"
         ),
     )
+
+
+def replace_part(
+    commit: Commit, rows: DataFrame, is_part: Column, keys: RowKeys, at: tuple[int, datetime], *, is_of_keys: bool
+) -> int:
+    """Brings a part of a table of mode ``upsert`` or ``soft_delete`` to the state of the source at the position that
+    the table has. Returns the number of keys whose rows differed.
+
+    ``rows``: the rows that the table must have, one for each key, with the names and types of the Delta table: those of
+    the part, and those of other rows whose keys are in the part in the Delta table. ``is_part``: whether a row belongs
+    to the part; never null. ``at``: seq and commit time of the position. ``is_of_keys``: a row's key alone tells
+    whether it belongs to the part.
+
+    Rows of the part whose keys are missing in ``rows`` are removed, or marked as deleted. A key with several rows,
+    which only somebody else can have made, gets one. Columns that ``rows`` lacks keep their values, and equal rows stay
+    as they are.
+    """
+    marks, names = commit.target.apply.mode == "soft_delete", rows.columns
+    own = {name.lower() for name in (*names, *MODE_COLUMNS[commit.target.apply.mode])}
+    others = [field.name for field in schema_of(commit.state).fields if field.name.lower() not in own]
+    present = commit.session.spark.sql(
+        f"SELECT * FROM {commit.target.sql} VERSION AS OF {commit.state.version}"  # noqa: S608
+    )
+    chosen = present.where(is_part)
+    if not is_of_keys:
+        outside = present.where(~is_part)
+        chosen = chosen.unionByName(
+            matched(outside, rows.select(*[quote(key) for key in keys.names]), keys.names, "left_semi")
+        )
+    old = chosen.select(
+        *[f.col(quote(name)).alias(f"_towpath_old_{name}") for name in [*names, *others]],
+        (f.col("_deleted") if marks else f.lit(False)).alias("_towpath_gone"),
+        f.lit(True).alias("_towpath_old"),
+    )
+    pairs = rows.withColumn("_towpath_new", f.lit(True)).join(
+        old, reduce(and_, [_new(key).eqNullSafe(_old(key)) for key in keys.names]), "full_outer"
+    )
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    is_new, is_old, is_gone = f.col("_towpath_new").isNotNull(), f.col("_towpath_old").isNotNull(), "_towpath_gone"
+    differs = reduce(or_, [~_equal(_new(name), _old(name), kinds[name]) for name in names])
+    is_wrong = f.when(is_new, ~is_old | f.col(is_gone) | differs).otherwise(~f.col(is_gone))
+    by_key = Window.partitionBy(*[f.col(quote(key)) for key in keys.names])
+    events = (
+        pairs.select(
+            *[f.when(is_new, _new(name)).otherwise(_old(name)).alias(name) for name in names],
+            *[_old(name).alias(name) for name in others],
+            is_new.alias(_IS_NEW),
+            is_old.alias(_REMOVES),
+            is_wrong.alias(_IS_WRONG),
+        )
+        .withColumn(_COUNT, f.count(f.lit(1)).over(by_key))
+        .withColumn(_RANK, f.row_number().over(by_key.orderBy(f.col(_IS_WRONG).desc())))
+        .where((f.col(_RANK) == 1) & (f.col(_IS_WRONG) | (f.col(_COUNT) > 1)))
+    )
+    seq, moment = at
+    marked: dict[str, Column] = {}
+    if marks:
+        marked = {"_deleted": ~f.col(_IS_NEW), "_commit_time": _time(moment), "_seq": f.lit(seq).cast("long")}
+    stored = [quote(name) for name in (*names, *others, *marked)]
+    events = events.select(
+        *[quote(name) for name in (*names, *others)],
+        *[value.alias(name) for name, value in marked.items()],
+        _IS_NEW,
+        _REMOVES,
+    ).persist()
+    try:
+        ranges = key_ranges(events, keys.names)
+        if ranges is None:
+            return 0
+        # A key's rows are deleted, and its row is inserted: an update would keep several rows of a key.
+        removed = events.where(_REMOVES)
+        inserted = (events if marks else events.where(_IS_NEW)).withColumn(_REMOVES, f.lit(False))
+        equal = "=" if keys.is_primary else "<=>"
+        same = [f"t.{quote(key)} {equal} s.{quote(key)}" for key in keys.names]
+        commit.execute_with(
+            removed.unionByName(inserted),
+            lambda view: (
+                f"MERGE INTO {commit.target.sql} t USING {view} s "  # noqa: S608 - names are quoted
+                f"ON {' AND '.join([f's.{_REMOVES}', *same, *ranges])} "
+                f"WHEN MATCHED THEN DELETE "
+                f"WHEN NOT MATCHED AND NOT s.{_REMOVES} THEN INSERT ({', '.join(stored)}) "
+                f"VALUES ({', '.join('s.' + name for name in stored)})"
+            ),
+        )
+        return events.count()
+    finally:
+        events.unpersist()
 
 
 def _time(moment: datetime) -> Column:

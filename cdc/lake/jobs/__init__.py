@@ -8,6 +8,7 @@ outstanding batches, and lets apply take it again::
     load                  loads a snapshot into its table
     columns               merges columns that a snapshot read again; ``read_columns`` finds their values
     replay                builds tables from the store; ``rebuilt`` commits the result
+    part                  loads or replays a part of a table; ``table_part`` reads which one users name
     generations           the generations of a table, which loads and replays begin
     shared_rows           replaces a destination's rows of a shared table
     catch_up, retry       apply the changes of one table, and unpark it

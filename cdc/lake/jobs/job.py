@@ -14,7 +14,7 @@ from cdc.base.targets import split_table
 from cdc.batches import parking
 from cdc.batches.manifest import TableResult
 from cdc.batches.table_batches import TableChangeReader
-from cdc.client import open_table_batches
+from cdc.client import open_meta, open_table_batches
 from cdc.lake.runtime import session
 from cdc.meta import ParkedTable, Subscription, UnknownColumns
 
@@ -119,6 +119,26 @@ def job(config: DestinationConfig, table: str, record: ParkedTable | None, *, ar
         elif table not in batches.meta.read().subscription(SUBSCRIBER).parked:
             raise UsageError(f"table {table} is not parked", remedy="`cdc status` lists the parked tables.")
         yield Job(config, table, batches)
+
+
+@contextmanager
+def repair_job(config: DestinationConfig, table: str, keep_seq: int, reason: str) -> Iterator[Job]:
+    """Parks the table for a job that leaves it usable at any moment. If the job fails or is killed, the next run brings
+    the table level again from the position that it has then; a table that waited for something else still does.
+
+    ``keep_seq``: the table is complete up to there, and retention keeps what follows."""
+    before = open_meta(config).read().subscription(SUBSCRIBER).parked.get(table)
+    now = datetime.now(UTC)
+    kept = keep_seq if before is None or before.keep_seq is None else min(keep_seq, before.keep_seq)
+    # A table that waits for a snapshot, or was taken back, must not come level by itself if this process is killed.
+    due = "retry" if before is None else before.due
+    record = ParkedTable(due=due, reason=reason, since=now, keep_seq=kept)
+    with job(config, table, record, archived=True) as mine:
+        try:
+            yield mine
+        except CdcError as error:
+            mine.note(error)
+            raise
 
 
 def require_included(config: DestinationConfig, table: str) -> None:

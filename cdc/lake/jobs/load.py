@@ -274,28 +274,37 @@ def load_snapshot(
     keys = RowKeys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
     with sessions.one() as session:
         require_catalog(session.spark, config)
-        # Executing an action again on a row that was read behind it changes nothing.
-        low_seq, manifest = meanwhile.low_seq, meanwhile.manifest
-        rows_read = _ChunkRows(files.paths(), columns, low_seq)
-        cascaded = None
-        if schema.primary_key and keys.is_primary:
-            cascaded = cascades_of_table(
-                meanwhile.lake,
-                table,
-                meanwhile.batches,
-                lambda: rows_read,
-                low_seq,
-                position.seq,
-                lambda: session,
-                is_exact=False,
-            )
-        if manifest is None and cascaded is not None:
-            manifest = manifest_without_events(meanwhile.batches, table, low_seq, position.seq)
-        changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq, cascaded)
+        changes, _ = changes_meanwhile(session, load, files, meanwhile, keys)
         if not _adopt(session.spark, load, files, changes, keys.names):
             rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
             load_state(session, load, rows, keys)
         finish(session.spark, config, target, comments)
+
+
+def changes_meanwhile(
+    session: TableSession, load: Load, files: SnapshotFiles, meanwhile: ChangesMeanwhile, keys: RowKeys
+) -> tuple[DataFrame | None, bool]:
+    """Returns the changes of a snapshot's table up to the load's position with those by foreign keys, None if there are
+    none; and whether foreign keys have made some. Raises as :func:`load_snapshot`."""
+    # Executing an action again on a row that was read behind it changes nothing.
+    table, low_seq, manifest = load.target.table, meanwhile.low_seq, meanwhile.manifest
+    rows_read = _ChunkRows(files.paths(), load.columns, low_seq)
+    cascaded = None
+    if load.primary and keys.is_primary:
+        cascaded = cascades_of_table(
+            meanwhile.lake,
+            table,
+            meanwhile.batches,
+            lambda: rows_read,
+            low_seq,
+            load.position.seq,
+            lambda: session,
+            is_exact=False,
+        )
+    if manifest is None and cascaded is not None:
+        manifest = manifest_without_events(meanwhile.batches, table, low_seq, load.position.seq)
+    changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq, cascaded)
+    return changes, cascaded is not None
 
 
 def load_state(session: TableSession, load: Load, rows: DataFrame, keys: RowKeys) -> None:

@@ -11,10 +11,8 @@ import glob
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import CdcError, CutOffError, UsageError
@@ -28,12 +26,14 @@ from cdc.config.catalog import CatalogConfig
 from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.catch_up import TransactionRange, catch_up
 from cdc.lake.jobs.generations import load_position
-from cdc.lake.jobs.job import SUBSCRIBER, Job, job, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.job import SUBSCRIBER, Job, raise_failure, repair_job, require_included, table_sessions
 from cdc.lake.jobs.load import ChangesMeanwhile, load_snapshot
+from cdc.lake.jobs.part import reached_seq, replay_part, require_table_for_part, resolve_part
 from cdc.lake.jobs.rebuilt import begin_generation, replace_by
 from cdc.lake.jobs.results import CatchUp, ReplayResult
 from cdc.lake.jobs.retry import bring_level
-from cdc.meta import ParkedTable, Subscription
+from cdc.lake.jobs.table_part import PartRequest
+from cdc.meta import Subscription
 from cdc.source.snapshot.files import SnapshotFiles
 from cdc.store.reader.points import find_point, require_point
 from cdc.store.reader.staged import filesystem
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 Progress = Callable[["CatchUp"], object]
 BESIDE = "_towpath/replay"
 """Folder below ``apply.target`` in which tables are built again."""
+_UNDER_WAY = "A replay is under way."
 _log = get_logger(__name__)
 
 
@@ -66,7 +67,8 @@ def replay(config: DestinationConfig, request: Replay, progress: Progress = lamb
     Without points the table ends level with the others. ``to``: as of that transaction; in place it is then parked,
     until a replay without ``to`` brings it back. ``from_``: nothing is built anew, and the changes after that point are
     applied once more to the table as it is. ``into``: the new table is built at ``into/DB/TABLE``, and the old one
-    stays as it is. ``mode``: with ``into``, the mode of the new table.
+    stays as it is. ``mode``: with ``into``, the mode of the new table. ``keys``, ``where``: only these rows of the
+    present table are replaced.
 
     Raises UsageError for points and tables that the store does not have, CutOffError if it lacks the beginning of a
     table, LeaseHeldError, and what merges raise.
@@ -74,12 +76,14 @@ def replay(config: DestinationConfig, request: Replay, progress: Progress = lamb
     require_sensible(config, request)
     if request.into is not None:
         request = replace(request, into=lake_uri(config.file, request.into))
-    points = _points(config, request)
+    points, part = _points(config, request), PartRequest.of(request.keys, request.where)
     results: list[ReplayResult] = []
     errors: dict[str, CdcError] = {}
     for table in dict.fromkeys(request.tables):
         try:
-            if request.into is not None:
+            if part is not None:
+                results.append(_part(config, table, part, progress))
+            elif request.into is not None:
                 results.append(_into(config, table, request, points, progress))
             elif points.first is not None:
                 results.append(_range(config, table, points.first, progress))
@@ -117,6 +121,15 @@ def require_sensible(config: DestinationConfig, request: Replay) -> None:
             "--from fills a table in place up to now, so it takes neither --to nor --into",
             remedy="Leave out --from to build the table from its beginning.",
         )
+    part = PartRequest.of(request.keys, request.where)
+    others = [request.from_, request.to, request.into, request.mode]
+    if part is not None and any(other is not None for other in others):
+        raise UsageError(
+            "--keys and --where replace rows of a table in place, as of now, so they take neither --from, --to, --into "
+            "nor --mode",
+            remedy="Leave out --keys and --where to take the whole table. To read rows as of a point, build the table "
+            "beside with `--to P --into URI`.",
+        )
     if request.mode is not None and request.into is None:
         raise UsageError(
             "--mode needs --into",
@@ -148,7 +161,7 @@ def _in_place(
     base = find_base(config, table, reader, target.state())
     if points.last is not None:
         require_reaches(base, points.last, table)
-    with _replay_job(config, table, base.seq) as mine:
+    with repair_job(config, table, base.seq, _UNDER_WAY) as mine:
         upto = _end(mine, base) if points.last is None else points.last
         require_reaches(base, upto, table)
         side = _folder_beside(config, table)
@@ -166,13 +179,32 @@ def _in_place(
         return _result(table, began, done, base.seq, more.level_seq, target.path, base.snapshot)
 
 
+def _part(config: DestinationConfig, table: str, part: PartRequest, progress: Progress) -> ReplayResult:
+    """Builds the table beside, and replaces the rows of a part of the present one."""
+    began = time.monotonic()
+    complete = require_table_for_part(config, table)
+    resolve_part(config, table, part)
+    target = target_of(config, table)
+    base = find_base(config, table, open_table_batches(config, archived="release").reader, target.state())
+    with repair_job(config, table, min(complete, base.seq), _UNDER_WAY) as mine:
+        upto, side = max(_end(mine, base), reached_seq(mine)), _folder_beside(config, table)
+        try:
+            done = _build(mine, base, side, None, upto, progress)
+            more, differed = replay_part(mine, elsewhere(config, side, None), part, upto)
+        finally:
+            _remove(side, table)
+        done.batches, done.row_events = done.batches + more.batches, done.row_events + more.row_events
+        result = _result(table, began, done, base.seq, more.level_seq, target.path, base.snapshot)
+        return replace(result, differed=differed)
+
+
 def _range(config: DestinationConfig, table: str, first: int, progress: Progress) -> ReplayResult:
     """Applies the changes after a point once more to the table as it is, as its next generation."""
     began = time.monotonic()
     batches = open_table_batches(config, archived="release")
     require_repeatable(config, batches.reader, first, table)
     _require_no_ddl(Job(config, table, batches), first)
-    with _replay_job(config, table, first) as mine:
+    with repair_job(config, table, first, _UNDER_WAY) as mine:
         begin_generation(table_sessions(config), config, table, load_position(mine, first))
         done = bring_level(mine, first, progress)
         return _result(table, began, done, first, done.level_seq, target_of(config, table).path, None)
@@ -181,24 +213,6 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
 def _end(mine: Job, base: Base) -> int:
     """Returns the seq that a table must reach to be level. A snapshot may lie behind every batch that was fetched."""
     return max(mine.end_of_batches(), base.first_seq())
-
-
-@contextmanager
-def _replay_job(config: DestinationConfig, table: str, keep_seq: int) -> Iterator[Job]:
-    """Parks the table for a replay. If the replay fails or is killed, the next run brings the table level again from
-    the position that it has then; a table that waited for something else still does."""
-    before = open_meta(config).read().subscription(SUBSCRIBER).parked.get(table)
-    now = datetime.now(UTC)
-    kept = keep_seq if before is None or before.keep_seq is None else min(keep_seq, before.keep_seq)
-    # What waits for a snapshot, or was taken back, must not come level by itself if this process is killed.
-    due = "retry" if before is None else before.due
-    record = ParkedTable(due=due, reason="A replay is under way.", since=now, keep_seq=kept)
-    with job(config, table, record, archived=True) as mine:
-        try:
-            yield mine
-        except CdcError as error:
-            mine.note(error)
-            raise
 
 
 def _require_no_ddl(mine: Job, first: int) -> None:

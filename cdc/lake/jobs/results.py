@@ -50,6 +50,8 @@ class ReplayResult:
     last_seq: int
     path: str
     """The URI of the Delta table."""
+    differed: int | None = None
+    """Of a part of the table: the keys whose rows differed from those in the store; None: the whole table."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,6 +79,8 @@ class SnapshotResult:
     columns: tuple[str, ...] | list[str] | None = None
     """The source's names of the columns that were read beside the key; empty: a killed process had read and merged them
     before; None: all columns."""
+    differed: int | None = None
+    """Of a part of the table: the keys whose rows differed from the source's; None: the whole table was filled."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -75,25 +75,12 @@ def bring_level(
     ``after_seq``: the table is complete up to there, even if its own position lies before. ``reading``: the values that
     only the server knew after one of the statements. Raises what stopped the table.
     """
-    config = mine.config
+    target = target_of(mine.config, mine.table)
     while True:
         subscription = mine.subscription()
-        target = target_of(config, mine.table)
         # A table that failed before it was created has neither rows nor a record: the catch-up creates it.
         is_new = subscription.table(mine.table) is None and target.state() is None
-        if not is_new:
-            prove_known(target, target.state(), subscription)
-        until_seq = mine.end_of_batches()
-        sessions = table_sessions(config)
-        done = catch_up(
-            config,
-            mine.table,
-            mine.batches,
-            subscription,
-            sessions,
-            TransactionRange(after_seq, until_seq, reading),
-            progress=progress,
-        )
+        done = bring_to(mine, TransactionRange(after_seq, mine.end_of_batches(), reading), progress, is_new=is_new)
         state = target.state()
         if is_new and state is None:  # no change in the store makes it, and apply creates it once one does
             result = TableResult(table=mine.table)
@@ -101,3 +88,15 @@ def bring_level(
             result = result_of(mine.table, prove_known(target, state, subscription))
         if mine.unpark(result, done.level_seq):
             return done
+
+
+def bring_to(
+    mine: Job, span: TransactionRange, progress: Callable[[CatchUp], object] = lambda _: None, *, is_new: bool = False
+) -> CatchUp:
+    """Applies the changes of a parked table in a range, and leaves it parked. ``is_new``: there is no table yet. Raises
+    what stopped the table."""
+    config, subscription, target = mine.config, mine.subscription(), target_of(mine.config, mine.table)
+    if not is_new:
+        prove_known(target, target.state(), subscription)
+    sessions = table_sessions(config)
+    return catch_up(config, mine.table, mine.batches, subscription, sessions, span, progress=progress)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from cdc.base.errors import (
     CdcError,
@@ -34,11 +36,13 @@ from cdc.lake.delta.proof import position_of as reached
 from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs.columns import TooEarlyError, UnusableError, asks_for_more, merge_columns, merge_rest, note_unknown
 from cdc.lake.jobs.generations import load_position, require_no_archive
-from cdc.lake.jobs.job import SUBSCRIBER, Job, job, raise_failure, require_included, table_sessions
+from cdc.lake.jobs.job import SUBSCRIBER, Job, job, raise_failure, repair_job, require_included, table_sessions
 from cdc.lake.jobs.load import ChangesMeanwhile, is_behind, is_loaded, load_snapshot
+from cdc.lake.jobs.part import MoreRowsError, load_part, require_table_for_part, resolve_part
 from cdc.lake.jobs.read_snapshot import read_in_spark
 from cdc.lake.jobs.results import CatchUp, SnapshotResult
 from cdc.lake.jobs.retry import bring_level
+from cdc.lake.jobs.table_part import PartRequest
 from cdc.lake.runtime.session import acquire
 from cdc.lake.runtime.spark_settings import in_process
 from cdc.meta import ParkedTable, UnknownColumns
@@ -47,6 +51,7 @@ from cdc.source.schemas import is_dropped
 from cdc.source.server import clock_and_position
 from cdc.source.snapshot import SnapshotFiles, take_all
 from cdc.source.snapshot.files import remove_useless
+from cdc.source.snapshot.parts import PartRecord
 from cdc.source.snapshot.progress import ProgressCallback
 from cdc.source.snapshot.taking import wait_for_margin
 from cdc.store.reader.store import Store
@@ -89,15 +94,22 @@ def take_snapshots(
     *,
     progress: ProgressCallback | None = None,
     whole: bool = False,
+    part: PartRequest | None = None,
 ) -> list[SnapshotResult]:
     """Takes snapshots of these tables (None: of all that are due) and loads them. Returns one result per table.
 
     Of a table that waits for the values of some columns, these are read beside the key; with ``whole`` all columns.
+    ``part``: only these rows of each table are read, and replaced.
 
     A table that fails stays parked, and the others are finished first; then its error is raised. Called again after a
     kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
     on a table), and what reading and loading raise.
     """
+    if part is not None and (whole or not tables):
+        raise UsageError(
+            "--keys and --where choose rows of tables that are named, and do not go with --whole",
+            remedy="Name the tables, and leave out --whole.",
+        )
     require_server(config.source, "a snapshot")
     identity = open_meta(config).source()
     config = config.at_server(None if identity is None else identity.address)
@@ -122,12 +134,25 @@ def take_snapshots(
         return []
     remove_useless(config, open_store(config).removed_seq())
     _require_subscriber(config)
+    complete = {}
+    if part is not None:
+        for table in names:
+            complete[table] = require_table_for_part(config, table)
+            resolve_part(config, table, part)
     results: list[SnapshotResult] = []
     with ExitStack() as stack:
         asked = tables is not None
-        jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=asked, whole=whole)) for table in names}
-        left, reread = [], dict.fromkeys(names, 0)
+        jobs = {}
         for table in names:
+            if part is None:
+                parked_job = _snapshot_job(config, table, asked=asked, whole=whole)
+            else:
+                keep_seq = min(complete[table], _safe_low(open_store(config)))
+                parked_job = repair_job(config, table, keep_seq, "A part of the table is being loaded.")
+            jobs[table] = stack.enter_context(parked_job)
+        left, reread = [] if part is None else [*names], dict.fromkeys(names, 0)
+        more: dict[str, list[Sequence[Any]]] = {table: [] for table in names}
+        for table in names if part is None else ():
             files, began = _loaded_before(jobs[table]), time.monotonic()
             try:
                 if files is not None:
@@ -147,12 +172,17 @@ def take_snapshots(
             columns = {
                 table: unknown_columns for table in left if (unknown_columns := jobs[table].columns()) is not None
             }
-            for table, outcome in _read(config, left, columns, progress).items():
+            parts = {}
+            if part is not None:
+                parts = {table: resolve_part(config, table, part).with_keys(more[table]).record for table in left}
+            for table, outcome in _read(config, left, (columns, parts), progress).items():
                 try:
                     if isinstance(outcome, CdcError):
                         raise outcome
-                    results.append(_load(jobs[table], outcome, reread[table]))
+                    results.append(_load(jobs[table], outcome, reread[table], part))
                 except CdcError as error:
+                    if isinstance(error, MoreRowsError):
+                        more[table] += error.keys
                     if not _begins_anew(error, of_columns=table in columns):
                         errors[table] = error
                         continue
@@ -268,7 +298,7 @@ def _safe_low(reader: Store) -> int:
 def _read(
     config: DestinationConfig,
     tables: Sequence[str],
-    columns: Mapping[str, UnknownColumns],
+    chosen: tuple[Mapping[str, UnknownColumns], Mapping[str, PartRecord]],
     progress: ProgressCallback | None,
 ) -> dict[str, SnapshotFiles | CdcError]:
     source = open_meta(config).source()
@@ -277,8 +307,9 @@ def _read(
     read = None
     if not in_process(config.spark):  # executors are elsewhere, perhaps many; else threads of this process read
         read = read_in_spark(acquire(config.spark).spark)
+    columns, parts = chosen
     names = {table: unknown_columns.names for table, unknown_columns in columns.items()}
-    return take_all(config, tables, source, progress=progress, read=read, columns=names)
+    return take_all(config, tables, source, progress=progress, read=read, columns=names, parts=parts)
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -292,8 +323,8 @@ def _require_no_archive(mine: Job) -> None:
         require_no_archive(state, target)
 
 
-def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
-    """Loads the chunks of a table, catches up, and unparks it."""
+def _load(mine: Job, files: SnapshotFiles, reread: int, part: PartRequest | None) -> SnapshotResult:
+    """Loads the chunks of a table, or of a part of it, catches up, and unparks it."""
     began = time.monotonic()
     reader = mine.batches.reader
     high = files.high_seq()
@@ -305,6 +336,11 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
     except (IdentityError, RetryableError) as error:
         # A transaction that was being committed when capture or the snapshot began; the next chunks are later.
         raise UnusableError(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
+    if part is not None:
+        done, seq, differed = load_part(mine, files, part, low)
+        result = replace(_result(mine, files, (low, seq), done, reread, began), differed=differed)
+        files.remove()
+        return result
     unknown_columns = mine.columns()
     if unknown_columns is not None:
         done = merge_columns(mine, files, unknown_columns, low)

@@ -101,16 +101,21 @@ class Verify(SparkJob["VerificationReport", str]):
 
 @dataclass(frozen=True)
 class Snapshot(SparkJob["list[SnapshotResult]", "SnapshotProgress"]):
-    """Snapshots of tables; see :func:`cdc.lake.jobs.snapshot.take_snapshots`. ``tables``: None for those that wait."""
+    """Snapshots of tables; see :func:`cdc.lake.jobs.snapshot.take_snapshots`. ``tables``: None for those that wait.
+    ``keys``, ``where``: see :class:`cdc.lake.jobs.table_part.PartRequest`."""
 
     done = "the snapshots were taken"
     tables: list[str] | None = None
     whole: bool = False
+    keys: str | None = None
+    where: str | None = None
 
     def run(self, config: DestinationConfig, progress: Callable[[SnapshotProgress], object]) -> list[SnapshotResult]:
         from cdc.lake.jobs.snapshot import take_snapshots
+        from cdc.lake.jobs.table_part import PartRequest
 
-        return take_snapshots(config, self.tables, progress=progress, whole=self.whole)
+        part = PartRequest.of(self.keys, self.where)
+        return take_snapshots(config, self.tables, progress=progress, whole=self.whole, part=part)
 
     def types(self) -> tuple[TypeAdapter[list[SnapshotResult]], TypeAdapter[SnapshotProgress]]:
         from cdc.source.snapshot.progress import SnapshotProgress
@@ -121,7 +126,8 @@ class Snapshot(SparkJob["list[SnapshotResult]", "SnapshotProgress"]):
 @dataclass(frozen=True)
 class Replay(SparkJob["list[ReplayResult]", "CatchUp"]):
     """A replay of tables; see :func:`cdc.lake.jobs.replay.replay`. Points are texts as
-    :func:`cdc.store.reader.points.find_point` takes them."""
+    :func:`cdc.store.reader.points.find_point` takes them. ``keys``, ``where``: see
+    :class:`cdc.lake.jobs.table_part.PartRequest`."""
 
     done = "the tables were built again"
     tables: list[str]
@@ -129,6 +135,8 @@ class Replay(SparkJob["list[ReplayResult]", "CatchUp"]):
     to: str | None = None
     into: str | None = None
     mode: str | None = None
+    keys: str | None = None
+    where: str | None = None
 
     def run(self, config: DestinationConfig, progress: Callable[[CatchUp], object]) -> list[ReplayResult]:
         from cdc.lake.jobs.replay import replay

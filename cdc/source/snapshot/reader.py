@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from cdc.base.errors import CdcError
@@ -73,13 +73,14 @@ class SegmentReader:
         self._info = files.info
         self._segment = task.segment
         self._sessions = sessions
-        self._table = TableReading.of(
+        reading = TableReading.of(
             config,
             self._info.db,
             self._info.name,
             self._info.definition,
             has_row_metadata=self._info.has_row_metadata,
         ).only(self._info.columns)
+        self._table = replace(reading, condition=self._info.condition)
         self._paging = self._info.paging
         self._throttle = Throttle(config.source, config.snapshot, task.readers)
         self._on_rows = on_rows

@@ -11,12 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 from cdc.binlog.positions import BinlogPosition
 from cdc.binlog.sql.schemas import ColumnSchema, TableSchema
 from cdc.source.snapshot.keys import Key, PagingKey
+from cdc.source.snapshot.parts import PartRecord
 from cdc.source.snapshot.positions import LowMark, Method
 
 FORMAT = "towpath-snapshot"
-FORMAT_VERSION = 2
-"""Version 2 added ``columns``; a snapshot of all columns is written as version 1, and so are the other files."""
-_WHOLE_VERSION = 1
+FORMAT_VERSION = 3
+"""Version 2 added ``columns``, version 3 ``part``; a snapshot of a whole table is written as version 1, and so are the
+other files."""
+_WHOLE_VERSION, _COLUMNS_VERSION, _PART_VERSION = 1, 2, 3
 
 
 class _Part(BaseModel):
@@ -56,6 +58,8 @@ class SnapshotInfo(_Part):
     index_columns: tuple[str, ...] = ()
     columns: tuple[str, ...] | None = None
     """The source's names of the columns that are read beside the key; null: all of them."""
+    part: PartRecord | None = None
+    """The rows that are read; null: all of them."""
     policies: dict[str, str]
     """The column policies that are applied in the files, by the source's name in lower case."""
     values: dict[str, Any]
@@ -69,7 +73,7 @@ class SnapshotInfo(_Part):
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
-        return {key: value for key, value in fields.items() if key != "columns" or value is not None}
+        return {key: value for key, value in fields.items() if key not in ("columns", "part") or value is not None}
 
     @property
     def table(self) -> str:
@@ -78,7 +82,22 @@ class SnapshotInfo(_Part):
 
     def of_columns(self, names: Sequence[str]) -> SnapshotInfo:
         """Returns the description of a snapshot that reads the key and these columns alone."""
-        return self.model_copy(update={"columns": tuple(names), "version": FORMAT_VERSION})
+        return self.model_copy(update={"columns": tuple(names), "version": _COLUMNS_VERSION})
+
+    def of_part(self, part: PartRecord) -> SnapshotInfo:
+        """Returns the description of a snapshot that reads the rows of a part alone."""
+        update: dict[str, Any] = {"part": part, "version": _PART_VERSION}
+        condition = part.sql(self.definition)
+        if condition is not None:
+            update["estimated_rows"] = 0  # those of the whole table tell nothing
+            if self.index is not None and not part.narrows(self.index_columns[0], self.definition):
+                update |= {"index": None, "index_columns": ()}  # the server chooses a better one
+        return self.model_copy(update=update)
+
+    @property
+    def condition(self) -> str | None:
+        """The SQL condition by which the server chooses rows; None: all of them."""
+        return None if self.part is None else self.part.sql(self.definition)
 
     @property
     def is_transactional(self) -> bool:

@@ -39,6 +39,8 @@ class TableReading:
     """The column policies, by the source's name in lower case."""
     has_row_metadata: bool = True
     """The attribute of :class:`~cdc.source.server.ServerInfo`."""
+    condition: str | None = None
+    """SQL by which the server chooses rows; None: all of them."""
 
     @classmethod
     def of(
@@ -129,8 +131,8 @@ class TableReading:
         chosen = ", ".join(expressions) or "1"
         text = f"SELECT {chosen} FROM {self.quoted_name}{hint}"  # noqa: S608 - quoted names
         if paging is None:
-            return text
-        text += where(paging, chunk.after, chunk.upto) + f" ORDER BY {paging.order}"
+            return text if self.condition is None else f"{text} WHERE {self.condition}"
+        text += where(paging, chunk.after, chunk.upto, self.condition) + f" ORDER BY {paging.order}"
         return text if chunk.limit is None else f"{text} LIMIT {int(chunk.limit)}"
 
     def can_read(self, wire: Sequence[WireColumn], skip: int = 0) -> bool:
@@ -154,9 +156,9 @@ class TableReading:
         return policed.cast(self.arrow_schema) if policed.schema != self.arrow_schema else policed
 
 
-def where(paging: PagingKey, after: Key | None, upto: Key | None) -> str:
-    """Returns the WHERE clause of a range of keys; empty for the whole table."""
-    conditions = []
+def where(paging: PagingKey, after: Key | None, upto: Key | None, condition: str | None = None) -> str:
+    """Returns the WHERE clause of a range of keys, whose rows also fulfil ``condition``; empty for the whole table."""
+    conditions = [] if condition is None else [f"({condition})"]
     if after is not None:
         conditions.append(paging.after(after))
     if upto is not None:

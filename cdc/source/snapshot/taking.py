@@ -26,6 +26,7 @@ from cdc.source.server import Connection, current_position, describe
 from cdc.source.snapshot import positions
 from cdc.source.snapshot.files import SnapshotFiles, newest
 from cdc.source.snapshot.keys import paging_key
+from cdc.source.snapshot.parts import PartRecord
 from cdc.source.snapshot.progress import ProgressCallback, ProgressReporter
 from cdc.source.snapshot.reader import SegmentTask, read_segment
 from cdc.source.snapshot.records import Segment, SnapshotInfo
@@ -74,15 +75,17 @@ def take_all(
     progress: ProgressCallback | None = None,
     read: ReadSegments | None = None,
     columns: Mapping[str, Sequence[str]] | None = None,
+    parts: Mapping[str, PartRecord] | None = None,
 ) -> dict[str, SnapshotFiles | CdcError]:
     """Takes snapshots of several tables (``db.table``) at the same time. Returns the files of each, or the error that
     stopped it; the other tables go on. Raises what concerns all of them. ``columns``: by table, the source's names of
-    the columns that are read beside the key; of other tables all columns are read."""
+    the columns that are read beside the key; of other tables all columns are read. ``parts``: by table, the rows that
+    are read; of other tables all of them."""
     read = read_in_threads if read is None else read
     snapshots: dict[str, SnapshotFiles | CdcError] = {}
     left = list(dict.fromkeys(tables))
     for attempt in range(1, ATTEMPTS + 1):
-        begun = _begin_all(config, left, source, snapshots, columns or {})
+        begun = _begin_all(config, left, source, snapshots, (columns or {}, parts or {}))
         with ProgressReporter(list(begun.values()), progress) as reporter:
             errors = _read_all(config, begun, read, reporter)
         left = []
@@ -154,7 +157,7 @@ def _begin_all(
     tables: Sequence[str],
     source: SourceIdentity,
     results: dict[str, SnapshotFiles | CdcError],
-    columns: Mapping[str, Sequence[str]],
+    chosen: tuple[Mapping[str, Sequence[str]], Mapping[str, PartRecord]],
 ) -> dict[str, SnapshotFiles]:
     begins = open_store(config, source.base_name).beginning()
     if begins is None:
@@ -163,13 +166,14 @@ def _begin_all(
             place=config.store.place,
             remedy="Start `cdc capture` first.",
         )
+    columns, parts = chosen
     begun: dict[str, SnapshotFiles] = {}
     conn = open_session(config.source)
     try:
         _require_source(conn, config, source)
         for table in tables:
             try:
-                begun[table] = begin_or_resume(conn, config, table, source, columns.get(table))
+                begun[table] = begin_or_resume(conn, config, table, source, columns.get(table), parts.get(table))
             except CdcError as error:
                 if error.retryable and not isinstance(error, SchemaChangedError):
                     raise
@@ -205,11 +209,12 @@ def begin_or_resume(
     table: str,
     source: SourceIdentity,
     columns: Sequence[str] | None = None,
+    part: PartRecord | None = None,
 ) -> SnapshotFiles:
     """Returns the snapshot of a table that was begun and may be continued, else a new one. Older ones are removed.
 
-    A snapshot is continued if table, server, epoch, key, policies and ``columns`` (those that are read beside the key;
-    None: all of them) are still the same.
+    A snapshot is continued if table, server, epoch, key, policies, ``columns`` (those that are read beside the key;
+    None: all of them) and ``part`` (the rows; None: all of them) are still the same.
     """
     db, name = find_table(conn, config, table)
     info = _describe(conn, config, db, name, source)
@@ -218,6 +223,11 @@ def begin_or_resume(
         if not info.key or not {column.lower() for column in columns} <= present:
             raise altered(table)
         info = info.of_columns(columns)
+    if part is not None:
+        present = {*info.definition.column_names}
+        if not info.key or not {term.column for terms in (part.comparisons, *part.keys) for term in terms} <= present:
+            raise altered(table)
+        info = info.of_part(part)
     # One that was loaded is kept: the table can be built again from it until the next one is loaded.
     unfinished = [snapshot for snapshot in SnapshotFiles.find(config, db, name) if snapshot.loaded() is None]
     last = newest(unfinished)
@@ -231,7 +241,8 @@ def begin_or_resume(
         log.info("a snapshot is continued", table=table, chunks=len(current.records()))
         return current
     paging = info.paging
-    if paging is not None:
+    # The borders of a table tell nothing about a part of it.
+    if paging is not None and info.condition is None:
         # A little smaller than a chunk, so that most of them are one.
         count = min(
             config.snapshot.parallel * SEGMENTS_PER_READER, 1 + info.estimated_rows * 5 // (info.chunk_rows * 4)

@@ -24,7 +24,8 @@ from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
 from cdc.decode.row_events import event_offsets
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import TableHistory
-from cdc.lake.history import UNCHANGED, HistoryPolicies, RowKey, applied, decodable, matches
+from cdc.lake.history import UNCHANGED, HistoryPolicies, applied, decodable, matches
+from cdc.lake.rows.row_keys import RowKey
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -15,8 +15,9 @@ import pytest
 
 from cdc.cli.main import main
 from cdc.lake.foreign_keys.row_history import unlogged_changes
-from cdc.lake.history import RowKey, add_unlogged, definition_of
+from cdc.lake.history import add_unlogged, definition_of
 from cdc.lake.history import search as find
+from cdc.lake.rows.row_keys import RowKey
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import Loop

@@ -69,7 +69,7 @@ def cascades_of_table(
         return None
     versions: dict[str, LakeVersion | None] = {}
     begins = after_seq
-    others = sorted(_ancestors(stored.foreign_keys or {}, table) & (stored.foreign_keys or {}).keys() - {table})
+    others = sorted(ancestors_of(stored.foreign_keys or {}, table) & (stored.foreign_keys or {}).keys() - {table})
     if others:
         begins, versions = _common_versions(config, batches, others, after_seq)
     followed = {table, *versions}
@@ -104,7 +104,7 @@ def manifest_without_events(batches: TableChangeReader, table: str, after_seq: i
     """Returns a batch for changes of a table by foreign keys alone. It is made from one of a parent."""
     stored = batches.reader.schemas(until_seq)
     keys = {} if stored is None else stored[1].foreign_keys or {}
-    for parent in sorted(_ancestors(keys, table)):
+    for parent in sorted(ancestors_of(keys, table)):
         for manifest in batches_between(batches, parent, after_seq, until_seq, whole=True):
             return manifest.model_copy(
                 update={"tables": (table,), "ranges": (), "row_events": 0, "ddl": False, "last_seq": until_seq}
@@ -124,7 +124,7 @@ def _keys_between(
     first, last = (
         {} if definitions.foreign_keys is None else definitions.foreign_keys for definitions in (ends[0], ends[-1])
     )
-    for name in _ancestors(first, table) | _ancestors(last, table):
+    for name in ancestors_of(first, table) | ancestors_of(last, table):
         if first.get(name, ()) != last.get(name, ()):
             raise NeedsSnapshotError(
                 f"the foreign keys of {name}, which lead to its rows, changed between seq {after_seq} and {until_seq}",
@@ -134,7 +134,7 @@ def _keys_between(
     return ends[-1]
 
 
-def _ancestors(keys: Keys, table: str) -> set[str]:
+def ancestors_of(keys: Keys, table: str) -> set[str]:
     """Returns a table, and all tables whose changes may reach it."""
     names, waiting = {table}, [table]
     while waiting:
@@ -149,7 +149,7 @@ def _reached(
 ) -> tuple[set[str], dict[str, Exception]]:
     """Looks for changes of parents, as :func:`~cdc.lake.apply.foreign_keys.reach.reached_tables`."""
     keys = stored.foreign_keys or {}
-    ancestors = _ancestors(keys, table)
+    ancestors = ancestors_of(keys, table)
     reached: set[str] = set()
     errors: dict[str, Exception] = {}
     for parent in sorted(ancestors):

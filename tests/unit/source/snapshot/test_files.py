@@ -56,8 +56,8 @@ def test_a_snapshot_of_columns_has_version_2() -> None:
 def test_a_newer_version_is_refused(copied: Path) -> None:
     for name in ("snapshot.json", "chunk-000-000001.json"):
         content = json.loads((copied / name).read_text())
-        (copied / name).write_text(json.dumps({**content, "version": 3}))
-        with pytest.raises(VersionError, match="has format version 3; this Towpath knows 2"):
+        (copied / name).write_text(json.dumps({**content, "version": 4}))
+        with pytest.raises(VersionError, match="has format version 4; this Towpath knows 3"):
             SnapshotFiles.open(str(copied)).records()
         (copied / name).write_text(json.dumps(content))
 
