@@ -67,6 +67,11 @@ def _airflow_with_dags(run: PageRun) -> None:
     run.program("airflow", "dags", "reserialize")
 
 
+def _forget(run: PageRun) -> None:
+    """Removes the configuration, which is written next."""
+    run.file.unlink()
+
+
 def _alarms(run: PageRun) -> None:
     run.change(alarms={"command": ["/bin/sh", "-c", "cat >alarm.json"]})
 
@@ -379,6 +384,11 @@ PAGES: Mapping[str, Page] = {
             "cdc tail shop --json": Step(until=r"^}\n(?s:.)*^}\n"),
         },
         setup=_follow,
+    ),
+    "docs/how-to/tasks.md": Page(
+        {"cdc init": Step(before=_forget)},
+        setup=_airflow_with_dags,
+        words=lambda run: {**_init(run), "2026-11-24T00:00:00Z": run.facts["last_time"]},
     ),
     "docs/how-to/verify.md": Page(setup=_verify),
 }  # fmt: skip
