@@ -102,14 +102,14 @@ def as_config(destination: DestinationConfig | str | Path | None) -> Destination
     return load_destination(conf_dir(), destination)
 
 
-def load(file: Path) -> DestinationConfig:
+def load(file: Path | str) -> DestinationConfig:
     """Reads and checks a configuration file. Raises ConfigError.
 
     Relative paths of store, meta and target are taken from the folder above that of the file as it is named
     (``conf/shop.yaml``: the folder of ``conf``, whether that is a symbolic link or not); those of files with secrets
     and certificates from the file's own folder.
     """
-    file = as_named(file)
+    file = as_named(Path(file))
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -33,6 +33,7 @@ def test_the_store_stays_when_the_link_to_conf_is_swapped(tmp_path: Path) -> Non
     link = tmp_path / "conf"
     swap(link, release(tmp_path, "a") / "conf")
     before = load(link / "shop.yaml")
+    assert load(str(link / "shop.yaml")) == before, "programs name a file as a text"
     with closing(TransactionLog(before.store.path, destination="shop", segment_bytes=1 << 20)) as log:
         log.put(make_transactions(3))
     swap(link, release(tmp_path, "b") / "conf")
