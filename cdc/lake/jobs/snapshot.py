@@ -132,13 +132,13 @@ def take_snapshots(
     if not names:
         raise_failure("snapshot", errors)
         return []
-    remove_useless(config, open_store(config).removed_seq())
-    _require_subscriber(config)
     complete = {}
     if part is not None:
         for table in names:
             complete[table] = require_table_for_part(config, table)
             resolve_part(config, table, part)
+    remove_useless(config, open_store(config).removed_seq())
+    _require_subscriber(config)
     results: list[SnapshotResult] = []
     with ExitStack() as stack:
         asked = tables is not None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from cdc.base.errors import LeaseHeldError
+from cdc.base.errors import LeaseHeldError, UnsupportedError, UsageError
 from cdc.batches import parking
 from cdc.batches.service import BatchService
 from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.cli import main as cli
 from cdc.config import DestinationConfig
 from cdc.lake.jobs.snapshot import due_tables, take_snapshots
+from cdc.lake.jobs.table_part import PartRequest
 from cdc.meta import ParkedTable
 from cdc.store.formats import layout
 from tests.support.unit_batches import IDENTITY, make_config, make_store
@@ -65,6 +67,11 @@ def files(config: DestinationConfig) -> dict[str, bytes]:
         (["snapshot", "shop", "o"], ("'o' is not the name of a table", "DB.TABLE")),
         (["snapshot", "shop", "other.o"], ("other.o is not among the tables", "tables.include")),
         (["snapshot", "bat.none"], ("the source has no table bat.none", "bat.empty, bat.o")),
+        (["snapshot", "shop", "--keys", "1..2"], ("--keys and --where choose rows of tables that are named",)),
+        (["snapshot", "bat.o", "--whole", "--where", "id = 1"], ("do not go with --whole", "leave out --whole")),
+        (["snapshot", "bat.o", "--where", " "], ("--where is empty", "to take the whole table")),
+        (["snapshot", "bat.o", "--keys", "1..2"], ("there is no Delta table of which a part", "the whole table")),
+        (["replay", "shop", "bat.o", "--keys", "1", "--to", "5"], ("take neither --from, --to", "--to P --into URI")),
         (["replay", "shop"], ("no table is named", "DB.TABLE")),
         (["replay", "shop", "other.o"], ("other.o is not among the tables",)),
         (["replay", "shop", "bat.o", "--from", "1", "--to", "2"], ("--from", "--to")),
@@ -116,6 +123,31 @@ def test_nothing_was_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "nothing was captured yet" in err
     assert "Start `cdc capture shop` first" in err
     assert list(files(config)) == ["conf/shop.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "append"}, "has the mode append, and keeps the history of its rows"),
+        ({"mode": "scd2"}, "has the mode scd2, and keeps the history of its rows"),
+        ({"shared": True}, "several destinations write the table"),
+    ],
+)
+def test_tables_without_parts(config: DestinationConfig, settings: dict[str, object], message: str) -> None:
+    config = config.model_copy(update={"apply": config.apply.model_copy(update=settings)})
+    before = files(config)
+    with pytest.raises(UnsupportedError, match=message):
+        take_snapshots(config, ["bat.o"], part=PartRequest("1", None))
+    assert files(config) == before
+
+
+@pytest.mark.parametrize(("due", "way"), [("snapshot", "cdc snapshot shop bat.o"), ("hold", "cdc replay shop bat.o")])
+def test_a_part_brings_no_table_back(config: DestinationConfig, due: Literal["snapshot", "hold"], way: str) -> None:
+    service = BatchService(config)
+    service.subscribe("apply")
+    parking.park(service.meta, "apply", "bat.o", ParkedTable(due=due, reason="it waits", since=NOW, keep_seq=1))
+    with pytest.raises(UsageError, match=f"a part of it does not bring it back: it waits.*{way}"):
+        take_snapshots(config, ["bat.o"], part=PartRequest("1", None))
 
 
 def test_another_job_works_on_the_table(config: DestinationConfig) -> None:
