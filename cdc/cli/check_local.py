@@ -28,6 +28,7 @@ from cdc.disk.encryption import keys
 from cdc.disk.object_stores import can_put_if_absent
 from cdc.lake.delta.catalog import difference, require_catalog
 from cdc.lake.delta.log import read_position
+from cdc.lake.pipeline import plan_remask
 from cdc.lake.runtime.jars import TRIED, tried_pairs
 from cdc.lake.runtime.session import acquire
 from cdc.lake.runtime.spark_settings import in_process
@@ -49,6 +50,7 @@ def examine(config: DestinationConfig) -> list[Finding]:
         *where,
         *_target(config),
         *_small_files(config),
+        *_policies(config),
         *_spark(config),
         *_catalog(config),
         *_metrics(config),
@@ -224,6 +226,26 @@ def _small_files(config: DestinationConfig) -> list[Finding]:
                     f"Run `cdc maintain {config.name} {table}`, and let the DAG maintain_{config.name} run.",
                 )
             )
+    return findings
+
+
+def _policies(config: DestinationConfig) -> list[Finding]:
+    """Finds tables whose values in the lake have other column policies than the configuration says."""
+    if importlib.util.find_spec("pyspark") is None:  # this machine applies nothing
+        return []
+    try:
+        tables = plan_remask(config)
+    except CdcError:  # other findings say what cannot be read
+        return []
+    findings = []
+    for table in tables:
+        was, now = (", ".join(getattr(c, side) for c in table.columns) for side in ("was", "now"))
+        text = (
+            f"{table.table} has {', '.join(c.column for c in table.columns)} by the policy {was} in the lake, and the "
+        )
+        text += f"configuration says {now}: apply refuses its changes"
+        remedy = f"Run `cdc remask {config.name} {table.table}`, or set the policy back."
+        findings.append(error("columns", text if table.columns else "; ".join(table.why), remedy))
     return findings
 
 

@@ -26,6 +26,7 @@ from cdc.lake.jobs.values import (
     MaintainTables,
     Merge,
     ProgressT,
+    Remask,
     Replay,
     ResultT,
     RetryParked,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.delta.maintenance import Maintained
     from cdc.lake.jobs.plan import JobPlan
-    from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff
+    from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff, TableRemask
     from cdc.lake.jobs.table_part import PartRequest
     from cdc.lake.verify.report import VerificationReport
     from cdc.source.snapshot.progress import ProgressCallback
@@ -319,6 +320,24 @@ def replay(
     each table alone."""
     chosen = (None, None) if part is None else (part.keys, part.where)
     return run(config, Replay(list(tables), from_, to, into, mode, *chosen), progress)
+
+
+def plan_remask(config: DestinationConfig, tables: Sequence[str] = ()) -> list[TableRemask]:
+    """Returns what :func:`remask` would do; see :func:`cdc.lake.jobs.remask.plan_remask`."""
+    from cdc.lake.jobs import remask
+
+    return remask.plan_remask(config, tables)
+
+
+def remask(
+    config: DestinationConfig,
+    tables: Sequence[str] = (),
+    *,
+    vacuum: bool = False,
+    progress: Callable[[TableRemask], object] = lambda _: None,
+) -> list[TableRemask]:
+    """Gives the values in the lake the policies of the configuration; see :func:`cdc.lake.jobs.remask.remask`."""
+    return run(config, Remask(list(tables), vacuum), progress)
 
 
 def diff(config: DestinationConfig, table: str, before: str, after: str, *, limit: int = 20) -> TableDiff:

@@ -343,6 +343,7 @@ PAGES: Mapping[str, Page] = {
         {"cdc plan": Step(code=3, prints="rewrite")}, setup=_plan
     ),
     "docs/how-to/prepare-source.md": Page(),
+    "docs/how-to/remask.md": Page(setup=_verify),
     "docs/how-to/remove.md": Page(),
     "docs/how-to/restoring.md": Page(
         {

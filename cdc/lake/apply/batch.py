@@ -38,6 +38,7 @@ from cdc.lake.apply.foreign_keys.search import CascadeSearch, base_version
 from cdc.lake.apply.merge import TableMerge, merge_table
 from cdc.lake.apply.prepare import PreparedBatch, note_fault
 from cdc.lake.apply.schema.agreement import columns_there
+from cdc.lake.apply.schema.requirements import require_recorded_policies
 from cdc.lake.apply.small_batches import merge_small
 from cdc.lake.delta.catalog import register, require_catalog, unknown
 from cdc.lake.delta.comments import follow_comments, follows_comments
@@ -298,6 +299,7 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         elif changes:
             unlogged, columns = ready.moved or batch.cascaded.get(table), ready.columns
             if columns is None and unlogged is not None:
+                require_recorded_policies(target, ready.state, unlogged.schema)
                 columns = columns_there(target, ready.state, columns_of_schema(unlogged.schema, target.policies))
             merge = TableMerge(
                 session=session,

@@ -18,10 +18,15 @@ from cdc.lake.apply.schema.content import delete_statement, fill_statement
 from cdc.lake.apply.schema.evolve import Evolution, Surroundings, is_shadow
 from cdc.lake.apply.schema.plan import plan
 from cdc.lake.apply.schema.refusals import refusal, unknown
-from cdc.lake.apply.schema.requirements import require_keys, require_known, require_layout
+from cdc.lake.apply.schema.requirements import (
+    require_keys,
+    require_known,
+    require_layout,
+    require_recorded_policies,
+)
 from cdc.lake.apply.statements import user_metadata
 from cdc.lake.delta.log import has_rows
-from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord
+from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, records
 from cdc.lake.rows.columns import columns_of_schema
 
 if TYPE_CHECKING:
@@ -143,6 +148,9 @@ class SharedEvolution(Evolution):
         require_keys(self._target, before, after, planned, statement)
         require_layout(self._target, state, planned, statement)
         if not _is_fresh(target, state) and self._lake.has_rows(target, state):
+            if not any(record.seq == statement.seq for record in records(state)):  # else it has begun, by one policy
+                stay = [column.old.name for column in followed if column.old is not None]
+                require_recorded_policies(target, state, before, stay)
             planned = self._settled(planned, state)
             require_known(self._target, planned, statement)
         if not planned.changes(lake_columns) and not planned.updates:

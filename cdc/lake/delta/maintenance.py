@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.errors import CdcError
+from cdc.base.errors import CdcError, TargetError
 from cdc.base.log import get_logger
 from cdc.lake.delta.catalog import register, require_catalog
 from cdc.lake.delta.layout import clustering_of
@@ -41,6 +41,7 @@ _VACUUM = {
     # Tasks that list the table's folders; 10,000 by default.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
+_AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 _OPTIMIZE = "OPTIMIZE"
 _WITHOUT_FILES = frozenset({
     "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS",
@@ -153,6 +154,37 @@ def _vacuum(
         elif unneeded:
             spark.sql(statement).collect()
     return replace(done, files_deleted=len(unneeded), kept_for_h=hours)
+
+
+def require_own(target: Target) -> None:
+    """Raises TargetError for a shared table, whose old files cannot be deleted at once."""
+    if target.apply.shared:
+        raise TargetError(
+            "the files of old versions of a shared table cannot be deleted at once: others may be writing it",
+            place=f"table {target.table} at {target.path}",
+            remedy=f"Leave out --vacuum; `cdc maintain {target.destination} {target.table}` deletes them when they are "
+            "old enough.",
+        )
+
+
+def vacuum_at_once(sessions: TableSessions, config: DestinationConfig, table: str) -> int:
+    """Deletes all files that the newest version of a table does not need, however new they are, and returns their
+    number. Nobody else may write the table meanwhile. Raises TargetError for a table of another owner, and for a shared
+    one."""
+    target = target_of(config, table)
+    require_own(target)
+    state = target.state()
+    if state is None:
+        return 0
+    require_owner(state, target)
+    with sessions.one() as session, setting_of(session.spark, _VACUUM | _AT_ONCE):
+        try:
+            unneeded = session.spark.sql(f"VACUUM {target.sql} RETAIN 0 HOURS DRY RUN").collect()
+            if unneeded:
+                session.spark.sql(f"VACUUM {target.sql} RETAIN 0 HOURS").collect()
+        except Exception as error:
+            raise explain(error, table) from error
+    return len(unneeded)
 
 
 def _delta_table(spark: SparkSession, target: Target) -> DeltaTable | None:

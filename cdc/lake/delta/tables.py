@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import types as t
 
@@ -15,6 +15,7 @@ from cdc.base.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
     NEEDS_MAPPING,
+    REBUILD_PROPERTY,
     SHARED_PROPERTY,
     SINCE_PROPERTY,
     SOURCE_COLUMN,
@@ -42,7 +43,9 @@ MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
 EPOCH_PROPERTY = "towpath.epoch"
 COLUMNS_PROPERTY = "towpath.columns"
-"""The policies that were applied to the columns, as JSON: {source's name in lower case: label}."""
+"""The policies that were applied to the columns, as JSON: {source's name in lower case: label}. In a shared table a
+label may be ``{"was": label, "now": label, "rebuild": id}``, since its rows and properties do not change in one commit:
+the second one counts once that rebuild has committed."""
 
 LARGE_PROPERTY = "towpath.large_values"
 """``true`` once the table has had values of many megabytes. A merge may have to rewrite them together with neighbouring
@@ -342,10 +345,34 @@ def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> 
         )
 
 
+def has_loaded(state: DeltaState, rebuild: str) -> bool:
+    """Whether a snapshot, a replay or a remask has given the destination's rows of a shared table their present
+    generation."""
+    return state.properties.get(REBUILD_PROPERTY) == rebuild and state.applied_seq > 0
+
+
 def recorded_policies(state: DeltaState) -> dict[str, str]:
     """Returns the policies that were applied to the table's columns so far; see :data:`COLUMNS_PROPERTY`."""
-    policies: dict[str, str] = json.loads(state.properties.get(COLUMNS_PROPERTY, "{}"))
+    recorded: dict[str, str | dict[str, str]] = json.loads(state.properties.get(COLUMNS_PROPERTY, "{}"))
+    policies = {}
+    for name, label in recorded.items():
+        if not isinstance(label, str):
+            label = label["now" if has_loaded(state, label["rebuild"]) else "was"]
+        if label:
+            policies[name] = label
     return policies
+
+
+def passing_labels_json(state: DeltaState, labels: Mapping[str, str], names: Iterable[str], rebuild: str) -> str:
+    """Returns the value of :data:`COLUMNS_PROPERTY` for a shared table whose own rows a rebuild is about to replace by
+    rows that have these labels: a policy that changes counts from the commit of the rebuild on."""
+    recorded = recorded_policies(state)
+    passing: dict[str, str | dict[str, str]] = {**recorded}
+    for name in map(str.lower, names):
+        was, now = recorded.get(name, ""), labels.get(name, "")
+        if was != now:
+            passing[name] = {"was": was, "now": now, "rebuild": rebuild}
+    return json.dumps(passing, ensure_ascii=False, sort_keys=True)
 
 
 def labels_json(labels: dict[str, str]) -> str:
@@ -353,23 +380,47 @@ def labels_json(labels: dict[str, str]) -> str:
     return json.dumps(labels, ensure_ascii=False, sort_keys=True)
 
 
-def require_same_policies(state: DeltaState, target: Target, columns: SourceColumns, names: Iterable[str]) -> None:
-    """Raises TargetError if a column was written, or left out, by another policy than the configuration has now: its
-    old and new values would not be comparable. ``names``: the source's column names."""
+class PolicyChange(NamedTuple):
+    """A column that is in the lake by another policy than the configuration says."""
+
+    column: str
+    """The source's name."""
+    was: str
+    """The policy of the column's values in the lake, in words (:func:`cdc.decode.policies.policy_label`); empty: they
+    are as they were at the source."""
+    now: str
+    """That of the configuration."""
+
+
+def policy_changes(
+    state: DeltaState, target: Target, columns: SourceColumns, names: Iterable[str]
+) -> list[PolicyChange]:
+    """Returns the columns that were written, or left out, by another policy than the configuration has now. ``names``:
+    the source's column names."""
     recorded = recorded_policies(state)
     lake_names = {f.name.lower() for f in schema_of(state).fields}
+    changes = []
     for name in names:
         was, now = recorded.get(name.lower()), columns.labels.get(name.lower(), "")
         if was is None:
             in_lake = {name.lower(), (target.policies.lake_name(name) or name).lower()}
             was = "" if in_lake & lake_names else now  # a column that is not there yet may have any policy
         if was != now:
-            raise TargetError(
-                f"the column {name} was written by the policy {was or 'keep'} so far, and the configuration now says "
-                f"{now or 'keep'}",
-                place=f"table {target.table} at {target.path}",
-                remedy="Set the policy (columns, types, the key) back, or move the table away to have it created anew.",
-            )
+            changes.append(PolicyChange(name, was, now))
+    return changes
+
+
+def require_same_policies(state: DeltaState, target: Target, columns: SourceColumns, names: Iterable[str]) -> None:
+    """Raises TargetError if a column was written, or left out, by another policy than the configuration has now: its
+    old and new values would not be comparable. ``names``: the source's column names."""
+    for name, was, now in policy_changes(state, target, columns, names):
+        raise TargetError(
+            f"the column {name} was written by the policy {was or 'keep'} so far, and the configuration now says "
+            f"{now or 'keep'}",
+            place=f"table {target.table} at {target.path}",
+            remedy=f"Run `cdc remask {target.destination} {target.table}`, which gives the values in the lake the new "
+            "policy; or set the policy (columns, types, the key) back.",
+        )
 
 
 def record_policies(

@@ -7,7 +7,7 @@ it, as a query, the changes between the two from the store. Nothing is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from cdc.lake.apply.versions import CLOSES, last_of_transactions, other_keys, sa
 from cdc.lake.delta.log import DeltaState, open_delta, reader_uri
 from cdc.lake.delta.present_rows import LakeVersion
 from cdc.lake.delta.sql import quote
-from cdc.lake.delta.tables import MODE_PROPERTY, Target, schema_of, target_of
+from cdc.lake.delta.tables import MODE_PROPERTY, Target, policy_changes, schema_of, target_of
 from cdc.lake.rows.columns import columns_of_layout, columns_of_schema
 from cdc.lake.rows.row_choice import SEEN
 from cdc.lake.runtime.session import TableSession, setting_of
@@ -374,10 +374,21 @@ class _Table:
         assert state is not None  # its files were looked at
         if layout is not None:
             columns = columns_of_layout(layout, self._target.policies)
+            source_names: Sequence[str] = [column.name for column in layout.columns]
         elif cascaded is not None:
             columns = columns_of_schema(cascaded.schema, self._target.policies)
+            source_names = cascaded.schema.column_names
         else:
             return base
+        for change in policy_changes(state, self._target, columns, source_names):
+            raise TargetError(
+                f"version {version.version} of the Delta table has the column {change.column} by the policy "
+                f"{change.was or 'keep'}, and the changes up to {format_seq(manifest.last_seq)} would get the policy "
+                f"{change.now or 'keep'}",
+                place=self._place,
+                remedy="Choose a transaction at which a batch of the table ended; the newest version is brought to the "
+                f"policy by `cdc remask {self._target.destination} {self._target.table}`.",
+            )
         lake_names = {field.name.lower() for field in schema_of(state).fields}
         lacking = [field.name for field in columns.fields if field.name.lower() not in lake_names]
         if lacking:

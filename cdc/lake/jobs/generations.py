@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import UnsupportedError
-from cdc.base.targets import GENERATION_PROPERTY, REBUILD_PROPERTY, application_id
+from cdc.base.targets import GENERATION_PROPERTY, application_id
 from cdc.lake.apply.schema.properties import kept_statements
 from cdc.lake.delta.catalog import register
 from cdc.lake.delta.comments import follow_comments
@@ -52,7 +52,7 @@ class Rebuild:
     """Why a table gets a new generation; recorded in the commit's user metadata."""
 
     kind: str
-    """``snapshot`` or ``replay``."""
+    """``snapshot``, ``replay`` or ``remask``."""
     id: str
     low_seq: int | None = None
 
@@ -142,11 +142,6 @@ def require_no_archive(state: DeltaState, target: Target) -> None:
             remedy="Copy the table (CREATE TABLE … AS SELECT), set on_drop_partition for it to another value "
             "(tables.overrides), and run the command again.",
         )
-
-
-def has_loaded(state: DeltaState, rebuild: str) -> bool:
-    """Whether a snapshot or replay has given the destination's rows of a shared table their present generation."""
-    return state.properties.get(REBUILD_PROPERTY) == rebuild and state.applied_seq > 0
 
 
 def finish(spark: SparkSession, config: DestinationConfig, target: Target, comments: TableComments | None) -> None:

@@ -45,9 +45,11 @@ from cdc.lake.delta.tables import (
     MODE_PROPERTY,
     TableOrigin,
     delta_schema,
+    has_loaded,
     properties_of,
     record_policies,
     require_owner,
+    require_same_policies,
     sql_properties,
     target_of,
 )
@@ -57,7 +59,6 @@ from cdc.lake.jobs.generations import (
     LoadPosition,
     Rebuild,
     finish,
-    has_loaded,
     kept_properties,
     replace_table,
     require_no_archive,
@@ -362,6 +363,7 @@ def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> Delt
     """Gives the table the columns that the snapshot has, records the source's schema, and begins the next generation:
     its position may be the one that the table has already, and must not be skipped."""
     record = SchemaRecord(load.position.seq, load.schema)
+    require_same_policies(state, load.target, load.columns, load.schema.column_names)  # the history stays as it is
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
     to = Destined(load.schema, load.position.server_uuid, load.position.epoch, load.statements)
     state = reshape(spark, load.target, state, to)

@@ -31,11 +31,13 @@ from cdc.lake.apply.foreign_keys.jobs import ancestors_of
 from cdc.lake.apply.full_state import replace_part
 from cdc.lake.apply.merge import RowKeys
 from cdc.lake.apply.rows import require_keys, with_variants
+from cdc.lake.apply.schema.requirements import require_recorded_policies
 from cdc.lake.delta.catalog import require_catalog
 from cdc.lake.delta.present_rows import matched
 from cdc.lake.delta.proof import position_of
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import require_owner, schema_of, target_of
+from cdc.lake.delta.tracked import tracked_schema
 from cdc.lake.jobs.catch_up import TransactionRange
 from cdc.lake.jobs.columns import UnusableError
 from cdc.lake.jobs.generations import Load, LoadPosition, Rebuild, load_position, require_no_archive
@@ -111,6 +113,8 @@ def require_table_for_part(config: DestinationConfig, table: str) -> int:
         )
     require_owner(state, target)
     require_no_archive(state, target)
+    if (tracked := tracked_schema(state)) is not None:
+        require_recorded_policies(target, state, tracked)  # the other rows stay as they are
     return subscription.position() if parked is None else parked.keep_seq or 0
 
 

@@ -9,7 +9,15 @@ from cdc.base.errors import TargetError
 from cdc.base.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, REBUILD_PROPERTY, SINCE_PROPERTY, begins_of
 from cdc.lake.apply.statements import empty_statement
 from cdc.lake.delta.catalog import require_catalog
-from cdc.lake.delta.tables import feature_properties, require_owner, schema_of, target_of
+from cdc.lake.delta.tables import (
+    COLUMNS_PROPERTY,
+    feature_properties,
+    labels_json,
+    recorded_policies,
+    require_owner,
+    schema_of,
+    target_of,
+)
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, tracked_schema
 from cdc.lake.jobs.generations import (
     MAX_COLUMN_ID,
@@ -52,6 +60,7 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
     rebuild = Rebuild("replay", uuid.uuid4().hex)
     if target.apply.shared:
         changed[REBUILD_PROPERTY] = rebuild.id
+        changed[COLUMNS_PROPERTY] = labels_json(recorded_policies(state))
     with sessions.one() as session:
 
         def begin() -> None:

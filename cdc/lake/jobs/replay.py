@@ -35,6 +35,7 @@ from cdc.lake.jobs.retry import bring_level
 from cdc.lake.jobs.table_part import PartRequest
 from cdc.meta import Subscription
 from cdc.source.snapshot.files import SnapshotFiles
+from cdc.source.snapshot.table import TableReading
 from cdc.store.reader.points import find_point, require_point
 from cdc.store.reader.staged import filesystem
 from cdc.store.reader.store import Store
@@ -330,15 +331,15 @@ def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) 
     kept = _kept_seq(reader)
     for files in reversed(SnapshotFiles.find(config, *split_table(table))):
         loaded = files.loaded()
-        if loaded is not None and loaded.low_seq >= kept:
+        if loaded is not None and loaded.low_seq >= kept and has_policies_of(config, files):
             return Base(loaded.low_seq, files)
     begins = None if state is None else begins_of(state.properties)
     if begins is not None and begins >= kept:
         return Base(begins, None)
     if state is not None and begins is None:
         raise CutOffError(
-            f"the store has no snapshot of table {table} with all changes after it, and the table cannot be made from "
-            "its changes alone: it took over rows of another table, or of a snapshot",
+            f"the store has no snapshot of table {table} by the present policies with all changes after it, and the "
+            "table cannot be made from its changes alone: it took over rows of another table, or of a snapshot",
             place=config.store.place,
             remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
         )
@@ -360,6 +361,16 @@ def _require_exists(config: DestinationConfig, table: str, reader: Store, state:
             place=config.name,
             remedy="Check the name.",
         )
+
+
+def has_policies_of(config: DestinationConfig, files: SnapshotFiles) -> bool:
+    """Whether the rows of a snapshot have the policies that the configuration says now. Raises ConfigError for a policy
+    that does not fit."""
+    info = files.info
+    settings = TableReading.of(config, info.db, info.name, info.definition).settings()
+    free = {"exact", "zero_dates"}  # which rows are refused, and not what the others hold
+    now, was = ({k: v for k, v in values.items() if k not in free} for values in (settings["values"], info.values))
+    return bool(settings["policies"] == info.policies and now == was)
 
 
 def _kept_seq(reader: Store) -> int:

@@ -120,3 +120,51 @@ class TableDiff:
     def as_dict(self) -> dict[str, Any]:
         """Returns the result as JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class ChangedColumn:
+    """A column that gets another policy."""
+
+    column: str
+    """The source's name."""
+    was: str
+    """The policy by which the lake has it."""
+    now: str
+    """That of the configuration."""
+
+
+@dataclass(frozen=True)
+class Remains:
+    """A place that still has values which the new policy hides."""
+
+    what: str
+    place: str
+    until: str
+    """When they go, or what removes them, as a sentence."""
+
+
+@dataclass(frozen=True)
+class TableRemask:
+    """A table whose values in the lake do not have the policies of the configuration; the keys of ``cdc remask
+    --json``."""
+
+    table: str
+    columns: list[ChangedColumn]
+    way: Literal["lake", "store", "source"] | None
+    """Where the new values come from: the present rows in the lake, the store by a replay, the source by a snapshot;
+    None if there is no way."""
+    why: list[str]
+    """Why they do not come from the lake, or why there is no way, as clauses."""
+    remains: list[Remains]
+    done: bool = False
+    """Whether the table was rewritten."""
+    seconds: float = 0.0
+    delta_version: int | None = None
+    """The version of the Delta table afterwards."""
+    applied_seq: int | None = None
+    files_deleted: int | None = None
+    """Files that VACUUM has deleted; None if it did not run."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -15,9 +15,19 @@ from cdc.lake.apply.merge import RowKeys
 from cdc.lake.apply.schema.shared_tables import create_or_join, ensure_columns, require_mode
 from cdc.lake.delta.proof import position_of, require_applied
 from cdc.lake.delta.sql import literal, quote
-from cdc.lake.delta.tables import BEFORE, EPOCH_PROPERTY, UUID_PROPERTY, TableOrigin, record_policies, schema_of
+from cdc.lake.delta.tables import (
+    BEFORE,
+    COLUMNS_PROPERTY,
+    EPOCH_PROPERTY,
+    UUID_PROPERTY,
+    TableOrigin,
+    has_loaded,
+    passing_labels_json,
+    require_same_policies,
+    schema_of,
+)
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, record_in_force, records
-from cdc.lake.jobs.generations import Load, has_loaded, user_metadata
+from cdc.lake.jobs.generations import Load, user_metadata
 from cdc.lake.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent
 
 if TYPE_CHECKING:
@@ -36,7 +46,7 @@ def load_own_rows(session: TableSession, load: Load, rows: DataFrame, keys: RowK
         return
 
     def merge() -> None:
-        commit = _shared_commit(session, load, None)
+        commit = _shared_commit(session, load, None, keeps_rows=True)
         if commit is None:
             return
         if mode == "append":
@@ -89,9 +99,10 @@ def _in_shape(rows: DataFrame, schema: t.StructType) -> DataFrame:
     return rows.select(*columns)
 
 
-def _shared_commit(session: TableSession, load: Load, begins: int | None) -> Commit | None:
+def _shared_commit(session: TableSession, load: Load, begins: int | None, *, keeps_rows: bool = False) -> Commit | None:
     """Joins a shared table if the destination has not, gives it the source's columns, and begins the destination's next
-    generation. Returns the commit that carries the position; None if an earlier attempt has committed.
+    generation. Returns the commit that carries the position; None if an earlier attempt has committed. ``keeps_rows``:
+    whether rows stay that have the policies of before.
 
     Until that commit the generation has the rows of the one before, so it is said to be complete up to where that was.
     """
@@ -105,7 +116,8 @@ def _shared_commit(session: TableSession, load: Load, begins: int | None) -> Com
         state = create_or_join(spark, target, load.columns, load.primary, origin)
     else:
         require_mode(target, state)
-        state = record_policies(spark, target, state, load.columns, load.schema.column_names)
+        if keeps_rows:
+            require_same_policies(state, target, load.columns, load.schema.column_names)
         ensure_columns(spark, target, load.columns.fields)
     in_force = record_in_force(state) or record
     older = [
@@ -123,6 +135,7 @@ def _shared_commit(session: TableSession, load: Load, begins: int | None) -> Com
         record.name: record.to_json(),
         BEGINS_PROPERTY: "" if begins is None else str(begins),
         REBUILD_PROPERTY: load.rebuild.id,
+        COLUMNS_PROPERTY: passing_labels_json(state, load.columns.labels, load.schema.column_names, load.rebuild.id),
         UUID_PROPERTY: position.server_uuid,
         EPOCH_PROPERTY: str(position.epoch),
     }

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import TableResult
-from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff
+from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff, TableRemask
 from cdc.lake.runtime.session import acquire
 from cdc.lake.verify.report import VerificationReport
 
@@ -148,6 +148,23 @@ class Replay(SparkJob["list[ReplayResult]", "CatchUp"]):
 
 
 @dataclass(frozen=True)
+class Remask(SparkJob["list[TableRemask]", "TableRemask"]):
+    """A remask of tables; see :func:`cdc.lake.jobs.remask.remask`."""
+
+    done = "the tables were rewritten"
+    tables: list[str]
+    vacuum: bool = False
+
+    def run(self, config: DestinationConfig, progress: Callable[[TableRemask], object]) -> list[TableRemask]:
+        from cdc.lake.jobs.remask import remask
+
+        return remask(config, self.tables, vacuum=self.vacuum, progress=progress)
+
+    def types(self) -> tuple[TypeAdapter[list[TableRemask]], TypeAdapter[TableRemask]]:
+        return TypeAdapter(list[TableRemask]), TypeAdapter(TableRemask)
+
+
+@dataclass(frozen=True)
 class Diff(SparkJob["TableDiff", None]):
     """A comparison of a table as of two points; see :func:`cdc.lake.jobs.diff.diff`. ``limit``: rows that are shown."""
 
@@ -202,6 +219,6 @@ class MaintainTables(SparkJob["list[Maintained]", "Maintained"]):
 
 
 JOBS: dict[str, type[SparkJob[Any, Any]]] = {
-    job.__name__: job for job in (Merge, Verify, Snapshot, Replay, Diff, RetryParked, MaintainTables)
+    job.__name__: job for job in (Merge, Verify, Snapshot, Replay, Remask, Diff, RetryParked, MaintainTables)
 }
 """The jobs by the names that a driver under spark-submit is told."""

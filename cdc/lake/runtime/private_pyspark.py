@@ -67,13 +67,12 @@ def _exists(entry: str) -> bool:
 # --- the driver's JVM ------------------------------------------------------------------------------------------------
 
 
-def launch_driver(stderr: int | None = None) -> Any:
-    """Starts the JVM of a driver, and returns PySpark's gateway to it. ``stderr``: a file descriptor for what it
-    writes; None: this process's standard error."""
+def launch_driver(output: int = 2) -> Any:
+    """Starts the JVM of a driver, and returns PySpark's gateway to it. ``output``: a file descriptor for what it
+    writes, also on its standard output, where VACUUM prints a line: this process's has the results of a command."""
     from pyspark.java_gateway import launch_gateway
 
-    options = {} if stderr is None else {"popen_kwargs": {"stderr": stderr}}
-    return launch_gateway(**options)  # type: ignore[no-untyped-call]
+    return launch_gateway(popen_kwargs={"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
 
 
 def start_context(conf: SparkConf, gateway: Any, on_broken_connection: Any) -> None:

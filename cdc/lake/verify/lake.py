@@ -196,8 +196,8 @@ class TableRows:
 
     def version_faults(self) -> list[str]:
         """Returns the faults of the versions of a table in mode ``scd2``: those of one key must not overlap, and only
-        the last one may be current."""
-        if self._table.mode != "scd2":
+        the last one may be current. Those of a key that the server cannot compute, a hashed one, are not looked at."""
+        if self._table.mode != "scd2" or not self._columns.keys:
             return []
         rows = self._read()
         key = _text(_pieces(self._columns.keys, "", _types(rows, "")))

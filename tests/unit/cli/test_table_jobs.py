@@ -1,4 +1,4 @@
-"""``cdc snapshot`` and ``cdc replay``: wrong arguments end with one sentence and exit code 2, and change nothing."""
+"""``cdc snapshot``, ``cdc replay`` and ``cdc remask``: wrong arguments end with one sentence and exit code 2, and change nothing."""
 
 from __future__ import annotations
 
@@ -79,6 +79,9 @@ def files(config: DestinationConfig) -> dict[str, bytes]:
         (["replay", "shop", "bat.o", "--mode", "append"], ("--mode needs --into",)),
         (["replay", "shop", "bat.o", "--mode", "sideways", "--into", "x"], ("sideways", "upsert")),
         (["replay", "shop", "bat.o"], ("nothing was applied yet", "cdc apply shop")),
+        (["remask", "shop", "o"], ("'o' is not the name of a table", "DB.TABLE")),
+        (["remask", "shop", "other.o"], ("other.o is not among the tables",)),
+        (["remask", "shop", "bat.o", "--dry-run"], ("there is no Delta table of bat.o", "cdc apply shop")),
         (["replay", "shop", "bat.o", "--to", "yesterday"], ("'yesterday' is neither a seq, nor a time", "Give a seq")),
     ],
 )

@@ -113,20 +113,31 @@ def rewrite_statement(
     """Returns the statement that replaces the table by what ``columns`` make of a version of a table, in one commit.
     None as the source, and ``is_empty``: by no rows. ``joined``: a JOIN with other rows, whose values the columns
     use."""
-    kinds = {field.name: field.dataType for field in delta_schema([], target.apply.mode).fields}
     empty = is_empty or source is None
+    rows = rows_query(target, columns, None if empty else source, joined=joined)
+    return (
+        f"CREATE OR REPLACE TABLE {target.sql} USING delta{planned_layout(target, columns, source).clause} "
+        f"TBLPROPERTIES ({sql_properties(properties)}) AS {rows}"
+    )
+
+
+def rows_query(
+    target: Target, columns: Sequence[PlannedColumn], source: DeltaState | None, *, joined: str = "", where: str = ""
+) -> str:
+    """Returns the query for what ``columns`` make of a version of a table, and the columns of the mode. None as the
+    source: for no rows. ``joined``: as for :func:`rewrite_statement`; ``where``: a condition of the rows."""
+    kinds = {field.name: field.dataType for field in delta_schema([], target.apply.mode).fields}
+    empty = source is None
     selected = [f"{_value(c, '', is_empty=empty)} AS {quote(c.name)}" for c in columns]
     for name, kind in kinds.items():
         if name == BEFORE:
             selected.append(f"{_before(columns, is_empty=empty)} AS {BEFORE}")
         else:
             selected.append(f"CAST(NULL AS {ddl_type(kind)}) AS {name}" if empty else name)
-    taken = "" if source is None else f" FROM delta.{quote(source.path)} VERSION AS OF {source.version}{joined}"
-    return (
-        f"CREATE OR REPLACE TABLE {target.sql} USING delta{planned_layout(target, columns, source).clause} "
-        f"TBLPROPERTIES ({sql_properties(properties)}) "
-        f"AS SELECT {', '.join(selected)}{'' if empty else taken}{' WHERE false' if empty else ''}"
-    )
+    taken = " WHERE false"
+    if source is not None:
+        taken = f" FROM delta.{quote(source.path)} VERSION AS OF {source.version}{joined}{where and f' WHERE {where}'}"
+    return f"SELECT {', '.join(selected)}{taken}"
 
 
 def planned_layout(target: Target, columns: Sequence[PlannedColumn], former: DeltaState | None) -> Layout:

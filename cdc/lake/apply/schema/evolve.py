@@ -47,7 +47,12 @@ from cdc.lake.apply.schema.partitions import Unclear
 from cdc.lake.apply.schema.plan import PlannedColumn, TableEvolution, plan
 from cdc.lake.apply.schema.properties import kept_statements, properties_after
 from cdc.lake.apply.schema.refusals import not_understood, refusal, unknown
-from cdc.lake.apply.schema.requirements import require_keys, require_known, require_layout
+from cdc.lake.apply.schema.requirements import (
+    require_keys,
+    require_known,
+    require_layout,
+    require_recorded_policies,
+)
 from cdc.lake.apply.schema.statements import DdlStatement, TableEffect, effect_on
 from cdc.lake.delta.log import DeltaState
 from cdc.lake.delta.tables import (
@@ -264,6 +269,7 @@ class Evolution:
             raise unknown(target, statement, f"it was the table {effect.origin}, whose rows are not in the lake")
         if other.apply.mode != target.apply.mode or not target.policies.treats_alike(other.policies):
             raise unknown(target, statement, f"the table {effect.origin} has another mode or other policies")
+        require_recorded_policies(other, source, record.schema)
         after, followed = self._follow(effect, record.schema, source)
         planned = plan(target, columns_of(source), followed, record.schema, after)
         require_known(self._target, self._settled(planned, source, other), statement)
@@ -366,6 +372,8 @@ class Evolution:
             empty = not self._lake.has_rows(target, state)
             reading = None
             if not empty:
+                stay = [column.old.name for column in followed if column.old is not None]
+                require_recorded_policies(target, state, before, stay)
                 planned = self._settled(planned, state)
                 reading = self._required_reading(statement, state, planned, before, after)
             if not planned.changes(lake_columns) and not planned.updates and not anew and reading is None:

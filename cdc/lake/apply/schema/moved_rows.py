@@ -20,6 +20,7 @@ from cdc.lake.apply.schema.evidence import conditions_met
 from cdc.lake.apply.schema.partition_removal import certain_condition, known_partitions, require_distinct_rows
 from cdc.lake.apply.schema.partitions import Unclear
 from cdc.lake.apply.schema.refusals import unknown
+from cdc.lake.apply.schema.requirements import require_recorded_policies
 from cdc.lake.delta.present_rows import LakeVersion, as_decoded, loaded_seq
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tracked import record_in_force
@@ -172,6 +173,7 @@ def rows_before(lake: Lake, target: Target, other: Target | None, name: str, sta
         raise unknown(target, statement, f"rows come from {name} or go there, whose rows are not in the lake")
     if not target.policies.treats_alike(other.policies):
         raise unknown(target, statement, f"the table {name} has other policies")
+    require_recorded_policies(other, state, record.schema)
     return SomeRows(other, state, record.schema)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cdc.base.errors import ConfigError
@@ -9,6 +10,8 @@ from cdc.base.targets import MODE_COLUMNS, SOURCE_COLUMN
 from cdc.lake.apply.schema.columns import columns_of
 from cdc.lake.apply.schema.refusals import refusal, unknown
 from cdc.lake.delta.layout import clustering_of
+from cdc.lake.delta.tables import require_same_policies
+from cdc.lake.rows.columns import columns_of_schema
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema
@@ -16,6 +19,15 @@ if TYPE_CHECKING:
     from cdc.lake.apply.schema.statements import DdlStatement
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.delta.tables import Target
+
+
+def require_recorded_policies(
+    target: Target, state: DeltaState, schema: TableSchema, names: Iterable[str] | None = None
+) -> None:
+    """Raises TargetError if one of these columns (None: all) is in the table by another policy than the configuration
+    says: what follows would record the new policy for rows that have the old one, or mix both."""
+    columns = columns_of_schema(schema, target.policies)
+    require_same_policies(state, target, columns, schema.column_names if names is None else names)
 
 
 def require_known(target: Target, planned: TableEvolution, statement: DdlStatement) -> None:
