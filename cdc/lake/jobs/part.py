@@ -3,7 +3,7 @@
 The table is first brought to a position by its own changes. Then one commit gives it the rows of the part as of that
 position, which come from chunks of the source and the changes behind them, or from a table that was built beside. Rows
 outside the part, the applied position and the ledger stay as they are, so a job that is killed leaves a table that
-apply brings level as any other.
+apply brings level as any other. Decision 0153 says which conditions are exact.
 """
 
 from __future__ import annotations
