@@ -53,6 +53,15 @@ def test_a_snapshot_of_columns_has_version_2() -> None:
     assert "columns" not in SnapshotFiles.open(str(GOLDEN)).info.model_dump()
 
 
+def test_a_snapshot_of_a_part_has_version_3() -> None:
+    files = SnapshotFiles.open(str(GOLDEN.with_name("snapshot-v3")))
+    assert files.info.version == 3 and files.info.part is not None
+    assert files.info.part.sql(files.info.definition) == "((`id` >= 2))"
+    rows = [row for record in files.records() for batch in files.batches(record) for row in batch.to_pylist()]
+    assert rows == [{"day": datetime.date(2026, 1, 2), "id": 2, "note": None, "amount": Decimal("-2.00")}]
+    assert "part" not in SnapshotFiles.open(str(GOLDEN)).info.model_dump()
+
+
 def test_a_newer_version_is_refused(copied: Path) -> None:
     for name in ("snapshot.json", "chunk-000-000001.json"):
         content = json.loads((copied / name).read_text())

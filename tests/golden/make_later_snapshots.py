@@ -1,6 +1,7 @@
-"""Makes ``snapshot-v2``: the files of a small snapshot of the key and one column, read from a real MariaDB.
+"""Makes ``snapshot-v2`` and ``snapshot-v3``: the files of small snapshots of the key and one column, and of a part of
+the rows, read from a real MariaDB.
 
-python -m tests.golden.make_column_snapshot
+python -m tests.golden.make_later_snapshots
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from pathlib import Path
 
 from cdc.capture import Capture
 from cdc.source import snapshot
+from cdc.source.snapshot.parts import Comparison, PartRecord
 from cdc.testing.servers import Server
 from tests.support.snapshots import identity, write_config
 
-GOLDEN = Path(__file__).with_name("snapshot-v2")
+GOLDEN = Path(__file__).parent
+PART = PartRecord(comparisons=(Comparison(column="id", operator=">=", values=("2",), kind="number"),))
 
 
 def main() -> None:
@@ -32,11 +35,14 @@ def main() -> None:
             snapshot={"parallel": 1},
         )
         Capture(config).run(until_current=True)
-        columns = {"shop.orders": ["total"]}
-        files = snapshot.take_all(config, ["shop.orders"], identity(server), columns=columns)["shop.orders"]
-        assert isinstance(files, snapshot.SnapshotFiles), files
-        shutil.rmtree(GOLDEN, ignore_errors=True)
-        shutil.copytree(files.folder.uri, GOLDEN)
+        for name, options in (
+            ("snapshot-v2", {"columns": {"shop.orders": ["total"]}}),
+            ("snapshot-v3", {"parts": {"shop.orders": PART}}),
+        ):
+            files = snapshot.take_all(config, ["shop.orders"], identity(server), **options)["shop.orders"]
+            assert isinstance(files, snapshot.SnapshotFiles), files
+            shutil.rmtree(GOLDEN / name, ignore_errors=True)
+            shutil.copytree(files.folder.uri, GOLDEN / name)
 
 
 if __name__ == "__main__":
