@@ -96,6 +96,9 @@ class Capture:
         self._purge = PurgeAlarm(config)
         self._target: ClockProbe | None = None
         self._last: CaptureProgress | None = None
+        self._has_begun = True
+        """Whether the position where the store begins is durable. The state says that capture runs from then on only:
+        after a kill before that, the next one would begin at a later position."""
         self._cleaner: Room | None = None if sink is None else sink.room
         self._session: CaptureSession | None = None
         """The current connection, or the last one after it has ended."""
@@ -277,12 +280,9 @@ class Capture:
         start = replace(start, named=start.named and self._expects_names)
         session = self._session = CaptureSession(config, control, store, start, self.counters)
         other: DestinationConfig | None = None
-        # Whoever reads in the state that capture runs may rely on it. So the position where a store begins is durable
-        # first: after a kill before that, capture would begin at a later one.
-        is_durable = not (start.first and isinstance(store, LogWriter))
+        self._has_begun = not (start.first and isinstance(store, LogWriter))
         try:
-            if is_durable:
-                self._report(store, session)
+            self._report(store, session)
             probed_at = -_PROBE_EVERY_S
             while not stop.is_set():
                 target = self._target
@@ -295,8 +295,7 @@ class Capture:
                     probed_at = now
                     self._watermark.probe(control)
                     self._purge.tick(control, session.position)
-                    if is_durable:
-                        self._report(store, session)
+                    self._report(store, session)
                     if gtids is not None:
                         gtids.tick()
                     self._cleaner.tick(store.written.segment)
@@ -308,9 +307,9 @@ class Capture:
                         raise self._cleaner.error()
                     continue
                 self._cleaner.level(session.step())
-                if not is_durable and store.last_seq is not None:
+                if not self._has_begun and store.last_seq is not None:
                     store.flush()
-                    is_durable = True
+                    self._has_begun = True
                     self._report(store, session)
         finally:
             session.close()
@@ -343,6 +342,8 @@ class Capture:
             return
         if session is None:
             self._last = replace(self._last, connected=False)
+        if not self._has_begun and not ended:
+            return
         state = CaptureState(
             pid=os.getpid(),
             connected=session is not None,

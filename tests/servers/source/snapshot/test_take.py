@@ -363,8 +363,8 @@ def test_a_newer_format_is_refused(mariadb11: Server, database: Any, tmp_path: P
     config = _ready(mariadb11, tmp_path, db, rows=10)
     files = snapshot.take(config, f"{db}.t", identity(mariadb11))
     path = Path(files.folder.uri) / "snapshot.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 3}))
-    with pytest.raises(VersionError, match="format version 3"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 4}))
+    with pytest.raises(VersionError, match="format version 4"):
         SnapshotFiles.open(files.folder)
 
 
