@@ -29,7 +29,7 @@ class ChangesRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    destinations: dict[str, WatchedDestination] = Field(max_length=10_000)
+    destinations: dict[str, WatchedDestination] = Field(min_length=1, max_length=10_000)
     wait_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 

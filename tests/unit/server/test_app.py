@@ -242,6 +242,25 @@ def test_many_waiting_gets_do_not_keep_others_from_an_answer(client: httpx.Clien
         connection.close()
 
 
+def test_changes_of_several_destinations(client: httpx.Client, served: ServedDestination) -> None:
+    def asked(wait_s: float = 0.0, **destinations: dict[str, Any]) -> httpx.Response:
+        return client.post("/v1/changes", json={"destinations": destinations, "wait_s": wait_s})
+
+    last_seq = served.reader().last_seq()
+    right, wrong = {"token": TOKEN}, {"token": "wrong"}
+    result = asked(shop=right, web=right, wait_s=10).json()["result"]
+    assert result["waiting"] == {"shop": last_seq}
+    assert list(result["faults"]) == ["web"]
+    assert "does not serve this destination to the token" in result["faults"]["web"]["error"]["message"]
+    assert list(asked(shop=wrong, wait_s=10).json()["result"]["faults"]) == ["shop"]
+    assert asked(shop={**right, "after_seq": last_seq}).json()["result"] == {"waiting": {}, "faults": {}}
+    for content in ({"destinations": {}}, {"destinations": {"shop": {}}}, {"destinations": {"shop": right}, "more": 1}):
+        answer = client.post("/v1/changes", json=content)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (422, "UsageError")
+    assert client.post("/v2/changes", json={"destinations": {"shop": right}}).status_code == 404
+    assert client.get("/v1/changes").status_code == 405
+
+
 def test_what_cannot_be_served_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(tmp_path)
     with pytest.raises(ConfigError, match="no subscriber has a token"):
