@@ -254,7 +254,12 @@ def test_changes_of_several_destinations(client: httpx.Client, served: ServedDes
     assert "does not serve this destination to the token" in result["faults"]["web"]["error"]["message"]
     assert list(asked(shop=wrong, wait_s=10).json()["result"]["faults"]) == ["shop"]
     assert asked(shop={**right, "after_seq": last_seq}).json()["result"] == {"waiting": {}, "faults": {}}
-    for content in ({"destinations": {}}, {"destinations": {"shop": {}}}, {"destinations": {"shop": right}, "more": 1}):
+    wrong_ones: list[dict[str, Any]] = [
+        {"destinations": {}},
+        {"destinations": {"shop": {}}},
+        {"destinations": {"shop": right}, "more": 1},
+    ]
+    for content in wrong_ones:
         answer = client.post("/v1/changes", json=content)
         assert (answer.status_code, answer.json()["error"]["type"]) == (422, "UsageError")
     assert client.post("/v2/changes", json={"destinations": {"shop": right}}).status_code == 404
