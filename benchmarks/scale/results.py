@@ -120,7 +120,7 @@ class Waiting(Strict):
     server_mb: float
     """Memory of the server, as PSS."""
     connections: int
-    """Of the process of the triggers to the server."""
+    """From the process that runs the triggers to the server."""
     requests_per_minute: float
     changes: int
     latency_median_s: float

@@ -213,13 +213,17 @@ def _stored(config: DestinationConfig) -> list[str]:
 
 def _reach(config: DestinationConfig) -> str:
     """Returns a sentence about the day since which the store has all transactions; empty if it cannot be read here."""
-    from cdc.store.reader.points import reaches_back_to_us  # loads NumPy, which files of DAGs do without if they can
-
-    since_us = None if config.store.kind == "server" else _look(config, reaches_back_to_us)
+    since_us = _look(config, _reaches_back_to_us)
     if since_us is None:
         return ""
     archive = "" if config.store.archive.url is None else ", and the archive may go back further"
     return f" The store goes back to {iso_time_us(since_us)[:10]} (UTC){archive}; a dry run says the exact time."
+
+
+def _reaches_back_to_us(store: Store) -> int | None:
+    from cdc.store.reader.points import reaches_back_to_us  # loads NumPy, which files of DAGs do without if they can
+
+    return reaches_back_to_us(store)
 
 
 def _look(config: DestinationConfig, ask: Callable[[Store], _T | None]) -> _T | None:

@@ -321,7 +321,7 @@ class Pusher:
             return
         meta = self.config.meta
         secure_folder(meta.path, meta.permissions, CHANGE)
-        # Who looks whether a push runs takes the lock for a moment.
+        # A process that looks whether a push runs takes the lock for a moment.
         with locked(meta.path / self.config.mq.lock_name, what, wait_s=_LOCK_WAIT_S):
             yield
 
