@@ -239,6 +239,57 @@ def test_a_changed_policy_is_refused_wherever_it_could_mix(
     assert [row["a"] for row in loop.delta("marked")] == ["***"]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_rows_that_a_statement_or_a_foreign_key_moves_are_not_mixed(
+    tmp_path: Path, mariadb11: Server, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="columns: {z: drop}")
+    by_day = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))"
+    loop.sql(
+        "CREATE TABLE parent (id INT PRIMARY KEY)",
+        "CREATE TABLE child (id INT PRIMARY KEY, p INT, a VARCHAR(20), FOREIGN KEY (p) REFERENCES parent (id)"
+        " ON DELETE SET NULL)",
+        "CREATE TABLE earlier (id INT PRIMARY KEY, a VARCHAR(20))",
+        f"CREATE TABLE parts (id INT PRIMARY KEY, a VARCHAR(20)) {by_day}",
+        "CREATE TABLE beside (id INT PRIMARY KEY, a VARCHAR(20))",
+        "INSERT INTO parent VALUES (1), (2)",
+        "INSERT INTO child VALUES (1, 1, 'ada'), (2, 2, 'eve')",
+        "INSERT INTO earlier VALUES (1, 'ada')",
+        "INSERT INTO parts VALUES (1, 'ada'), (11, 'eve')",
+        "INSERT INTO beside VALUES (12, 'zoe')",
+    )
+    loop.capture()
+    loop.apply_all()
+    before, after = "columns: {z: drop}", "columns: {a: {mask: 1}, z: drop}"
+    for number, statement in enumerate((
+        "DELETE FROM parent WHERE id = 1",
+        "RENAME TABLE earlier TO later",
+        "ALTER TABLE parts EXCHANGE PARTITION p1 WITH TABLE beside",
+    )):  # fmt: skip
+        loop.sql(statement)
+        loop.capture()
+        loop.edit(before, after)
+        refused(loop)
+        names = ("child", "parts", "beside", "earlier" if number < 2 else "later")
+        assert all(recorded_policies(tables(loop, name)) == {} for name in names)
+        loop.edit(after, before)
+        loop.apply_all()
+    assert loop.delta("child") == [{"id": 1, "p": None, "a": "ada"}, {"id": 2, "p": 2, "a": "eve"}]
+    for name in ("child", "later", "parts", "beside"):
+        loop.require_equal(name)
+    # Whoever asks is told before a batch fails.
+    loop.edit(before, after)
+    conf = ["--conf-dir", str(loop.config.file.parent)]
+    assert cdc([*conf, "check", "shop"]) == 2
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{loop.db}.child has a by the policy keep in the lake, and the configuration says mask: 1" in shown
+    migration = tmp_path / "migration.sql"
+    migration.write_text(f"USE {loop.db};\nALTER TABLE child ADD COLUMN b INT;\n", encoding="utf-8")
+    cdc([*conf, "plan", "shop", str(migration)])
+    assert "cdc remask shop" in " ".join(capsys.readouterr().out.split())
+
+
 KILLING = """
 import os, signal, sys
 from cdc.cli.main import main
