@@ -12,12 +12,13 @@ from cdc.capture.failover import Overlap, begin_epoch, needs_failover, prove_fai
 from cdc.capture.own_store import find_begin
 from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_mark, prove_store
 from cdc.capture.sink import Sink
-from cdc.config import DestinationConfig, StartGtid, StartPosition, StartTime
+from cdc.config import DestinationConfig, StartGtid, StartOffsets, StartPosition, StartTime
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.base import require_same_source
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
-from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
+from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time, in_transaction
+from cdc.source.other_offsets import read_other_offset
 from cdc.source.resume import Resume
 from cdc.source.server import ServerInfo, Source, binlog_files, clock_and_position, current_position, describe
 
@@ -197,6 +198,12 @@ def _configured(config: DestinationConfig, conn: Source, files: list[str]) -> Lo
         return Located(BinlogPosition(start.file, start.pos))
     if isinstance(start, StartTime):
         return _logged(start, at_time(source, conn, files, start.time))
+    if isinstance(start, StartOffsets):
+        offset = read_other_offset(start.offsets)
+        log.info("capture begins where another tool has stopped", tool=offset.tool, file=offset.file, pos=offset.pos)
+        if offset.gtids is None:
+            return _logged(start, in_transaction(source, conn, files, BinlogPosition(offset.file, offset.pos)))
+        start = StartGtid(gtid=offset.gtids)
     if isinstance(start, StartGtid) and describe(conn).flavor == "mariadb":
         return _logged(start, after_gtid_position(source, conn, files, start.mariadb))
     if isinstance(start, StartGtid):
@@ -204,8 +211,14 @@ def _configured(config: DestinationConfig, conn: Source, files: list[str]) -> Lo
     return Located(current_position(conn))  # now; and snapshot, which reads the tables once capture runs
 
 
-def _logged(start: StartGtid | StartTime, located: Located) -> Located:
-    configured = start.gtid if isinstance(start, StartGtid) else start.time.isoformat()
+def _logged(start: StartGtid | StartTime | StartOffsets, located: Located) -> Located:
+    match start:
+        case StartGtid():
+            configured = start.gtid
+        case StartTime():
+            configured = start.time.isoformat()
+        case StartOffsets():
+            configured = str(start.offsets)
     log.info("found the position of source.start", start=configured, position=str(located.position))
     return located
 

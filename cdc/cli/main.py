@@ -54,6 +54,7 @@ _LISTED = {
     "Tables": {
         "snapshot": "Fill tables with the rows of the source, while capture and apply go on.",
         "replay": "Build tables again from the store, or fill a range of changes again.",
+        "adopt": "Take over a Delta table that another tool has made, without loading it again.",
         "remask": "Give the values that are in the lake the column policies that the configuration says now.",
         "verify": "Compare the Delta tables with the source, and the store with what the source executed.",
         "attest": "Check a signed document of an earlier verification.",

@@ -36,7 +36,7 @@ from cdc.config.mq import MqConfig
 from cdc.config.s3 import S3Config
 from cdc.config.server import ServerConfig, TokenConfig
 from cdc.config.snapshot import SnapshotConfig
-from cdc.config.source import SourceConfig, StartGtid, StartPosition, StartTime
+from cdc.config.source import SourceConfig, StartGtid, StartOffsets, StartPosition, StartTime
 from cdc.config.spark import SparkConfig
 from cdc.config.store import DiskConfig, RetainConfig, StandbyConfig, StoreConfig
 from cdc.config.tables import SYSTEM_SCHEMAS, ApplyOverrides, TablesConfig
@@ -63,6 +63,7 @@ __all__ = [
     "SparkConfig",
     "StandbyConfig",
     "StartGtid",
+    "StartOffsets",
     "StartPosition",
     "StartTime",
     "StoreConfig",

@@ -69,7 +69,17 @@ class StartTime(Section):
         return moment
 
 
+class StartOffsets(Section):
+    """The position of another tool, ``start: {offsets: offsets.dat}``."""
+
+    offsets: FilePath
+    """A file with the position of Debezium (Kafka Connect's offsets as JSON, or `offsets.dat`), Canal (the cursor, or
+    `meta.dat`) or Maxwell (a row of `maxwell.positions` as JSON). It is read when capture begins, and not later."""
+
+
 def _start_kind(value: Any) -> str:
+    if isinstance(value, StartOffsets) or (isinstance(value, dict) and "offsets" in value and "file" not in value):
+        return "offsets"
     if isinstance(value, StartGtid) or (isinstance(value, dict) and "gtid" in value and "file" not in value):
         return "gtid"
     if isinstance(value, StartTime) or (isinstance(value, dict) and "time" in value and "file" not in value):
@@ -81,7 +91,8 @@ Start = Annotated[
     Annotated[Literal["snapshot", "earliest", "now"], Tag("word")]
     | Annotated[StartPosition, Tag("position")]
     | Annotated[StartGtid, Tag("gtid")]
-    | Annotated[StartTime, Tag("time")],
+    | Annotated[StartTime, Tag("time")]
+    | Annotated[StartOffsets, Tag("offsets")],
     Discriminator(_start_kind),
 ]
 
@@ -145,6 +156,7 @@ class SourceConfig(Section):
                 "{file: binlog.000012, pos: 4}": "the changes from this position of the binlog on",
                 "{gtid: '…'}": "the changes that are not in this GTID set, or come after this position of MariaDB",
                 "{time: '2026-11-20T10:00:00Z'}": "the changes that were committed from this time on",
+                "{offsets: offsets.dat}": "the changes from the position on that Debezium, Canal or Maxwell has stored",
             },
         ),
     ] = "snapshot"

@@ -22,6 +22,7 @@ from cdc.batches.manifest import Manifest, TableResult, schemas_of
 from cdc.batches.results import with_start
 from cdc.client import find_obstacle, open_batches, open_store
 from cdc.lake.jobs.values import (
+    Adopt,
     Diff,
     MaintainTables,
     Merge,
@@ -45,7 +46,14 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.lake.delta.maintenance import Maintained
     from cdc.lake.jobs.plan import JobPlan
-    from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff, TableRemask
+    from cdc.lake.jobs.results import (
+        CatchUp,
+        ReplayResult,
+        SnapshotResult,
+        TableAdoption,
+        TableDiff,
+        TableRemask,
+    )
     from cdc.lake.jobs.table_part import PartRequest
     from cdc.lake.verify.report import VerificationReport
     from cdc.source.snapshot.progress import ProgressCallback
@@ -338,6 +346,19 @@ def remask(
 ) -> list[TableRemask]:
     """Gives the values in the lake the policies of the configuration; see :func:`cdc.lake.jobs.remask.remask`."""
     return run(config, Remask(list(tables), vacuum), progress)
+
+
+def adopt(
+    config: DestinationConfig,
+    table: str,
+    *,
+    tool: str,
+    dropped: Sequence[str] = (),
+    dry_run: bool = False,
+    progress: Callable[[str], object] = lambda _: None,
+) -> TableAdoption:
+    """Takes over a Delta table that another tool has made; see :func:`cdc.lake.jobs.adopt.adopt`."""
+    return run(config, Adopt(table, tool, list(dropped), dry_run), progress)
 
 
 def diff(config: DestinationConfig, table: str, before: str, after: str, *, limit: int = 20) -> TableDiff:

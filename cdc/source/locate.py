@@ -188,6 +188,20 @@ def at_time(source: SourceConfig, conn: Source, files: Sequence[str], time: date
     return Located(end)
 
 
+def in_transaction(source: SourceConfig, conn: Source, files: Sequence[str], position: BinlogPosition) -> Located:
+    """Returns where the transaction begins in which a position lies; the position itself if it lies between two, or if
+    the server's binlog does not tell where transactions begin. ``files`` are the server's binlog files."""
+    if position.file not in files or not (isinstance(conn, BinlogFiles) or _has_gtid_events(conn)):
+        return Located(position)  # the caller refuses a file that is not there
+    for transaction in read_transactions(source, position.file):
+        is_later = transaction.begin.file != position.file
+        if is_later or transaction.begin.pos <= position.pos < transaction.end.pos:
+            return Located(position if is_later else transaction.begin)
+        if transaction.begin.pos > position.pos:
+            return Located(transaction.begin)
+    return Located(position)
+
+
 def _has_gtid_events(conn: Connection) -> bool:
     """Whether each transaction begins with a GTID event, an anonymous one included."""
     version = server_version(conn)

@@ -113,15 +113,22 @@ def insert_snapshot(commit: Commit, rows: DataFrame, commit_time: datetime, gtid
 
 
 def replace_part(
-    commit: Commit, rows: DataFrame, is_part: Column, keys: RowKeys, at: tuple[int, datetime], *, is_of_keys: bool
+    commit: Commit,
+    rows: DataFrame,
+    is_part: Column,
+    keys: RowKeys,
+    at: tuple[int, datetime],
+    *,
+    is_of_keys: bool,
+    also: DataFrame | None = None,
 ) -> int:
     """Brings a part of a table of mode ``upsert`` or ``soft_delete`` to the state of the source at the position that
-    the table has. Returns the number of keys whose rows differed.
+    the table has or gets. Returns the number of keys whose rows differed.
 
     ``rows``: the rows that the table must have, one for each key, with the names and types of the Delta table: those of
     the part, and those of other rows whose keys are in the part in the Delta table. ``is_part``: whether a row belongs
     to the part; never null. ``at``: seq and commit time of the position. ``is_of_keys``: a row's key alone tells
-    whether it belongs to the part.
+    whether it belongs to the part. ``also``: keys of other rows that are replaced, some of which ``rows`` may lack.
 
     Rows of the part whose keys are missing in ``rows`` are removed, or marked as deleted. A key with several rows,
     which only somebody else can have made, gets one. Columns that ``rows`` lacks keep their values, and equal rows stay
@@ -134,11 +141,10 @@ def replace_part(
         f"SELECT * FROM {commit.target.sql} VERSION AS OF {commit.state.version}"  # noqa: S608
     )
     chosen = present.where(is_part)
-    if not is_of_keys:
-        outside = present.where(~is_part)
-        chosen = chosen.unionByName(
-            matched(outside, rows.select(*[quote(key) for key in keys.names]), keys.names, "left_semi")
-        )
+    if also is None and not is_of_keys:
+        also = rows.select(*[quote(key) for key in keys.names])
+    if also is not None:
+        chosen = chosen.unionByName(matched(present.where(~is_part), also, keys.names, "left_semi"))
     old = chosen.select(
         *[f.col(quote(name)).alias(f"_towpath_old_{name}") for name in [*names, *others]],
         (f.col("_deleted") if marks else f.lit(False)).alias("_towpath_gone"),

@@ -303,7 +303,10 @@ def require_owner(state: DeltaState, target: Target) -> None:
         raise TargetError(
             f"the Delta table {whose}",
             place=f"table {target.table} at {target.path}",
-            remedy="Move it away, or give this destination another apply.target.",
+            remedy=f"Take it over (`cdc adopt {target.destination} {target.table} --from …`), move it away, or give "
+            "this destination another apply.target."
+            if owner is None
+            else "Move it away, or give this destination another apply.target.",
         )
 
 

@@ -304,7 +304,7 @@ def changes_meanwhile(
         )
     if manifest is None and cascaded is not None:
         manifest = manifest_without_events(meanwhile.batches, table, low_seq, load.position.seq)
-    changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq, cascaded)
+    changes = None if manifest is None else stored_changes(session, load, manifest, keys, low_seq, cascaded)
     return changes, cascaded is not None
 
 
@@ -372,8 +372,13 @@ def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> Delt
     return load.target.state() or state
 
 
-def _changes(
-    session: TableSession, load: Load, manifest: Manifest, keys: RowKeys, low_seq: int, cascaded: CascadedRows | None
+def stored_changes(
+    session: TableSession,
+    load: Load,
+    manifest: Manifest,
+    keys: RowKeys,
+    low_seq: int,
+    cascaded: CascadedRows | None = None,
 ) -> DataFrame | None:
     """Returns the changes of a manifest after ``low_seq``, and those by foreign keys; None if it has no rows of the
     table."""

@@ -168,3 +168,50 @@ class TableRemask:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class AdoptedColumn:
+    """A column of another tool's table that does not stay as it is."""
+
+    column: str
+    """The name in the Delta table."""
+    was: str | None
+    """Its type; None: it is added."""
+    now: str | None
+    """Its type afterwards; None: it is dropped."""
+    action: str
+    """What is done with it, and why."""
+
+
+@dataclass(frozen=True)
+class TableAdoption:
+    """A Delta table of another tool that is taken over; the keys of ``cdc adopt --json``."""
+
+    table: str
+    path: str
+    columns: list[AdoptedColumn]
+    rewritten: bool
+    """Whether its rows are written anew, because a column is converted."""
+    ranges: int | None = None
+    """Parts of the table that were compared; None: it was not compared."""
+    differing: int | None = None
+    """Those of them that differ from the source."""
+    rows: int | None = None
+    """Rows at the source."""
+    read: int = 0
+    """Rows that were read from the source."""
+    repaired: int = 0
+    """Keys whose rows differed, and were written."""
+    not_compared: str | None = None
+    """Why there was no comparison, as a clause."""
+    done: bool = False
+    """Whether the table was taken over."""
+    seconds: float = 0.0
+    version_before: int | None = None
+    """The last version of the other tool."""
+    delta_version: int | None = None
+    applied_seq: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -138,7 +138,7 @@ def take_snapshots(
             complete[table] = require_table_for_part(config, table)
             resolve_part(config, table, part)
     remove_useless(config, open_store(config).removed_seq())
-    _require_subscriber(config)
+    require_subscriber(config)
     results: list[SnapshotResult] = []
     with ExitStack() as stack:
         asked = tables is not None
@@ -147,7 +147,7 @@ def take_snapshots(
             if part is None:
                 parked_job = _snapshot_job(config, table, asked=asked, whole=whole)
             else:
-                keep_seq = min(complete[table], _safe_low(open_store(config)))
+                keep_seq = min(complete[table], safe_low(open_store(config)))
                 parked_job = repair_job(config, table, keep_seq, "A part of the table is being loaded.")
             jobs[table] = stack.enter_context(parked_job)
         left, reread = [] if part is None else [*names], dict.fromkeys(names, 0)
@@ -261,7 +261,7 @@ def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> dict[s
     return errors
 
 
-def _require_subscriber(config: DestinationConfig) -> None:
+def require_subscriber(config: DestinationConfig) -> None:
     """Adds the subscriber ``apply`` if there is none yet, so that tables can be parked."""
     service = open_batches(config)
     if SUBSCRIBER not in service.meta.read().subscriptions:
@@ -280,12 +280,12 @@ def _snapshot_job(config: DestinationConfig, table: str, *, asked: bool, whole: 
     with job(config, table, record) as mine:
         if record.loaded is None:
             # The chunks of a snapshot that is continued need the changes since it began.
-            low = _safe_low(mine.batches.reader)
+            low = safe_low(mine.batches.reader)
             mine.keep_from(low if record.keep_seq is None else min(low, record.keep_seq))
         yield mine
 
 
-def _safe_low(reader: Store) -> int:
+def safe_low(reader: Store) -> int:
     """Returns a seq that surely lies before every position of a snapshot that begins now, and that retention has not
     removed: the beginning of the last but one segment."""
     starts = reader.segment_starts()
@@ -328,7 +328,7 @@ def _load(mine: Job, files: SnapshotFiles, reread: int, part: PartRequest | None
     began = time.monotonic()
     reader = mine.batches.reader
     high = files.high_seq()
-    _wait_for(mine, reader, high)
+    wait_for_store(mine, reader, high)
     try:
         low = files.low_seq(reader, is_complete=True)
     except StoreIncompleteError:
@@ -458,7 +458,7 @@ def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
         return manifest is not None
 
 
-def _wait_for(mine: Job, reader: Store, high: int) -> None:
+def wait_for_store(mine: Job, reader: Store, high: int) -> None:
     """Waits until the store has every transaction up to a position. Raises StoreIncompleteError."""
     deadline = time.monotonic() + STORE_WAIT_S
     clock_us: int | None = None

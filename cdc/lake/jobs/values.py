@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import TableResult
-from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableDiff, TableRemask
+from cdc.lake.jobs.results import CatchUp, ReplayResult, SnapshotResult, TableAdoption, TableDiff, TableRemask
 from cdc.lake.runtime.session import acquire
 from cdc.lake.verify.report import VerificationReport
 
@@ -165,6 +165,26 @@ class Remask(SparkJob["list[TableRemask]", "TableRemask"]):
 
 
 @dataclass(frozen=True)
+class Adopt(SparkJob["TableAdoption", str]):
+    """The takeover of a table of another tool; see :func:`cdc.lake.jobs.adopt.adopt`. ``tool``: one of
+    :data:`cdc.lake.jobs.adopt_columns.TOOLS`; ``dropped``: columns that are dropped."""
+
+    done = "the table was taken over"
+    table: str
+    tool: str
+    dropped: list[str]
+    dry_run: bool = False
+
+    def run(self, config: DestinationConfig, progress: Callable[[str], object]) -> TableAdoption:
+        from cdc.lake.jobs.adopt import adopt
+
+        return adopt(config, self, progress)
+
+    def types(self) -> tuple[TypeAdapter[TableAdoption], TypeAdapter[str]]:
+        return TypeAdapter(TableAdoption), TypeAdapter(str)
+
+
+@dataclass(frozen=True)
 class Diff(SparkJob["TableDiff", None]):
     """A comparison of a table as of two points; see :func:`cdc.lake.jobs.diff.diff`. ``limit``: rows that are shown."""
 
@@ -219,6 +239,6 @@ class MaintainTables(SparkJob["list[Maintained]", "Maintained"]):
 
 
 JOBS: dict[str, type[SparkJob[Any, Any]]] = {
-    job.__name__: job for job in (Merge, Verify, Snapshot, Replay, Remask, Diff, RetryParked, MaintainTables)
+    job.__name__: job for job in (Merge, Verify, Snapshot, Replay, Remask, Adopt, Diff, RetryParked, MaintainTables)
 }
 """The jobs by the names that a driver under spark-submit is told."""

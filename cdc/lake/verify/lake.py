@@ -189,6 +189,12 @@ class TableRows:
                 pairs = {name: (str(row[f"p{i}"]), row[f"v{i}"]) for i, name in enumerate(names)}
                 yield ShownRow(str(row["k"]), int(row["c"]), pairs)
 
+    def repeated(self) -> set[int]:
+        """Returns the buckets that have several rows with one key, among the rows that are marked as deleted, too."""
+        rows = self._canonical(self._read(), "", f.lit(1), f.lit(0), f.lit(0))
+        several = rows.groupBy("b", "k").agg(f.count(f.lit(1)).alias("n")).where(f.col("n") > 1)
+        return {int(row["b"]) for row in several.select("b").distinct().collect()}
+
     def has_unlogged_changes(self, after_seq: int, until_seq: int) -> bool:
         """Whether foreign keys may have changed rows in a range, for which the store has no changes."""
         batches = open_table_batches(self._config)
@@ -290,16 +296,8 @@ class TableRows:
         if columns.read:  # the server computes the checksum of the others, and a client the rest
             text = f.concat(checksum.cast("string"), f.lit(","), _text(_pieces(columns.read, prefix, types)))
             checksum = f.crc32(f.crc32(text).cast("string"))
-        if self._buckets.is_ranges:
-            number = f.col(prefix + quote(columns.keys[0].lake))
-            bucket = _range_of(number, self._buckets.borders, 0, len(self._buckets.borders))
-        elif self._buckets.is_plain:
-            remainder = f.col(prefix + quote(columns.keys[0].lake)) % f.lit(self._buckets.count)
-            bucket = f.coalesce(remainder.cast("long"), f.lit(0).cast("long"))
-        else:
-            bucket = f.crc32(key) % self._buckets.count
         return rows.select(
-            bucket.alias("b"),
+            bucket_of(columns, self._buckets, prefix, types).alias("b"),
             key.alias("k"),
             checksum.alias("c"),
             sign.alias("sign"),
@@ -312,6 +310,17 @@ class TableRows:
         columns = self._columns.all
         pieces = [value.alias(f"p{i}") for i, value in enumerate(_pieces(columns, prefix, types))]
         return pieces + [readable(column, prefix).alias(f"v{i}") for i, column in enumerate(columns)]
+
+
+def bucket_of(columns: TableColumns, buckets: Buckets, prefix: str, types: Mapping[str, t.DataType]) -> Column:
+    """Returns the number of a row's bucket, which is never null. ``types``: those of the columns, by their names in
+    lower case."""
+    if buckets.is_ranges:
+        return _range_of(f.col(prefix + quote(columns.keys[0].lake)), buckets.borders, 0, len(buckets.borders))
+    if buckets.is_plain:
+        remainder = f.col(prefix + quote(columns.keys[0].lake)) % f.lit(buckets.count)
+        return f.coalesce(remainder.cast("long"), f.lit(0).cast("long"))
+    return f.crc32(_text(_pieces(columns.keys or columns.compared, prefix, types))) % buckets.count
 
 
 def _range_of(number: Column, borders: Sequence[int], first: int, last: int) -> Column:

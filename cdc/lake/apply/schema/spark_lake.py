@@ -81,22 +81,7 @@ class SparkLake:
         self._execute(target, f"ALTER TABLE {target.sql} UNSET TBLPROPERTIES IF EXISTS ({listed})")
 
     def alter(self, target: Target, goals: Goals) -> None:
-        failed: str | None = None
-        features = missing_features(self._present(target), [column.type for column in goals.columns])
-        if features:
-            self._execute(target, f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(features)})")
-        for _ in range(_MOST_STEPS):
-            step = next_step(self._present(target), goals)
-            if step is None:
-                return
-            if step == failed:
-                raise TargetError(
-                    f"the Delta table does not follow: ALTER TABLE … {step} was done, and is due again",
-                    place=f"table {target.table} at {target.path}",
-                )
-            self._execute(target, f"ALTER TABLE {target.sql} {step}")
-            failed = step
-        raise AssertionError("each step brings the table nearer to its columns")
+        alter(target, goals, lambda statement: self._execute(target, statement))
 
     def replace(self, target: Target, state: DeltaState, seq: int, generation: NewGeneration) -> None:
         self.carry(state, seq, generation.statement)
@@ -107,13 +92,34 @@ class SparkLake:
     def removal(self, target: Target, state: DeltaState, removed: RemovedRows) -> AbstractContextManager[str]:
         return removed.statement(self.session, target, state)
 
-    def _present(self, target: Target) -> DeltaState:
-        state = target.state()
-        if state is None:
-            raise TargetError("the Delta table is gone", place=f"table {target.table} at {target.path}")
-        return state
-
     def _execute(self, target: Target, statement: str) -> None:
         self.check()
         before_step(target.table, statement)
         self.session.spark.sql(statement).collect()
+
+
+def alter(target: Target, goals: Goals, execute: Callable[[str], object]) -> None:
+    """Runs the ALTERs that bring a table to its goals. ``execute`` runs a statement. Raises TargetError."""
+    failed: str | None = None
+    features = missing_features(_present(target), [column.type for column in goals.columns])
+    if features:
+        execute(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(features)})")
+    for _ in range(_MOST_STEPS):
+        step = next_step(_present(target), goals)
+        if step is None:
+            return
+        if step == failed:
+            raise TargetError(
+                f"the Delta table does not follow: ALTER TABLE … {step} was done, and is due again",
+                place=f"table {target.table} at {target.path}",
+            )
+        execute(f"ALTER TABLE {target.sql} {step}")
+        failed = step
+    raise AssertionError("each step brings the table nearer to its columns")
+
+
+def _present(target: Target) -> DeltaState:
+    state = target.state()
+    if state is None:
+        raise TargetError("the Delta table is gone", place=f"table {target.table} at {target.path}")
+    return state
