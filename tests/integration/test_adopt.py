@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from cdc.base.errors import RetryableError, TargetError, UnsupportedError, UsageError
 from cdc.batches.service import BatchService
@@ -229,6 +232,52 @@ def test_a_kill_at_any_step_leaves_a_table_that_can_be_taken_over(
     loop.require_level()
 
 
+KILLING = """
+import os, signal, sys, threading, time
+from cdc.cli.main import main
+from cdc.lake.jobs import adopt
+from cdc.lake.runtime import driver
+
+step, delay_s = sys.argv[1], float(sys.argv[2])
+
+def kill():
+    time.sleep(delay_s)
+    os.kill(driver.pid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die(now):
+    if now == step:
+        threading.Thread(target=kill, daemon=True).start()
+        if not delay_s:
+            time.sleep(60)
+
+adopt.before_step = die
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_killed_process_is_called_again(tmp_path: Path, mariadb11: Server, database: Database) -> None:
+    """SIGKILL for the process and its driver: inside the statement that repairs, between owner and position, and after
+    the position."""
+    loop = Taken(tmp_path, mariadb11, database(mariadb11))
+    loop.fill(columns=TYPED)
+    loop.statements(*FAULTS)
+    before = loop.version("orders")
+    with capturing(loop.config):
+        for step, delay_s in (("rows", "1.5"), ("position", "0"), ("check", "0")):
+            arguments = [step, delay_s, "--conf-dir", str(loop.config.file.parent)]
+            table = f"{loop.db}.orders"
+            command = [sys.executable, "-c", KILLING, *arguments, "adopt", "shop", table, "--from", "debezium"]
+            done = subprocess.run(command, check=False, timeout=500)
+            assert done.returncode == -signal.SIGKILL
+            assert pa.table(DeltaTable(str(loop.path("orders")), version=before).to_pyarrow_table()).num_rows
+            loop.sql(f"UPDATE orders SET quantity = quantity + 1 WHERE id = {len(step) * 9}")
+        assert loop.adopt().done
+    loop.require_level()
+
+
 @pytest.mark.long
 def test_a_commit_of_another_program_is_noticed(
     tmp_path: Path, mariadb11: Server, database: Database, monkeypatch: pytest.MonkeyPatch
@@ -255,7 +304,6 @@ def test_a_commit_of_another_program_is_noticed(
         loop.adopt()
 
 
-@pytest.mark.long
 def test_tables_that_cannot_be_taken_over_are_refused(tmp_path: Path, mariadb11: Server, database: Database) -> None:
     """Each refusal says what to do, and changes nothing."""
     loop = Taken(tmp_path, mariadb11, database(mariadb11))
@@ -263,8 +311,6 @@ def test_tables_that_cannot_be_taken_over_are_refused(tmp_path: Path, mariadb11:
     with pytest.raises(TargetError, match="no Delta table that could be taken over"):
         loop.adopt()
     table = pa.table({"id": [1], "customer": ["a"], "strange": [1], "amount": [1.5]})
-    from deltalake import write_deltalake
-
     write_deltalake(str(loop.path("orders")), table)
     with pytest.raises(UnsupportedError, match="the column amount is double"):
         loop.adopt()

@@ -293,6 +293,12 @@ PAGES: Mapping[str, Page] = {
         is_filled=False,
         starts_in_checkout=True,
     ),
+    "docs/how-to/adopt.md": Page(
+        {
+            "cdc capture": Step(is_ready=_is_capturing, stays=True),
+            "cdc adopt": Step(unrun="needs a table of another tool", shown_by="tests/integration/test_adopt.py"),
+        }
+    ),
     "docs/how-to/airflow.md": Page(setup=_airflow),
     "docs/how-to/alarms.md": Page({"#!": Step(unrun="needs a chat; a test reads its syntax")}, setup=_alarms),
     "docs/how-to/archive.md": Page(

@@ -45,7 +45,7 @@ from cdc.lake.delta.log import TRANSACTION_RETENTION, commits_since
 from cdc.lake.delta.present_rows import matched
 from cdc.lake.delta.proof import position_of
 from cdc.lake.delta.sql import literal, quote
-from cdc.lake.delta.tables import TableOrigin, properties_of, schema_of, sql_properties, target_of
+from cdc.lake.delta.tables import TableOrigin, feature_properties, properties_of, schema_of, sql_properties, target_of
 from cdc.lake.delta.tracked import SchemaRecord
 from cdc.lake.jobs.adopt_columns import ColumnPlan, Tool, plan_columns, rewritten
 from cdc.lake.jobs.adopt_compare import Compared, compare
@@ -368,6 +368,7 @@ class _Case:
         if state.description:
             clause += f" COMMENT {literal(state.description)}"
         kept = {name: value for name, value in state.properties.items() if name != MAX_COLUMN_ID}
+        kept |= feature_properties(column.type for column in planned.columns)
         listed = f" TBLPROPERTIES ({sql_properties(kept)})" if kept else ""
         present = [name for name in MODE_COLUMNS[target.apply.mode] if name not in planned.mode_values]
         chosen = rewritten(planned.columns, planned.mode_values, present)

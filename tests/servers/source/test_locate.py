@@ -276,6 +276,31 @@ def test_capture_begins_there_and_continues(log: Log, configure: Callable[[str],
     assert captured(config) == list(range(skipped + 1, 15))
 
 
+@pytest.mark.parametrize("tool", ["Debezium", "Canal", "Maxwell"])
+def test_capture_begins_where_another_tool_has_stopped(
+    log: Log, configure: Callable[[str], DestinationConfig], tool: str, tmp_path: Path
+) -> None:
+    """Debezium tells the GTIDs, Maxwell the end of a transaction, and Canal an event inside the one that it has sent:
+    that one is captured once more."""
+    moment = log.moments[9]
+    first = log.locate(moment.gtid).position
+    gtid = log.gtid_between(log.moments[8], moment)
+    sent = next(one for one in read_transactions(log.source, log.files()[0]) if str(one.gtid) == gtid)
+    document = {
+        "Debezium": {"file": first.file, "pos": first.pos, "gtids": moment.gtid},
+        "Canal": {"postion": {"journalName": sent.end.file, "position": sent.end.pos - 31, "gtid": ""}},
+        "Maxwell": {"binlog_file": sent.end.file, "binlog_position": sent.end.pos, "gtid_set": None},
+    }[tool]
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "offsets.json").write_text(json.dumps(document))
+    config = configure("{offsets: offsets.json}")
+    Capture(config).run(until_current=True)
+    assert captured(config) == list(range(9 if tool == "Canal" else 10, 15))
+    (tmp_path / "conf" / "offsets.json").unlink()  # it is not read again
+    Capture(config).run(until_current=True)
+    assert captured(config) == list(range(9 if tool == "Canal" else 10, 15))
+
+
 # --- these change the server, and come last
 
 

@@ -57,7 +57,7 @@ def test_each_format_is_read(tmp_path: Path) -> None:
     assert read(tmp_path, CURSOR) == OtherOffset("Canal", *place, None)
     clients = [{"clientIdentity": {"clientId": 1001, "destination": "example"}, "cursor": CURSOR}]
     assert read(tmp_path, {"clientDatas": clients, "destination": "example"}) == OtherOffset("Canal", *place, None)
-    assert read(tmp_path, MAXWELL) == OtherOffset("Maxwell", *place, MAXWELL["gtid_set"])
+    assert read(tmp_path, MAXWELL) == OtherOffset("Maxwell", *place, str(MAXWELL["gtid_set"]))
 
 
 @pytest.mark.parametrize(

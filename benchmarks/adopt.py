@@ -1,0 +1,106 @@
+"""The takeover of a Delta table that differs from the source in one row of a hundred, in turn with a snapshot of it.
+
+The differences are in one range of keys (an outage of the other tool), or scattered over the whole table. ``cpu`` are
+the seconds of this process with its JVM, and of the server.
+
+    python -m benchmarks.adopt [--rows 2000000] [--rounds 2] [--server mariadb11]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from benchmarks.accounting import Span, Stopwatch, Tree
+from benchmarks.snapshot import fill
+from cdc.capture import Capture
+from cdc.config import DestinationConfig
+from cdc.lake import pipeline
+from cdc.lake.runtime.session import acquire
+from cdc.testing.servers import Server
+from tests.support.capturing import capturing
+from tests.support.snapshots import write_config
+
+TABLE = "bench.orders"
+_PROPERTIES = "destination generation mode server_uuid epoch since_seq source_schema primary_key begins_seq columns"
+
+
+@contextmanager
+def destination(server: Server, folder: Path) -> Iterator[DestinationConfig]:
+    """Yields a destination with an empty lake, whose capture runs."""
+    spark = {"master": "local[2]", "conf": {"spark.driver.memory": "2g"}}
+    config = write_config(server, folder, r"bench\.orders", apply={"mode": "upsert"}, spark=spark)
+    Capture(config).run(until_current=True)
+    with capturing(config):
+        yield config
+
+
+def damage(config: DestinationConfig, rows: int, kind: str) -> None:
+    """Makes the Delta table one of another tool, and changes, deletes and repeats some of its rows."""
+    spark, path = acquire(config.spark).spark, f"delta.`{config.apply.target}/bench/orders`"
+    names = ", ".join(f"'towpath.{name}'" for name in _PROPERTIES.split())
+    spark.sql(f"ALTER TABLE {path} UNSET TBLPROPERTIES IF EXISTS ({names})")
+    key = spark.read.format("delta").load(f"{config.apply.target}/bench/orders").columns[0]
+    first, last = rows // 2, rows // 2 + rows // 100
+    chosen = f"{key} >= {first} AND {key} < {last}" if kind == "range" else f"{key} % 100 = 7"
+    other = next(
+        name
+        for name, dtype in spark.read.format("delta").load(f"{config.apply.target}/bench/orders").dtypes
+        if dtype == "string"
+    )
+    spark.sql(f"INSERT INTO {path} SELECT * FROM {path} WHERE {chosen} AND {key} % 10 = 7 AND {key} % 3 = 0")
+    spark.sql(f"DELETE FROM {path} WHERE {chosen} AND {key} % 3 = 1")
+    spark.sql(f"UPDATE {path} SET {other} = concat({other}, 'x') WHERE {chosen} AND {key} % 3 = 2")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--server", default="mariadb11")
+    options = parser.parse_args()
+    spans: dict[str, list[Span]] = {"snapshot": [], "range": [], "scattered": []}
+    with (
+        Tree(join=True) as tree,
+        tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=os.environ.get("TMPDIR")) as folder,
+        Server(options.server, options=("--innodb-buffer-pool-size=1G",)) as server,
+    ):
+        fill(server, options.rows)
+        for number in range(options.rounds + 1):  # the first round warms up
+            for kind, measured in spans.items():
+                here = Path(folder) / f"{kind}{number}"
+                with destination(server, here) as config:
+                    if kind != "snapshot":
+                        shutil.copytree(Path(folder) / f"snapshot{number}" / "lake", here / "lake")
+                        damage(config, options.rows, kind)
+                    with Stopwatch(tree) as watch:
+                        if kind == "snapshot":
+                            pipeline.snapshot(config, [TABLE])
+                        else:
+                            result = pipeline.adopt(config, TABLE, tool="other")
+                    if kind != "snapshot":
+                        print(
+                            f"{kind}: {result.differing} of {result.ranges} parts, {result.read} rows read, "
+                            f"{result.repaired} keys repaired",
+                            flush=True,
+                        )
+                        shutil.rmtree(here)
+                    if number:
+                        measured.append(watch.span)
+                        print(f"{kind}: {watch.span.seconds:.1f} s, {watch.span.cpu_s:.1f} s of CPU", flush=True)
+    whole = spans.pop("snapshot")
+    for kind, measured in spans.items():
+        wall = median(own.seconds / other.seconds for own, other in zip(measured, whole, strict=True))
+        cpu = median(own.cpu_s / other.cpu_s for own, other in zip(measured, whole, strict=True))
+        print(f"{kind}: {wall:.2f} of the time of a snapshot, {cpu:.2f} of its CPU seconds")
+    print(f"{options.rows:,} rows; the load of the machine: {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
