@@ -90,7 +90,6 @@ def main() -> None:
                             f"{result.repaired} keys repaired",
                             flush=True,
                         )
-                        shutil.rmtree(here)
                     if number:
                         measured.append(watch.span)
                         print(f"{kind}: {watch.span.seconds:.1f} s, {watch.span.cpu_s:.1f} s of CPU", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdc.base.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
+from cdc.base.errors import CdcError, ConfigError, DamagedError, IdentityError, SourceRefusedError
 from cdc.base.log import get_logger
 from cdc.binlog.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.capture.failover import Overlap, begin_epoch, needs_failover, prove_failover
@@ -203,12 +203,26 @@ def _configured(config: DestinationConfig, conn: Source, files: list[str]) -> Lo
         log.info("capture begins where another tool has stopped", tool=offset.tool, file=offset.file, pos=offset.pos)
         if offset.gtids is None:
             return _logged(start, in_transaction(source, conn, files, BinlogPosition(offset.file, offset.pos)))
-        start = StartGtid(gtid=offset.gtids)
+        start = _of_gtids(offset.gtids, describe(conn).flavor, str(start.offsets))
     if isinstance(start, StartGtid) and describe(conn).flavor == "mariadb":
         return _logged(start, after_gtid_position(source, conn, files, start.mariadb))
     if isinstance(start, StartGtid):
         return _logged(start, after_gtid_set(source, conn, files, start.mysql))
     return Located(current_position(conn))  # now; and snapshot, which reads the tables once capture runs
+
+
+def _of_gtids(gtids: str, flavor: str, place: str) -> StartGtid:
+    """Returns the start at another tool's GTIDs. Raises ConfigError if they are not of such a server."""
+    start = StartGtid(gtid=gtids)
+    try:
+        _ = start.mariadb if flavor == "mariadb" else start.mysql
+    except DamagedError as error:
+        raise ConfigError(
+            f"source.start.offsets has GTIDs of another server: {error.message}",
+            place=place,
+            remedy="Take the offsets of a connector of this server, or write file and position.",
+        ) from error
+    return start
 
 
 def _logged(start: StartGtid | StartTime | StartOffsets, located: Located) -> Located:

@@ -268,20 +268,17 @@ class _Case:
 
     def run(self, mine: Job) -> TableAdoption:
         """Takes the table over, and brings it level."""
-        state = self._state()
-        if DESTINATION_PROPERTY in state.properties:
-            result = self._continued(mine, state)
-            if result is not None:
-                return result
-            state = self._state()
         try:
-            with table_sessions(self._config).one() as session:
-                require_catalog(session.spark, self._config)
-                planned = self._plan(state)
-                result = self._result(planned, state)
-                self._reshape(session, state, planned)
-                result, stamp = self._repaired(session, mine, result)
-                self._stamp(session, stamp, result.version_before)
+            result = self._continued()
+            if result is None:
+                with table_sessions(self._config).one() as session:
+                    require_catalog(session.spark, self._config)
+                    state = self._state()
+                    planned = self._plan(state)
+                    result = self._result(planned, state)
+                    self._reshape(session, state, planned)
+                    result, stamp = self._repaired(session, mine, result)
+                    self._stamp(session, stamp, result.version_before)
         except CdcError as error:
             self._note(mine, error)
             raise
@@ -295,17 +292,21 @@ class _Case:
         """Records why the table is still parked."""
         mine.mark("hold", f"{_reason(self._config, self._request)} The last try has failed: {failure}", mine.keep_seq())
 
-    def _continued(self, mine: Job, state: DeltaState) -> TableAdoption | None:
-        """Finishes an adoption that was killed after the table got its owner. Returns None if it has to begin anew."""
+    def _continued(self) -> TableAdoption | None:
+        """Looks at what a killed process has left. Returns its result if the table has owner and position, and no
+        commit of anybody else lies below them; else takes the owner back, and returns None."""
+        state = self._state()
+        if DESTINATION_PROPERTY not in state.properties:
+            return None
         record = json.loads(state.properties.get(ADOPTED_PROPERTY, "{}"))
-        with table_sessions(self._config).one() as session:
-            strange = self._strange(state, int(record.get("version", state.version)), str(record.get("id")))
-            if strange or not state.applied_seq:
-                _log.warning("the adoption begins anew", table=self._target.table, commits=strange)
+        strange = self._strange(state, int(record.get("version", state.version)), str(record.get("id")))
+        if strange or not state.applied_seq:
+            _log.warning("the adoption begins anew", table=self._target.table, commits=strange)
+            with table_sessions(self._config).one() as session:
                 self._take_back(session, state)
-                return None
+            return None
         result = TableAdoption(self._target.table, self._target.path, [], rewritten=False)
-        return self._finished(mine, replace(result, version_before=record.get("before")))
+        return replace(result, version_before=record.get("before"))
 
     def _finished(self, mine: Job, result: TableAdoption) -> TableAdoption:
         """Brings the table level, as apply would."""
