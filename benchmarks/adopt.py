@@ -41,19 +41,17 @@ def destination(server: Server, folder: Path) -> Iterator[DestinationConfig]:
         yield config
 
 
-def damage(config: DestinationConfig, rows: int, kind: str) -> None:
+def damage(config: DestinationConfig, kind: str) -> None:
     """Makes the Delta table one of another tool, and changes, deletes and repeats some of its rows."""
-    spark, path = acquire(config.spark).spark, f"delta.`{config.apply.target}/bench/orders`"
+    spark, place = acquire(config.spark).spark, f"{config.apply.target}/bench/orders"
+    path, table = f"delta.`{place}`", spark.read.format("delta").load(place)
     names = ", ".join(f"'towpath.{name}'" for name in _PROPERTIES.split())
     spark.sql(f"ALTER TABLE {path} UNSET TBLPROPERTIES IF EXISTS ({names})")
-    key = spark.read.format("delta").load(f"{config.apply.target}/bench/orders").columns[0]
-    first, last = rows // 2, rows // 2 + rows // 100
-    chosen = f"{key} >= {first} AND {key} < {last}" if kind == "range" else f"{key} % 100 = 7"
-    other = next(
-        name
-        for name, dtype in spark.read.format("delta").load(f"{config.apply.target}/bench/orders").dtypes
-        if dtype == "string"
-    )
+    key, other = table.columns[0], next(name for name, kind in table.dtypes if kind == "string")
+    chosen = f"{key} % 100 = 7"
+    if kind == "range":  # ids have gaps
+        first, last = table.approxQuantile(key, [0.5, 0.51], 0.0005)
+        chosen = f"{key} >= {int(first)} AND {key} < {int(last)}"
     spark.sql(f"INSERT INTO {path} SELECT * FROM {path} WHERE {chosen} AND {key} % 10 = 7 AND {key} % 3 = 0")
     spark.sql(f"DELETE FROM {path} WHERE {chosen} AND {key} % 3 = 1")
     spark.sql(f"UPDATE {path} SET {other} = concat({other}, 'x') WHERE {chosen} AND {key} % 3 = 2")
@@ -78,7 +76,7 @@ def main() -> None:
                 with destination(server, here) as config:
                     if kind != "snapshot":
                         shutil.copytree(Path(folder) / f"snapshot{number}" / "lake", here / "lake")
-                        damage(config, options.rows, kind)
+                        damage(config, kind)
                     with Stopwatch(tree) as watch:
                         if kind == "snapshot":
                             pipeline.snapshot(config, [TABLE])

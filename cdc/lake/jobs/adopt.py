@@ -228,10 +228,12 @@ class _Case:
             compared = compare(self._config, self._meta, session, (self._target, state))
         return self._with(result, compared)
 
-    def _plan(self, state: DeltaState) -> ColumnPlan:
-        newest = open_store(self._config).newest_schemas()
-        assert newest is not None  # adopt() has looked
-        schema = newest[1].tables[self._target.table]
+    def _plan(self, state: DeltaState, schema: TableSchema | None = None) -> ColumnPlan:
+        """Returns what the columns become. ``schema``: the source's; None: as the store has it last."""
+        if schema is None:
+            newest = open_store(self._config).newest_schemas()
+            assert newest is not None  # adopt() has looked
+            schema = newest[1].tables[self._target.table]
         tool: Tool = self._request.tool  # type: ignore[assignment] # the command has looked
         planned = plan_columns(self._target, state, schema, tool, self._request.dropped, self._since)
         keys = require_keys(self._target.table, self._target.apply.keys, schema.primary_key, schema.column_names)
@@ -394,6 +396,9 @@ class _Case:
                     (self._target, state),
                     lambda: self._progress("waiting for capture"),
                 )
+                if (planned := self._plan(state, compared.schema)).changes:
+                    self._reshape(session, state, planned)
+                    raise SchemaChangedError("the store does not have the last DDL statement yet", place=self._place)
                 result = self._with(result, compared)
                 if compared.bad:
                     files = self._read(mine, compared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,8 @@ from cdc.batches.service import BatchService
 from cdc.binlog.sql.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.cli import main as cli
 from cdc.config import DestinationConfig
+from cdc.lake import pipeline
+from cdc.lake.jobs.results import AdoptedColumn, TableAdoption
 from cdc.lake.jobs.snapshot import due_tables, take_snapshots
 from cdc.lake.jobs.table_part import PartRequest
 from cdc.meta import ParkedTable
@@ -181,3 +184,33 @@ def test_tables_that_wait_for_a_snapshot(config: DestinationConfig) -> None:
         layout.schemas_folder(config.store.path) / f"{1 << 61}.json"
     )
     assert due_tables(config) == ["bat.late", "bat.o"]
+
+
+def test_an_adoption_is_shown(
+    config: DestinationConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What became of the columns, how much differed, and where the table is now."""
+    asked: dict[str, object] = {}
+    columns = [AdoptedColumn("__op", "string", None, "dropped: a column of the other tool")]
+    result = TableAdoption(
+        "bat.o", "/lake/bat/o", columns, rewritten=False, ranges=50, differing=3, rows=1000, read=60, repaired=7,
+        done=True, seconds=1.0, version_before=4, delta_version=9, applied_seq=77,
+    )  # fmt: skip
+
+    def adopt(_: object, table: str, **options: object) -> TableAdoption:
+        asked.update(options, table=table)
+        return result
+
+    monkeypatch.setattr(pipeline, "adopt", adopt)
+    code, out, _ = run(capsys, config, "adopt", "shop", "bat.o", "--from", "dms", "--drop", "a", "--drop", "b")
+    assert code == 0 and (asked["table"], asked["tool"], asked["dropped"]) == ("bat.o", "dms", ["a", "b"])
+    for words in (
+        "__op    string  –        dropped: a column of the other tool",
+        "1,000 rows at the source; 3 of 50 parts",
+    ):
+        assert words in out
+    assert "60 rows were read from the source, and those of 7 keys written; it is taken over at 77, version 9" in (
+        " ".join(out.split())
+    )
+    code, out, _ = run(capsys, config, "adopt", "bat.o", "--from", "dms", "--dry-run", "--json")
+    assert code == 0 and json.loads(out)["repaired"] == 7 and asked["dry_run"]
