@@ -191,7 +191,7 @@ class _RunLog(RunListener):
             "Batch %d: %d %s, %d row events of %s (seq %d to %d).",
             manifest.batch,
             manifest.transactions,
-            "DDL statements" if manifest.ddl else "transactions",
+            "DDL statements" if manifest.ddl and not manifest.mixed else "transactions",
             manifest.row_events,
             ", ".join(manifest.tables) or "no table",
             manifest.first_seq,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 FORMAT: Final = "towpath-manifest"
-VERSION = 1
+VERSION = 2
+"""Version 2 has ``mixed``. Manifests of batches that are not mixed have version 1."""
 
 
 class _Part(BaseModel):
@@ -177,7 +178,7 @@ class Manifest(_Part):
     """A batch. `first_seq` and `last_seq` are inclusive; transactions without captured tables are not in the ranges."""
 
     format: Literal["towpath-manifest"] = FORMAT
-    version: int = Field(default=VERSION, ge=1, description="Version of this format.")
+    version: int = Field(default=1, ge=1, description="Version of this format: 2 if `mixed`, else 1.")
     destination: str
     subscriber: str
     batch: int = Field(
@@ -196,9 +197,13 @@ class Manifest(_Part):
     row_events: int
     bytes: int
     ddl: bool = Field(
-        description="Whether the transactions of the batch are DDL statements: a single one, or several of "
-        "which none changes "
-        "existing rows or columns."
+        description="Whether the batch has DDL statements. Unless it is `mixed`, it has nothing else: a single one, or "
+        "several of which none changes existing rows or columns."
+    )
+    mixed: bool = Field(
+        default=False,
+        description="Whether DDL statements of single tables share the batch with rows, or with statements that change "
+        "other tables. A statement that changes a table then comes before all rows of the table in the batch.",
     )
     tables: tuple[str, ...] = Field(
         description="`db.table` of each table that has rows in the batch, or that its DDL names."
@@ -291,7 +296,9 @@ def build_manifest(
         transactions=selection.transactions,
         row_events=selection.row_events,
         bytes=selection.bytes,
+        version=2 if selection.mixed else 1,
         ddl=selection.ddl,
+        mixed=selection.mixed,
         tables=tuple(selection.tables),
         table_bits=dict(selection.table_bits) or None,
         table_filter=subscription.filter,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from cdc.meta import HistoryMark, Subscription, TableRecord
 
 _PHASES = {"start": "Spark start", "read": "read", "plan": "plan", "merge": "merge", "commit": "commit"}
 """The words for phases, in their order."""
+_SUMMED = ("inserted", "updated", "deleted", "skipped", "files", "null_dates")
 _RESULTS = TypeAdapter(tuple[TableResult, ...])
 _log = get_logger(__name__)
 
@@ -29,6 +30,14 @@ def read_results(results: Any) -> tuple[TableResult, ...]:
         return _RESULTS.validate_python(tuple(results), from_attributes=True)
     except (TypeError, ValidationError) as error:
         raise UsageError(f"these are not the results of a merge: {' '.join(str(error).split())}") from None
+
+
+def joined(results: Sequence[TableResult]) -> TableResult | None:
+    """Returns one result for merges of a table that followed each other; None if there was none."""
+    if not results:
+        return None
+    sums = {name: sum(getattr(result, name) for result in results) for name in _SUMMED}
+    return results[-1].model_copy(update=sums)
 
 
 def record_tables(subscription: Subscription, results: Iterable[TableResult]) -> None:

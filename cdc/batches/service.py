@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -70,6 +71,8 @@ class Reader(Protocol):
 
     def schema_path(self, last_seq: int) -> Path | None: ...
 
+    def has_foreign_keys(self, after_seq: int, last_seq: int) -> bool: ...
+
     def removed_seq(self) -> int: ...
 
     def last_seq(self) -> int | None: ...
@@ -118,8 +121,11 @@ class BatchService:
         reader: Reader | None = None,
         meta: Meta | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        mixes: bool = False,
     ) -> None:
+        """``mixes``: whether new batches may hold rows and DDL statements, as :attr:`Limits.mixes` says."""
         self._config = config
+        self._mixes = mixes
         self._known_reader = reader
         self._clock = clock
         self.meta: Meta = open_meta(config) if meta is None else meta
@@ -131,6 +137,12 @@ class BatchService:
             assert config.store.stage is not None
 
             self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)
+
+    def mixing(self) -> BatchService:
+        """Returns this service for a reader whose new batches may be mixed."""
+        mixing = copy(self)
+        mixing._mixes = True
+        return mixing
 
     # the protocol -----------------------------------------------------------------------------------------------
 
@@ -217,6 +229,7 @@ class BatchService:
 
     def _limits(self, limits: Limits | None, until: datetime | None) -> Limits:
         limits = limits_of(self._config.batch) if limits is None else limits
+        limits = replace(limits, mixes=self._mixes)
         return limits if until is None else replace(limits, until_us=time_us(until))
 
     def _deadline(self, wait_s: float | None, until: datetime | None) -> float:
@@ -480,7 +493,15 @@ class BatchService:
                 continue
             # Read before the selection: all transactions that make the store complete are then visible to it.
             complete_us = 0 if until is None else self._reader.complete_until_us()
-            selection = self._select(subscription, subscription.start_seq(), request.limits)
+            after_seq = subscription.start_seq()
+            selection = self._select(subscription, after_seq, request.limits)
+            if (
+                selection is not None
+                and selection.mixed
+                and self._reader.has_foreign_keys(after_seq, selection.last_seq)
+            ):
+                # The search for changes by foreign keys reads the tables as they are before a batch.
+                selection = self._select(subscription, after_seq, replace(request.limits, mixes=False))
             if selection is not None:
                 lease = self._hand_out(selection, subscription, request)
                 if lease is not None:
@@ -654,7 +675,7 @@ class BatchService:
         self, manifest: Manifest, subscription: Subscription, until_us: int | None = None
     ) -> Selection | None:
         """Selects an outstanding batch's transactions again; ``until_us``: only those committed before."""
-        same = Limits(_UNLIMITED_BYTES, manifest.transactions, None, until_us)
+        same = Limits(_UNLIMITED_BYTES, manifest.transactions, None, until_us, mixes=manifest.mixed)
         return self._select(subscription, manifest.after_seq, same)
 
     def _remove_files(self, subscriber: str, batches: list[int]) -> None:

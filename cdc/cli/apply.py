@@ -217,7 +217,9 @@ def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
 def _show(lease: Lease, results: list[TableResult]) -> None:
     manifest = lease.manifest
     kind = f"{manifest.transactions} transactions, {manifest.row_events} row events"
-    if manifest.ddl:
+    if manifest.mixed:
+        kind += ", with DDL"
+    elif manifest.ddl:
         kind = "DDL" if manifest.transactions == 1 else f"{manifest.transactions} DDL statements"
     console = out()
     console.print(f"Batch {manifest.batch}: {kind}, up to {format_seq(manifest.last_seq)}", markup=False)

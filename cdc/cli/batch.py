@@ -252,7 +252,7 @@ def _show(lease: Lease, dest: str, subscriber: str) -> None:
     grid = Table.grid("", Column(overflow="fold"), padding=(0, 2))
     size = human_bytes(manifest.bytes)
     rows = {
-        "batch": str(manifest.batch) + (" (DDL)" if manifest.ddl else ""),
+        "batch": str(manifest.batch) + (" (with DDL)" if manifest.mixed else " (DDL)" if manifest.ddl else ""),
         "token": lease.token,
         "expires": iso_time(lease.expires),
         "seqs": f"{manifest.first_seq} … {manifest.last_seq} "

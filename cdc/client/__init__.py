@@ -59,15 +59,16 @@ def open_store(config: DestinationConfig, base_name: str | None = None) -> Store
     return RemoteReader(connect(config))
 
 
-def open_batches(config: DestinationConfig) -> Batches:
-    """Returns the batches of a destination."""
+def open_batches(config: DestinationConfig, *, mixes: bool = False) -> Batches:
+    """Returns the batches of a destination. ``mixes``: whether new ones may hold rows and DDL statements, as
+    :attr:`cdc.store.reader.batch_builder.Limits.mixes` says."""
     if config.store.kind == "file":
         from cdc.batches.service import BatchService
 
-        return BatchService(config)
+        return BatchService(config, mixes=mixes)
     from cdc.client.batches import RemoteBatchService
 
-    return RemoteBatchService(connect(config), config.batch)
+    return RemoteBatchService(connect(config), config.batch, mixes=mixes)
 
 
 def open_table_batches(

@@ -36,8 +36,9 @@ class RemoteBatchService:
     """Implements :class:`~cdc.batches.protocol.Batches` by asking the server. Limits, leases that last as this
     configuration says, waits, and paths of files need more than a call."""
 
-    def __init__(self, connection: Connection, batch: BatchConfig) -> None:
-        self.connection, self._batch = connection, batch
+    def __init__(self, connection: Connection, batch: BatchConfig, *, mixes: bool = False) -> None:
+        """``mixes``: whether new batches may hold rows and DDL statements."""
+        self.connection, self._batch, self._mixes = connection, batch, mixes
         self._remote = RemoteMeta(connection)
         self.meta: Meta = self._remote
 
@@ -97,6 +98,7 @@ class RemoteBatchService:
             left_s = max(0.0, deadline - time.monotonic())
             remaining = {
                 **arguments,
+                **({"mixes": True} if self._mixes else {}),
                 "until": None if until is None else until.isoformat(),
                 "wait_s": min(left_s, LONGEST_WAIT_S),
             }

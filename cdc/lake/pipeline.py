@@ -74,7 +74,7 @@ def fetch(
     taken. Raises StoreIncompleteError if the store has no more of them, and is not known to be complete up to
     ``until`` within ``wait_s`` (default: ``batch.until_wait_s``). Raises LeaseHeldError.
     """
-    return open_batches(config).get(owner, wait_s=wait_s, until=until)
+    return open_batches(config, mixes=True).get(owner, wait_s=wait_s, until=until)
 
 
 def fetch_following(
@@ -86,7 +86,7 @@ def fetch_following(
 ) -> Lease | None:
     """Takes the batch that follows one that the caller has just acked; see :func:`fetch`. Raises TokenError if another
     process of this owner has taken it."""
-    return open_batches(config).get_following(acked, owner, wait_s=wait_s, until=until)
+    return open_batches(config, mixes=True).get_following(acked, owner, wait_s=wait_s, until=until)
 
 
 def stored_seq(config: DestinationConfig) -> int:

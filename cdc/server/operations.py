@@ -107,6 +107,7 @@ class Get(Arguments):
     until: AwareDatetime | None = None
     acked: int | None = None
     acked_token: str | None = None
+    mixes: bool = False
     wait_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """The app waits for a batch, so that no thread does."""
 
@@ -114,7 +115,7 @@ class Get(Arguments):
 def _get(call: OperationCall) -> Any:
     """Hands out a batch; null if there is none now."""
     arguments: Get = call.arguments
-    batches = call.served.batches
+    batches = call.served.batches.mixing() if arguments.mixes else call.served.batches
     if arguments.acked is not None:
         lease = batches.get_after(
             arguments.acked,

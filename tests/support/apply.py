@@ -135,7 +135,7 @@ class Loop:
         self.config = self.config.model_copy(update={"tables": tables})
 
     def fetch(self, transactions: int | None = None) -> Lease:
-        """Fetches the next batch, of at most this many transactions."""
+        """Fetches the next batch, of at most this many transactions; DDL comes apart from rows."""
         limits = Limits(max_transactions=transactions)
         lease = BatchService(self.config).get(OWNER, limits=limits, wait_s=0)
         assert lease is not None, "the store has nothing more"
@@ -149,10 +149,12 @@ class Loop:
         return results
 
     def apply_all(self, transactions: int | None = None) -> dict[str, list[TableResult]]:
-        """Merges and acks all batches. Returns the results by table (without the database's name)."""
+        """Merges and acks all batches, mixed as those of apply. Returns the results by table (without the database's
+        name)."""
         results_by_table: dict[str, list[TableResult]] = {}
-        service = BatchService(self.config)
-        while (lease := service.get(OWNER, limits=Limits(max_transactions=transactions), wait_s=0)) is not None:
+        service = BatchService(self.config, mixes=True)
+        limits = Limits(max_transactions=transactions)
+        while (lease := service.get(OWNER, limits=limits, wait_s=0)) is not None:
             results = pipeline.merge(self.config, lease)
             pipeline.finalize(self.config, lease, True, results)
             for result in results:

@@ -120,6 +120,9 @@ class NumberStore:
     def schema_path(self, last_seq: int) -> Path | None:
         return self.folder / "schemas" / "0.json"
 
+    def has_foreign_keys(self, after_seq: int, last_seq: int) -> bool:
+        return False
+
     @staticmethod
     def _place(seq: int) -> CommitPosition:
         parts = split_seq(seq)

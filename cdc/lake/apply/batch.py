@@ -32,7 +32,7 @@ from cdc.base.errors import (
 from cdc.base.log import get_logger
 from cdc.base.targets import split_table
 from cdc.batches.manifest import Parking, TableResult
-from cdc.batches.results import with_start
+from cdc.batches.results import joined, with_start
 from cdc.lake.apply import ddl
 from cdc.lake.apply.foreign_keys.search import CascadeSearch, base_version
 from cdc.lake.apply.merge import TableMerge, merge_table
@@ -244,7 +244,8 @@ def apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableRe
             _log.info("parked table left out", table=table, due=parked.due)
             return None
         with measured_phases() as times:
-            result = _apply_table(batch, sessions, table)
+            results = [_apply_table(part, sessions, table) for part in batch.parts(table)]
+    result = joined([result for result in results if result is not None])
     if result is None:
         return None
     phases = times.seconds()
@@ -269,7 +270,8 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
             place=f"table {table}",
             remedy=f"Run `cdc snapshot {batch.config.name}`.",
         )
-    prove(target, state, batch.manifest, batch.subscription, created_here=batch.manifest.ddl and changes)
+    created_here = (batch.manifest.ddl and changes) or batch.creates(table)
+    prove(target, state, batch.manifest, batch.subscription, created_here=created_here)
     if state is not None and not changes:
         return None
     follows = state is None or follows_configuration(state, target)

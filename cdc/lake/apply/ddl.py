@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cdc.base.errors import UnsupportedDdlError
 from cdc.base.targets import split_table
-from cdc.binlog.sql.changes import CreateTable, DropDatabase, NoEffect, RenameTable, Unsupported
+from cdc.binlog.sql.changes import CreateTable, DropDatabase, NoEffect, RenameTable, Unsupported, table_of
 from cdc.lake.apply.commit import Commit
 from cdc.lake.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
 from cdc.lake.apply.schema.evolve import Surroundings
@@ -96,6 +96,16 @@ def changed_tables(statements: tuple[DdlStatement, ...], tables: Iterable[str]) 
                 if isinstance(change, RenameTable):
                     changed.add(".".join(change.to))
     return {table for table in tables if table in changed or split_table(table)[0] in databases}
+
+
+def statements_on(statements: Iterable[DdlStatement], table: str) -> tuple[DdlStatement, ...]:
+    """Returns the statements that change a table. If there are none, those that name it."""
+    names = [
+        statement
+        for statement in statements
+        if any(named is not None and ".".join(named) == table for named in map(table_of, statement.statement.changes))
+    ]
+    return tuple(statement for statement in names if changed_tables((statement,), [table])) or tuple(names)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cdc.base.errors import CdcError
@@ -51,7 +51,9 @@ class PreparedBatch:
     """The layouts of the tables with rows in the batch, and the sizes of their largest row events."""
     schemas: Schemas | None
     statements: tuple[DdlStatement, ...] = ()
-    """The statements of a DDL batch."""
+    """The batch's DDL statements."""
+    applied_before: tuple[DdlStatement, ...] = ()
+    """The statements of a mixed batch that come before these rows; see :meth:`parts`."""
     tables: tuple[str, ...] = ()
     """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
     gate: TableGate | None = None
@@ -72,11 +74,31 @@ class PreparedBatch:
 
     def enter(self, table: str) -> AbstractContextManager[ParkedTable | None]:
         """Holds the table's commit lock while the block runs. Yields the record of a parked table, else None."""
-        return nullcontext(None) if self.gate is None else self.gate.enter(table, alone=bool(self.statements))
+        alone = any(part.statements for part in self.parts(table))
+        return nullcontext(None) if self.gate is None else self.gate.enter(table, alone=alone)
+
+    def parts(self, table: str) -> list[PreparedBatch]:
+        """Returns the batches that bring this table through the batch, one after the other: itself, unless it is mixed.
+        Of a mixed batch, the statement on the table comes first, and commits its own position, as if it had a batch of
+        its own; the table's rows come after it."""
+        if not self.manifest.mixed:
+            return [self]
+        unmixed = self.manifest.model_copy(update={"mixed": False, "ddl": False})
+        rows = replace(self, manifest=unmixed, statements=())
+        statements = ddl.statements_on(self.statements, table)
+        if not statements:
+            return [rows]
+        upto = statements[-1]
+        last = self.manifest.positions.last.model_copy(update={"gtid": upto.gtid})
+        positions = self.manifest.positions.model_copy(update={"last": last})
+        own = unmixed.model_copy(update={"ddl": True, "last_seq": upto.seq, "positions": positions})
+        alone = replace(self, manifest=own, statements=statements, contents=Survey({}, {}))
+        rows = replace(rows, applied_before=statements)
+        return [alone] if self.layout(table) is None else [alone, rows]
 
     def creates(self, table: str) -> bool:
         """Whether the batch's DDL creates this table."""
-        return ddl.creates(self.statements, table)
+        return ddl.creates((*self.applied_before, *self.statements), table)
 
     def layout(self, table: str) -> TableLayout | None:
         """Returns the layout of a table with rows in the batch, else None."""

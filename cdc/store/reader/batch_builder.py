@@ -1,12 +1,16 @@
 """Selects the transactions of a batch: limits, a subscriber's table filter, and the isolation of DDL.
 
 A batch holds either transactions with rows, or one DDL statement, or a run of DDL statements that leave rows alone.
+With :attr:`Limits.mixes` statements on single tables share a batch with rows, if each of these tables has all its rows
+of the batch behind the one statement that changes it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,6 +53,9 @@ class Limits:
     lies before it."""
     until_seq: int | None = None
     """Only entries up to this seq, inclusive."""
+    mixes: bool = False
+    """Whether a batch may hold rows and DDL statements, or several statements that change tables, as
+    :class:`_Mixture` says; for readers that apply each table's statement before its rows."""
 
 
 class Range(NamedTuple):
@@ -73,6 +80,7 @@ class Selection:
     row_events: int
     bytes: int
     ddl: bool
+    """Whether there is a DDL statement among them. Without :attr:`mixed` there is nothing else."""
     tables: tuple[str, ...]
     ranges: tuple[Range, ...]
     first: CommitPosition
@@ -82,9 +90,84 @@ class Selection:
     file_created_s: int | None = None
     """When the source created the file that ``last_seq`` lies in, seconds since 1970; None if no bytes of the selection
     come from it."""
+    mixed: bool = False
+    """Whether only :attr:`Limits.mixes` allows this batch."""
 
 
 # --- building a batch
+
+
+class DdlTraits(NamedTuple):
+    """What matters of a DDL statement for the batch that it comes in."""
+
+    leaves_rows_alone: bool
+    """Whether no row and no column of an existing table changes, so that it may follow others of its kind."""
+    is_local: bool = False
+    """Whether it concerns the one table that it names, and no foreign key, so that rows of other tables may come in the
+    same batch."""
+    touches: bool = True
+    """Whether it makes a table, or changes the definition or the rows of one."""
+
+
+ALONE = DdlTraits(leaves_rows_alone=False)
+"""Those of a statement of which nothing is known."""
+
+
+class _Mixture:
+    """The rules by which DDL statements come into a batch, alone, in a run, or together with rows.
+
+    A run holds statements that leave rows alone. In a mixture each statement is local, and a statement that touches a
+    table comes before all rows of the table in the batch, and is the only one that does; so the table's definition at
+    the end of the batch is that of all its rows. Tables are told apart by their bits in the index: those that share a
+    bit count as one.
+    """
+
+    def __init__(self, *, mixes: bool) -> None:
+        self._mixes = mixes
+        self._statements = 0
+        self._has_rows = False
+        self._ended = False
+        self._all_local, self._all_harmless = True, True
+        self._rows = self._touched = 0
+        """Table masks of the rows, and of the statements that touch tables."""
+
+    @property
+    def has_ddl(self) -> bool:
+        return self._statements > 0
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether no run could have these transactions."""
+        return self.has_ddl and (self._has_rows or (self._statements > 1 and not self._all_harmless))
+
+    def take_rows(self, mask: int) -> bool:
+        """Adds transactions with rows of these tables. Returns False if they may not follow."""
+        if self._ended or (self.has_ddl and not (self._mixes and self._all_local)):
+            return False
+        self._has_rows = True
+        self._rows |= mask
+        return True
+
+    def take_statement(self, mask: int, traits_of: Callable[[], DdlTraits]) -> bool:
+        """Adds a statement. Returns False if it may not follow. ``traits_of`` is called if that matters."""
+        if self._ended or self._statements == _MOST_DDL or (self._has_rows and not self._mixes):
+            return False
+        traits = traits_of()
+        is_local = self._mixes and traits.is_local
+        if not self._may_follow(traits, is_local, mask):
+            return False
+        self._ended = not traits.leaves_rows_alone and not is_local
+        self._statements += 1
+        self._all_local &= is_local
+        self._all_harmless &= traits.leaves_rows_alone
+        self._touched |= mask if traits.touches else 0
+        return True
+
+    def _may_follow(self, traits: DdlTraits, is_local: bool, mask: int) -> bool:
+        if not self._has_rows and (not self._statements or (self._all_harmless and traits.leaves_rows_alone)):
+            return True
+        is_first_of_table = not traits.touches or not mask & (self._rows | self._touched)
+        return is_local and self._all_local and is_first_of_table
 
 
 class BatchBuilder:
@@ -94,24 +177,33 @@ class BatchBuilder:
         self,
         limits: Limits,
         until: CommitTimeLimit | None = None,
-        is_harmless: Callable[[Path, np.void], bool] = lambda segment, entry: False,
+        traits_of: Callable[[Path, np.void], DdlTraits] = lambda segment, entry: ALONE,
     ) -> None:
-        """``is_harmless`` returns whether the DDL statement of an entry leaves rows alone, so that it may share a batch
-        with others of its kind. It is called for the statements that are taken, and for the next one."""
+        """``traits_of`` returns those of the DDL statement of an entry. It is called for the statements that are taken,
+        and for the next one."""
         self._limits = limits
         self._until = until
-        self._is_harmless = is_harmless
-        self._run_ended = False
+        self._traits_of = traits_of
+        self._mixture = _Mixture(mixes=limits.mixes)
         self.full = False
         """Whether a limit is reached."""
         self.transactions = self.row_events = self.mask = 0
-        self.ddl = False
         self.ranges: list[Range] = []
         self.first: np.void | None = None
         self.last: np.void | None = None
         self._used_bytes = 0
         self.lost: list[tuple[str, int]] = []
         """Segment and seq of transactions that were lost to damage (:class:`cdc.store.formats.missing.LostRange`)."""
+
+    @property
+    def ddl(self) -> bool:
+        """Whether there is a DDL statement."""
+        return self._mixture.has_ddl
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there is something that only :attr:`Limits.mixes` allows."""
+        return self._mixture.is_mixed
 
     @property
     def bytes(self) -> int:
@@ -143,7 +235,6 @@ class BatchBuilder:
             return
         if self.first is None:
             self.first = transactions[0]
-        self.ddl = bool(int(transactions["flags"][0]) & EntryFlag.DDL)
         self.transactions += len(transactions)
         self.row_events += int(transactions["row_events"].sum())
         self.mask |= int(np.bitwise_or.reduce(transactions["table_mask"]))
@@ -184,28 +275,23 @@ class BatchBuilder:
                     at = int(over[0])
                     first = self.transactions == 0 and not counts[:at].any()
                     stop = min(stop, at + 1 if first else at)
-        if self.ddl:
-            return self._end_of_ddl_run(segment, entries, stop)
-        ddl = np.flatnonzero((entries["flags"] & int(EntryFlag.DDL)) != 0)
-        if len(ddl):
-            at = int(ddl[0])
-            rows_before = self.transactions + int(np.count_nonzero(counts[:at]))
-            return min(stop, at) if rows_before else self._end_of_ddl_run(segment, entries, stop)
-        return stop
+        return self._take(segment, entries, stop)
 
-    def _end_of_ddl_run(self, segment: Path, entries: Entries, stop: int) -> int:
-        """Returns how many of these entries belong to a batch of DDL statements, at most ``stop``. Position entries
-        after the last statement are included."""
-        taken = self.transactions
-        for at in np.flatnonzero(entries["length"][:stop]).tolist():
-            is_ddl = bool(int(entries["flags"][at]) & EntryFlag.DDL)
-            if self._run_ended or not is_ddl or taken == _MOST_DDL:
-                return at
-            harmless = self._is_harmless(segment, entries[at])
-            if taken and not harmless:
-                return at
-            self._run_ended = not harmless
-            taken += 1
+    def _take(self, segment: Path, entries: Entries, stop: int) -> int:
+        """Returns how many of these entries may be in one batch, at most ``stop``. Position entries after the last
+        transaction are included."""
+        is_transaction = entries["length"] > 0
+        is_ddl = is_transaction & ((entries["flags"] & int(EntryFlag.DDL)) != 0)
+        begin = 0
+        for at in [*np.flatnonzero(is_ddl[:stop]).tolist(), stop]:
+            rows = begin + np.flatnonzero(is_transaction[begin:at])
+            if len(rows) and not self._mixture.take_rows(int(np.bitwise_or.reduce(entries["table_mask"][rows]))):
+                return int(rows[0])
+            if at < stop:
+                traits_of = partial(self._traits_of, segment, entries[at])
+                if not self._mixture.take_statement(int(entries["table_mask"][at]), traits_of):
+                    return at
+            begin = at + 1
         return stop
 
 
@@ -278,13 +364,40 @@ _WITHOUT_ROWS = frozenset(
 )
 
 
-def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
-    """Returns whether the transaction of an index entry is a DDL statement that changes no row.
+_FOREIGN_KEY = re.compile(r"\b(?:REFERENCES|FOREIGN|CONSTRAINT)\b", re.IGNORECASE)
+"""A word of each statement that makes or drops a foreign key."""
+_LOCAL_CHANGES = (
+    changes.AddColumn, changes.ChangeColumn, changes.ConvertCharset, changes.DropColumn, changes.DropPrimaryKey,
+    changes.NoEffect, changes.RenameColumn, changes.SetDefault, changes.SetPrimaryKey, changes.SetTableCharset,
+    changes.SetVisible, changes.TruncateTable,
+)  # fmt: skip
+"""Changes that concern one table, and read nothing of others."""
 
-    Returns False if that is not certain; the apply process then decides. Raises StorageError.
-    """
-    statements = _read_statements(segment, entry)
-    return bool(statements) and all(statement.leaves_rows_alone for statement in statements)
+
+def ddl_traits(segment: Path, entry: np.void) -> DdlTraits:
+    """Returns what matters of the DDL statement of an index entry: :data:`ALONE` if that is not certain; the apply
+    process then decides. Raises StorageError."""
+    queries = _read_queries(segment, entry)
+    if not queries:
+        return ALONE
+    statements = [statement for _, statement in queries]
+    touches = not all(isinstance(change, changes.NoEffect) for each in statements for change in each.changes)
+    is_local = all(_is_local(sql, statement) for sql, statement in queries)
+    return DdlTraits(
+        all(statement.leaves_rows_alone for statement in statements),
+        is_local and (not touches or int(entry["table_mask"]) != 0),
+        touches,
+    )
+
+
+def _is_local(sql: str, statement: Statement) -> bool:
+    if statement.any_table or _FOREIGN_KEY.search(sql):
+        return False
+    return all(
+        isinstance(change, _LOCAL_CHANGES)
+        or (isinstance(change, changes.CreateTable) and not (change.like or change.has_rows or change.replaces))
+        for change in statement.changes
+    )
 
 
 def may_remove_rows(segment: Path, entry: np.void) -> bool:
@@ -325,6 +438,11 @@ def names_other_tables(segment: Path, entry: np.void, tables: Iterable[str]) -> 
 
 def _read_statements(segment: Path, entry: np.void) -> list[Statement]:
     """Returns the DDL statements of a transaction; none if it has rows as well, or cannot be read."""
+    return [statement for _, statement in _read_queries(segment, entry)]
+
+
+def _read_queries(segment: Path, entry: np.void) -> list[tuple[str, Statement]]:
+    """Returns the DDL statements of a transaction, each with its text, as :func:`_read_statements` does."""
     offset, length = int(entry["offset"]), int(entry["length"])
     if int(entry["row_events"]) or length > _LONGEST_DDL:
         return []
@@ -335,7 +453,7 @@ def _read_statements(segment: Path, entry: np.void) -> list[Statement]:
             head += file.read(parse_header(head).length - HEADER_SIZE)
             file.seek(offset)
             data = file.read(length)
-        return statements_in(data, parse_format_description(head).has_checksum) if len(data) == length else []
+        return _queries_in(data, parse_format_description(head).has_checksum) if len(data) == length else []
     except CdcError:  # damage: apply reads the batch again, and its error names the position
         return []
     except OSError as error:
@@ -344,7 +462,11 @@ def _read_statements(segment: Path, entry: np.void) -> list[Statement]:
 
 def statements_in(data: bytes, has_checksum: bool) -> list[Statement]:
     """Returns the DDL statements among the events of a transaction; none if it has rows as well."""
-    statements: list[Statement] = []
+    return [statement for _, statement in _queries_in(data, has_checksum)]
+
+
+def _queries_in(data: bytes, has_checksum: bool) -> list[tuple[str, Statement]]:
+    queries: list[tuple[str, Statement]] = []
     at = 0
     while at + HEADER_SIZE <= len(data):
         header = parse_header(data[at : at + HEADER_SIZE])
@@ -354,10 +476,10 @@ def statements_in(data: bytes, has_checksum: bool) -> list[Statement]:
             query = parse_query(data[at : at + header.length], has_checksum)
             statement = classify(query.sql, query.db, query.sql_mode)
             if statement.kind == "ddl":
-                statements.append(statement)
+                queries.append((query.sql, statement))
             elif statement.kind != "transaction" and not statement.leaves_rows_alone:
                 return []
         elif header.type not in _WITHOUT_ROWS:
             return []
         at += header.length
-    return statements if at == len(data) else []
+    return queries if at == len(data) else []

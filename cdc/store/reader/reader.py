@@ -24,10 +24,11 @@ from cdc.store.formats.time_index import CommitTimeLimit, complete_until_us
 from cdc.store.reader import check
 from cdc.store.reader.batch_builder import (
     BatchBuilder,
+    DdlTraits,
     Limits,
     Selection,
     TableFilter,
-    leaves_rows_alone,
+    ddl_traits,
     names_other_tables,
 )
 
@@ -113,14 +114,14 @@ class StoreReader:
 
     def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None:
         """Selects the transactions after ``after_seq``, up to the first limit; None if there is none. A DDL statement
-        comes alone, or with the DDL statements after it if none of them changes rows.
+        comes alone, or with the DDL statements after it if none of them changes rows; see also :attr:`Limits.mixes`.
 
         With a filter, only transactions of matching tables are selected, and only those tables are named; the ranges
         may include transactions of other tables in between. Raises DamagedError, and CutOffError if retention has
         removed transactions after ``after_seq``.
         """
         self.require_kept(after_seq)
-        builder = BatchBuilder(limits, self._until(after_seq, limits), self._leaves_rows_alone)
+        builder = BatchBuilder(limits, self._until(after_seq, limits), self._ddl_traits)
         for segment, index in self._indexes(after_seq):
             start, size = index.after(after_seq), _FIRST_SLICE
             names = [] if table_filter is None else TableNumbers(self.path).names
@@ -162,6 +163,7 @@ class StoreReader:
             last=self.commit_position(builder.last),
             table_bits={table: numbers.bit(table) for table in tables},
             file_created_s=_file_created_s(builder.ranges[-1].path, int(builder.last["seq"])),
+            mixed=builder.mixed,
         )
 
     def release(self, selection: Selection) -> None:
@@ -395,6 +397,15 @@ class StoreReader:
         path = self.schema_path(last_seq)
         return None if path is None else (int(path.stem), Schemas.load(path))
 
+    def has_foreign_keys(self, after_seq: int, last_seq: int) -> bool:
+        """Returns whether foreign keys change rows without row events, by any of the definitions in force from after
+        ``after_seq`` to after ``last_seq``: capture may have read later ones when a key was gone again. True if there
+        are no definitions."""
+        files = layout.schema_files(layout.schemas_folder(self.path))
+        first = max(0, bisect_right(files, after_seq, key=lambda file: file[0]) - 1)
+        last = max(first + 1, bisect_right(files, last_seq, key=lambda file: file[0]))
+        return not files or any(Schemas.load(path).foreign_keys for _, path in files[first:last])
+
     def newest_schemas(self) -> tuple[int, Schemas] | None:
         """Returns the newest table definitions; None if there is no store, or capture has described no table yet."""
         path = self.newest_schema_path()
@@ -449,9 +460,9 @@ class StoreReader:
         passing = self._wanted(segment, entries, names, table_filter)
         return entries["length"] > 0 if passing is None else passing
 
-    def _leaves_rows_alone(self, segment: Path, entry: np.void) -> bool:
+    def _ddl_traits(self, segment: Path, entry: np.void) -> DdlTraits:
         self._provide([segment])
-        return leaves_rows_alone(segment, entry)
+        return ddl_traits(segment, entry)
 
     def _stats_of(self, stats: StoreStats, name: str) -> SegmentStats:
         return stats.of(name)

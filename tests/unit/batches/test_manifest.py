@@ -29,9 +29,15 @@ def test_version_1_is_read() -> None:
     assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
 
 
+def test_version_2_is_read() -> None:
+    manifest = load_manifest(GOLDEN.with_name("manifest-v2.json"))
+    assert (manifest.ddl, manifest.mixed, manifest.row_events) == (True, True, 3)
+    assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+
+
 def test_a_newer_version_is_refused() -> None:
-    document = json.loads(GOLDEN.read_text()) | {"version": 2, "ranges": "something else"}
-    with pytest.raises(VersionError, match="format version 2; this Towpath knows 1"):
+    document = json.loads(GOLDEN.read_text()) | {"version": 3, "ranges": "something else"}
+    with pytest.raises(VersionError, match="format version 3; this Towpath knows 2"):
         parse_manifest(json.dumps(document).encode(), "m.json")
 
 

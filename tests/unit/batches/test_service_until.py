@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "clock-v1.log"
 OWNER = "airflow:apply_shop"
 
 
-def taken(path: Path, until_s: float, after_seq: int = 0, **limits: int) -> list[int]:
+def taken(path: Path, until_s: float, after_seq: int = 0, **limits: Any) -> list[int]:
     """Returns the number of transactions in each batch up to a time."""
     reader, found = StoreReader(path), []
     while (

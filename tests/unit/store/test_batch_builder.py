@@ -3,6 +3,7 @@ subscriber with a filter gets every transaction of a matching table, and its fil
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ import pytest
 
 from cdc.base.errors import UsageError
 from cdc.binlog.entry import EntryFlag
+from cdc.binlog.events import QueryEvent
+from cdc.binlog.framer import Decision
 from cdc.binlog.sql.statements import classify
 from cdc.decode import decode_range, layouts
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader import batch_builder
-from cdc.store.reader.batch_builder import Limits, Selection, TableFilter, join_filters
+from cdc.store.reader.batch_builder import DdlTraits, Limits, Selection, TableFilter, join_filters
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
@@ -106,14 +109,120 @@ def test_a_selection_reads_no_more_statements_than_it_takes(tmp_path: Path, monk
     filler.close()
     asked: list[int] = []
 
-    def ask(segment: Path, entry: Any) -> bool:
+    def ask(segment: Path, entry: Any) -> DdlTraits:
         asked.append(int(entry["seq"]))
-        return True
+        return DdlTraits(leaves_rows_alone=True)
 
-    monkeypatch.setattr("cdc.store.reader.reader.leaves_rows_alone", ask)
+    monkeypatch.setattr("cdc.store.reader.reader.ddl_traits", ask)
     found = StoreReader(tmp_path).select(0, Limits(max_transactions=5))
     assert found is not None and found.transactions == 5
     assert len(asked) <= 6
+
+
+# --- statements and rows in one batch
+
+
+MIXES = Limits(mixes=True)
+A, B, C, D = "CREATE TABLE a (id INT)", "CREATE TABLE b (id INT)", "ALTER TABLE c ADD x INT", "ALTER TABLE d DROP y"
+
+
+class NamingFiller(Filler):
+    """Sets the bits of the tables that a statement names, as capture does."""
+
+    def statement(self, query: QueryEvent, in_transaction: bool) -> Decision:
+        named = classify(query.sql, query.db).tables
+        numbers = [self.table(database, table) or 0 for database, table in named]
+        return Decision(True, ddl=True, table_mask=sum({1 << (number & 63) for number in numbers}))
+
+
+def mixtures(folder: Path, *steps: str, limits: Limits = MIXES) -> list[str]:
+    """Returns the batches of a history: each as its steps, and with a plus if it is mixed. A step is a statement, or
+    the name of a table that gets a row."""
+    log = BinlogBuilder()
+    for n, step in enumerate(steps):
+        if " " in step:
+            log.ddl(step)
+        else:
+            log.transaction("shop", step, [n])
+    filler = NamingFiller(folder)
+    filler.put(log)
+    filler.close()
+    reader, seq, found, at = StoreReader(folder), 0, [], 0
+    while (selection := reader.select(seq, limits)) is not None:
+        taken = steps[at : at + selection.transactions]
+        assert selection.ddl is any(" " in step for step in taken)
+        found.append(("+ " if selection.mixed else "") + ", ".join(taken))
+        seq, at = selection.last_seq, at + selection.transactions
+    return found
+
+
+@pytest.mark.parametrize(
+    ("steps", "ends"),
+    [
+        ((A, "a", B, "b", "a", "z", C, "c", D, "d", "c"), [11]),  # every table has its rows behind its statement
+        (("a", "c", C, "c"), [2, 2]),  # rows before and behind
+        ((C, "c", "ALTER TABLE c ADD z INT", "c"), [2, 2]),
+        ((C, "ALTER TABLE c ADD z INT"), [1, 1]),
+        ((A, A, "a"), [3]),  # a run, as before, and then rows
+        ((A, "a", A), [2, 1]),
+        ((A, "a", "CREATE INDEX i ON a (id)", "a"), [4]),
+        (("z", "RENAME TABLE a TO b", "z", B), [1, 1, 2]),
+        (("z", "DROP TABLE a", "DROP TABLE b"), [1, 1, 1]),
+        (("z", "TRUNCATE TABLE a", "a", "b"), [4]),
+        (("z", "CREATE TABLE a LIKE b", "z"), [1, 1, 1]),
+        ((A, "CREATE TABLE b LIKE a", "z"), [2, 1]),  # two new tables are a run, and rows may not follow the copy
+        (("z", "CREATE TABLE a AS SELECT * FROM b", "z"), [1, 1, 1]),
+        (("z", "CREATE OR REPLACE TABLE a (id INT)", "z"), [1, 1, 1]),
+        (("z", "CREATE TABLE a (id INT, FOREIGN KEY (id) REFERENCES b (id))", "z"), [1, 1, 1]),
+        (("z", "ALTER TABLE c DROP CONSTRAINT k", "z"), [1, 1, 1]),
+        (("z", "ALTER TABLE a EXCHANGE PARTITION p WITH TABLE b", "z"), [1, 1, 1]),
+        (("z", "ALTER TABLE a DROP PARTITION p", "z"), [1, 1, 1]),
+        (("z", "CREATE DATABASE other", "z", "ALTER TABLE c COMMENT 'c'", "c"), [5]),
+    ],
+)
+def test_a_mixture_ends_where_a_table_would_need_two_commits(
+    tmp_path: Path, steps: tuple[str, ...], ends: list[int]
+) -> None:
+    starts = [sum(ends[:n]) for n in range(len(ends) + 1)]
+    wanted = [", ".join(steps[first:last]) for first, last in itertools.pairwise(starts)]
+    assert [batch.removeprefix("+ ") for batch in mixtures(tmp_path, *steps)] == wanted
+
+
+def test_only_what_no_run_could_have_is_mixed(tmp_path: Path) -> None:
+    assert mixtures(tmp_path / "rows", "a", "b") == ["a, b"]
+    assert mixtures(tmp_path / "run", A, B) == [f"{A}, {B}"]
+    assert mixtures(tmp_path / "one", C) == [C]
+    assert mixtures(tmp_path / "two", C, D) == [f"+ {C}, {D}"]
+    assert mixtures(tmp_path / "both", A, "z") == [f"+ {A}, z"]
+    assert mixtures(tmp_path / "without", "a", C, D, "z", limits=Limits()) == ["a", C, D, "z"]
+
+
+def test_tables_that_share_a_bit_count_as_one(tmp_path: Path) -> None:
+    steps = [step for n in range(130) for step in (CREATE.format(n), f"t{n}")]
+    assert [batch.count("CREATE") for batch in mixtures(tmp_path, *steps)] == [64, 64, 2]
+
+
+def test_random_mixtures_keep_their_rule(tmp_path: Path) -> None:
+    """Each batch is the longest one in which no table has rows before its statement, nor two statements."""
+    rng = random.Random(SEED)
+    for case in range(12):
+        tables = [f"t{n}" for n in range(rng.randint(1, 5))]
+        steps = [
+            rng.choice(tables) if rng.random() < 0.6 else f"ALTER TABLE {rng.choice(tables)} ADD c{n} INT"
+            for n in range(rng.randint(1, 40))
+        ]
+        wanted: list[list[str]] = []
+        seen: set[str] = set()
+        for step in steps:
+            is_statement = " " in step
+            table = step.split()[2] if is_statement else step
+            if not wanted or (is_statement and table in seen):
+                wanted.append([])
+                seen = set()
+            wanted[-1].append(step)
+            seen.add(table)
+        found = mixtures(tmp_path / str(case), *steps)
+        assert [batch.removeprefix("+ ") for batch in found] == [", ".join(batch) for batch in wanted]
 
 
 def test_what_leaves_rows_alone() -> None:

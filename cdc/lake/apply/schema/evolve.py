@@ -9,7 +9,7 @@ rows, is replaced by one statement instead, which begins a new generation.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -60,12 +60,15 @@ from cdc.lake.delta.tables import (
     TableOrigin,
     Target,
     labels_json,
+    schema_of,
 )
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, outdated_records, record_in_force, records
 from cdc.lake.rows.columns import columns_of_schema
 from cdc.lake.runtime.session import view_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import types as t
+
     from cdc.batches.manifest import Manifest
 
 _KEPT_STATEMENTS = 20
@@ -200,9 +203,21 @@ class Evolution:
             self._last_record = SchemaRecord(statement.seq, schema)
             self._is_recorded = self._surroundings.rows_follow is None
             return
-        planned = [PlannedColumn(field.name, field.dataType, None) for field in columns.fields]
         rows_follow = self._surroundings.rows_follow is not None
+        if self._is_fresh(state, columns.fields) and not rows_follow:
+            self._set(state, SchemaRecord(statement.seq, schema), {})
+            return
+        planned = [PlannedColumn(field.name, field.dataType, None) for field in columns.fields]
         self._replace(planned, schema, None, statement.seq - 1 if rows_follow else None)
+
+    def _is_fresh(self, state: DeltaState, fields: Sequence[t.StructField]) -> bool:
+        """Whether the table has these columns, and never had a change: apply has created it before the statement came,
+        from a definition that capture had read later."""
+        if state.applied_seq or state.ledger or state.generation or is_mapped(state):
+            return False
+        present = [(field.name, field.dataType) for field in schema_of(state).fields]
+        wanted = [(field.name, field.dataType) for field in self._target.schema(list(fields)).fields]
+        return present == wanted and not self._lake.has_rows(self._target, state)
 
     def _definition(self, statement: DdlStatement, change: CreateTable) -> TableSchema | None:
         """Returns the schema of a new table; None if it is not known."""

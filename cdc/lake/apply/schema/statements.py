@@ -11,7 +11,7 @@ import numpy as np
 
 from cdc.batches.manifest import schemas_of
 from cdc.binlog.constants import MAGIC
-from cdc.binlog.entry import format_gtid
+from cdc.binlog.entry import EntryFlag, format_gtid
 from cdc.binlog.events import QueryEvent, parse_format_description
 from cdc.binlog.sql.changes import (
     Change,
@@ -74,8 +74,9 @@ def read_statements(
         segment = open_range(byte_range.path, byte_range.offset, byte_range.length).between(0, None)
         begins, ends = segment.bounds()
         server = _server(segment)
-        for entry, begin, end in zip(segment.entries, begins.tolist(), ends.tolist(), strict=True):
-            for _, query in segment.queries(begin, end):
+        for at in np.flatnonzero(segment.entries["flags"] & int(EntryFlag.DDL)).tolist():
+            entry = segment.entries[at]
+            for _, query in segment.queries(int(begins[at]), int(ends[at])):
                 moment = Moment.of(query, system_zone)
                 statement = classify(
                     query.sql, query.db, query.sql_mode, server, ignores_case=ignores_case, moment=moment

@@ -1,0 +1,81 @@
+"""A migration with traffic: tables that are created, filled and altered in turn, applied by a cold `cdc apply`.
+
+Each table is created and gets a few INSERTs at once; after every fifth one, an older table gets another column, and one
+more row. The backlog is captured, and applied by a process of its own. The table shows its seconds and CPU seconds, the
+number of batches, and the seconds of the phases of all tables together.
+
+    python -m benchmarks.migration [--tables 150] [--rows 3] [--cores 2] [--mode upsert]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.accounting import compile_sources, run
+from benchmarks.cold import CDC
+from benchmarks.workload import COLUMNS, capture, configure
+from cdc.testing.servers import PASSWORD, Server
+
+_ALTER_EVERY = 5
+_INSERT = (
+    "INSERT INTO bench.m{number:03d} (customer, status, total, items, note)"
+    " VALUES ({row}, 'paid', 1.5 * {row}, {row}, 'note')"
+)
+
+
+def statements(tables: int, rows: int) -> list[str]:
+    """Returns the statements of the backlog."""
+    listed: list[str] = []
+    for number in range(tables):
+        listed.append(f"CREATE TABLE bench.m{number:03d} ({COLUMNS}) ENGINE=InnoDB")
+        listed += [_INSERT.format(number=number, row=row) for row in range(1, rows + 1)]
+        if number % _ALTER_EVERY == _ALTER_EVERY - 1:
+            older = number // 2
+            listed.append(f"ALTER TABLE bench.m{older:03d} ADD COLUMN c{number} INT NOT NULL DEFAULT 7")
+            listed.append(_INSERT.format(number=older, row=rows + 1))
+    return listed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tables", type=int, default=150)
+    parser.add_argument("--rows", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--mode", choices=("upsert", "soft_delete", "scd2", "append"), default="upsert")
+    options = parser.parse_args()
+    compile_sources()
+    with TemporaryDirectory(prefix="towpath-bench-") as folder, Server("mariadb10") as server:
+        config = configure(Path(folder), server, options.cores, more=f", mode: {options.mode}")
+        server.execute("CREATE DATABASE bench", *statements(options.tables, options.rows))
+        capture(config)
+        command = [*CDC, "--conf-dir", str(Path(folder) / "conf"), "apply", "bench", "--until-empty", "--json"]
+        done = run(command, BENCH_PASSWORD=PASSWORD)
+    batches = json.loads(done.output)["batches"]
+    results = [result for batch in batches for result in batch["tables"]]
+    inserted = sum(result["inserted"] for result in results)
+    wanted = options.tables * options.rows + options.tables // _ALTER_EVERY
+    if inserted != wanted:
+        raise RuntimeError(f"cdc apply has inserted {inserted} rows instead of {wanted}")
+    phases: Counter[str] = Counter()
+    for result in results:
+        phases.update(result.get("phases") or {})
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    table = Table(title=f"{options.tables} new tables with {options.rows} rows each, cold, mode {options.mode}")
+    for column in ("s", "CPU s", "batches", "s per table", "CPU s per table"):
+        table.add_column(column, justify="right")
+    each = [f"{value / options.tables:.2f}" for value in (done.seconds, done.cpu_s)]
+    table.add_row(f"{done.seconds:.1f}", f"{done.cpu_s:.1f}", str(len(batches)), *each)
+    console.print(table)
+    console.print("Seconds of all tables: " + ", ".join(f"{name} {value:.1f}" for name, value in phases.most_common()))
+
+
+if __name__ == "__main__":
+    main()
