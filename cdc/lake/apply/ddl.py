@@ -98,14 +98,18 @@ def changed_tables(statements: tuple[DdlStatement, ...], tables: Iterable[str]) 
     return {table for table in tables if table in changed or split_table(table)[0] in databases}
 
 
-def statements_on(statements: Iterable[DdlStatement], table: str) -> tuple[DdlStatement, ...]:
-    """Returns the statements that change a table. If there are none, those that name it."""
-    names = [
+def naming(statements: Iterable[DdlStatement], table: str) -> tuple[DdlStatement, ...]:
+    """Returns the statements that name a table."""
+    return tuple(
         statement
         for statement in statements
         if any(named is not None and ".".join(named) == table for named in map(table_of, statement.statement.changes))
-    ]
-    return tuple(statement for statement in names if changed_tables((statement,), [table])) or tuple(names)
+    )
+
+
+def changing(statements: Iterable[DdlStatement], table: str) -> tuple[DdlStatement, ...]:
+    """Returns the statements that may change the rows or the definition of a table."""
+    return tuple(statement for statement in statements if changed_tables((statement,), [table]))
 
 
 @dataclass(frozen=True)

@@ -85,16 +85,18 @@ class PreparedBatch:
             return [self]
         unmixed = self.manifest.model_copy(update={"mixed": False, "ddl": False})
         rows = replace(self, manifest=unmixed, statements=())
-        statements = ddl.statements_on(self.statements, table)
+        has_rows = self.layout(table) is not None
+        statements = ddl.changing(self.statements, table)
+        if not statements and not has_rows:
+            statements = ddl.naming(self.statements, table)  # perhaps a table that is not in the lake yet
         if not statements:
-            return [rows]
+            return [rows]  # an index may have come between the rows, whose position none of these may pass
         upto = statements[-1]
         last = self.manifest.positions.last.model_copy(update={"gtid": upto.gtid})
         positions = self.manifest.positions.model_copy(update={"last": last})
         own = unmixed.model_copy(update={"ddl": True, "last_seq": upto.seq, "positions": positions})
         alone = replace(self, manifest=own, statements=statements, contents=Survey({}, {}))
-        rows = replace(rows, applied_before=statements)
-        return [alone] if self.layout(table) is None else [alone, rows]
+        return [alone, replace(rows, applied_before=statements)] if has_rows else [alone]
 
     def creates(self, table: str) -> bool:
         """Whether the batch's DDL creates this table."""
