@@ -66,7 +66,7 @@ def merged(config: DestinationConfig, tree: Tree, *, window: bool) -> tuple[floa
                 results = pipeline.merge(config, lease)
         else:
             results = pipeline.merge(config, lease)
-        if not lease.manifest.ddl:
+        if lease.manifest.row_events:
             seconds += time.perf_counter() - began
             cpu += tree.cpu_s() - used
         pipeline.finalize(config, lease, True, results)
