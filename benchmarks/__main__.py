@@ -8,7 +8,8 @@ tools are here. A line that does not hold is no failure: it is in the table.
 
 ``--write`` (or BENCH_WRITE=1) keeps the results in ``benchmarks/results`` and makes the page of the documentation anew.
 More detailed benchmarks of single parts: ``python -m benchmarks.NAME``, with NAME one of startup, capture, store,
-memory_ring, decode, ways, settings, scattered, many_tables, snapshot, verify, encryption.
+memory_ring, decode, ways, settings, scattered, many_tables, snapshot, verify, encryption. ``python -m benchmarks.profile``
+shows where the time of a warm line goes.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ def group(name: str) -> Callable[[Options, Collection[str]], Iterator[Measuremen
         from benchmarks import cold
 
         return {"inserts-cold": cold.inserts_cold, "ten": cold.ten_tables}[name]
+    if name == "wide":
+        from benchmarks import wide
+
+        return wide.lines
     if name == "capture":
         from benchmarks import capture
 

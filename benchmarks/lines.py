@@ -82,6 +82,8 @@ LINES = (
     Line("ten-cold-memory", "ten", "the same: peak memory of all processes", "GB", 2.5),
     Line("ten-connect", "ten", "1,000 changes in ten tables, whole process, on a warm Connect server", "s", 8.0, 4.0),
     Line("ten-deltalake", "ten", "1,000 changes in ten tables, cold process, small batches by delta-rs", "s", 2.0, 1.0),
+    Line("wide-upsert", "wide", "72 changes in ten tables of 25 columns, store to Delta, warm", "s", 1.5),
+    Line("wide-scd2", "wide", "the same in mode scd2", "s", 2.5),
     Line("scattered", "scattered", "{percent} scattered updates: time in {five} rows against {half} rows", "×", 1.5, 1.2),
     Line("binlog", "warm", "{rows} inserts, binlog to Delta, warm: time against Debezium, tuned, reading them into nothing",
          "×", 0.5, 0.3),

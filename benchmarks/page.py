@@ -25,7 +25,8 @@ _HOW = """\
   of the rounds' ratios; the seconds are medians of their own. A first round, which compiles and fills caches, does not
   count. `cdc verify` and the scans beside it are the shortest of the rounds.
 - The table has eleven columns: integers, DECIMAL, ENUM, VARCHAR, CHAR, DATETIME, TIMESTAMP and DOUBLE. The source is
-  MariaDB on the same machine, so it takes part of the cores while it sends.
+  MariaDB on the same machine, so it takes part of the cores while it sends. The tables of the `wide` lines have 25
+  columns, of nearly every type, and 1,000 rows; each batch inserts, updates and deletes rows in all of them.
 - *Warm* lines run in one Spark session that has done the same before, with tables of its own for each round. *Cold*
   lines are whole processes of `cdc apply`, from their start to their end, JVM included; the store and the Delta tables
   exist, and an earlier process has filled the caches on the disk.
@@ -42,7 +43,8 @@ _HOW = """\
 
 `make bench` measures all of it again and prints the same table. `make bench ARGS='--only inserts,scattered --rows
 100000'` measures some lines quickly, `make bench BENCH_WRITE=1` makes this page from a new run, and `make bench-peers`
-compares capture with more readers of binlogs. Times of two machines cannot be compared; their ratios can, roughly.
+compares capture with more readers of binlogs. `python -m benchmarks.profile --line wide-upsert` shows where the time
+of a warm line goes. Times of two machines cannot be compared; their ratios can, roughly.
 """
 _ACCOUNTING = {
     "cgroup": "The kernel has counted them in a cgroup, so no process is missed.",

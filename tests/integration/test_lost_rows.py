@@ -56,6 +56,7 @@ def test_a_batch_of_which_spark_reads_fewer_rows_is_refused_until_the_table_is_r
 
     # As on a Connect server of others: without a statement, nothing is committed (test_row_replacement.py).
     monkeypatch.setattr(commit, "replace_rows", lambda *_given, **_options: None)
+    monkeypatch.setattr(merge, "may_change", lambda *_: False)
     lease = loop.fetch()
     with monkeypatch.context() as patch:
         patch.setattr(merge, "planned_frame", with_loss)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cdc.lake.apply.large_values import careful_parquet, has_large_values
 from cdc.lake.apply.statements import empty_statement
-from cdc.lake.delta.row_replacement import LoggedTable, NewRows, replace_rows
+from cdc.lake.delta import small_tables
+from cdc.lake.delta.row_replacement import LoggedTable, NewRows, Replaced, replace_rows
 from cdc.lake.delta.transaction import AlreadyThereError, commit_position
 from cdc.lake.delta.vectors import has_deletion_vectors, marking_rows
 from cdc.lake.runtime.phases import in_phase
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from cdc.lake.delta.files import TableFiles
     from cdc.lake.delta.log import DeltaState
+    from cdc.lake.delta.small_tables import Change, SmallTable
     from cdc.lake.delta.tables import Target
     from cdc.lake.rows.key_plan import KeyRanges
     from cdc.lake.runtime.driver_jvm import DriverJvm
@@ -48,6 +50,10 @@ class MergeStats:
     """False: the table had the batch's position already, and the statement did nothing."""
 
 
+Way: TypeAlias = Callable[[], MergeStats | None]
+"""Changes the table and returns what has changed; or returns None, and changes nothing, if another way has to."""
+
+
 @dataclass(frozen=True)
 class Commit:
     """What the statement's commit says beside its rows. ``state`` is the table as its applied position was read."""
@@ -66,17 +72,24 @@ class Commit:
     application: str | None = None
     """The application id under which the commit carries :attr:`seq`; None: that of the table's applied position."""
 
-    def execute(self, statement: str | None, instead: Callable[[], MergeStats | None] | None = None) -> MergeStats:
+    def execute(self, statement: str | None, *instead: Way) -> MergeStats:
         """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position.
-        ``statement``: None if no rows change. ``instead``: is called before the statement, which does not run if this
-        returns what has changed.
+        ``statement``: None if no rows change. ``instead``: are called in turn before the statement, which does not run
+        if one of them returns what has changed.
         """
         if statement is None:
             return self.execute(empty_statement(self.target), self._position)
-        with in_phase("merge"):
-            return self._execute(statement, instead)
+        stats = self.execute_by(*instead, lambda: self._run(statement))
+        assert stats is not None  # a statement always says what it has done
+        return stats
 
-    def _execute(self, statement: str, instead: Callable[[], MergeStats | None] | None) -> MergeStats:
+    def execute_by(self, *ways: Way) -> MergeStats | None:
+        """Calls these in turn until one returns what it has changed, and returns that; None if none has done it. Their
+        commit carries position and metadata."""
+        with in_phase("merge"):
+            return self._execute(ways)
+
+    def _execute(self, ways: Sequence[Way]) -> MergeStats | None:
         spark = self.session.spark
         careful = careful_parquet(spark) if has_large_values(self.state) else nullcontext()
         marking: AbstractContextManager[None] = nullcontext()
@@ -87,34 +100,33 @@ class Commit:
         with careful, marking, carried:
             self.check()
             before_statement(self.target.table)
-            if instead is not None and (stats := instead()) is not None:
-                return stats
-            rows: list[Any] = spark.sql(statement).collect()
-            row = rows[0].asDict() if rows else {}
-            # An UPDATE, DELETE or INSERT says only how many rows it affected.
-            is_merge = "num_updated_rows" in row
-            if not is_merge and row.get("num_affected_rows") == 0:
-                # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
-                spark.sql(empty_statement(self.target)).collect()
+            return next((stats for way in ways if (stats := way()) is not None), None)
+
+    def _run(self, statement: str) -> MergeStats:
+        spark = self.session.spark
+        rows: list[Any] = spark.sql(statement).collect()
+        row = rows[0].asDict() if rows else {}
+        # An UPDATE, DELETE or INSERT says only how many rows it affected.
+        is_merge = "num_updated_rows" in row
+        if not is_merge and row.get("num_affected_rows") == 0:
+            # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
+            spark.sql(empty_statement(self.target)).collect()
         if not rows:
             return MergeStats(ran=False)
         if not is_merge:
             return MergeStats()
         return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
 
-    def replace_rows(
-        self, new: NewRows, files: TableFiles | None, keys: Mapping[str, KeyRanges], statement: str
-    ) -> MergeStats:
-        """Replaces rows by key, without a statement where this is possible, else by this one. ``files``: those of
+    def replace_rows(self, new: NewRows, files: TableFiles | None, keys: Mapping[str, KeyRanges]) -> MergeStats | None:
+        """Replaces rows by key. Returns None, and changes nothing, if a statement has to do it. ``files``: those of
         :attr:`state`; None if they are not known. ``keys``: ranges of integer keys that hold the keys of the new
         rows."""
+        table, marks = LoggedTable(self.state, files, keys), bool(self.use_vectors)
+        return self._by_transaction(lambda jvm: _stats(replace_rows(jvm, table, new, marks=marks)))
 
-        def replace(jvm: DriverJvm) -> MergeStats | None:
-            table = LoggedTable(self.state, files, keys)
-            rows = replace_rows(jvm, table, new, marks=bool(self.use_vectors))
-            return None if rows is None else MergeStats(rows.inserted, rows.updated, rows.deleted)
-
-        return self.execute(statement, lambda: self._by_transaction(replace))
+    def change_here(self, table: LoggedTable, work: Callable[[SmallTable], Change]) -> MergeStats | None:
+        """Changes a small table in this process. Returns None, and changes nothing, if Spark has to do it."""
+        return self._by_transaction(lambda jvm: _stats(small_tables.change(jvm, table, work)))
 
     def _position(self) -> MergeStats | None:
         """Commits the position without a statement, where this is possible."""
@@ -136,3 +148,7 @@ class Commit:
         """Runs the statement that ``make`` returns for the name of a view of these rows."""
         with view_of(rows) as view:
             return self.execute(make(view))
+
+
+def _stats(rows: Replaced | None) -> MergeStats | None:
+    return None if rows is None else MergeStats(rows.inserted, rows.updated, rows.deleted)

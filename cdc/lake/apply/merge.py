@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as f
 
 from cdc.base.targets import MODE_COLUMNS
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.layout import DELETE
-from cdc.lake.apply.commit import Commit, MergeStats
+from cdc.lake.apply.commit import Commit, MergeStats, Way
 from cdc.lake.apply.large_values import keep_last, mark_large
 from cdc.lake.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
+from cdc.lake.apply.small_history import FewChanges
 from cdc.lake.apply.statements import (
     SourceRows,
     append_statement,
@@ -40,8 +44,9 @@ from cdc.lake.apply.table_changes import TableChanges
 from cdc.lake.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from cdc.lake.delta.files import TableFiles
 from cdc.lake.delta.proof import require_all_rows, require_applied
-from cdc.lake.delta.row_replacement import NewRows
-from cdc.lake.delta.tables import Target, schema_of
+from cdc.lake.delta.row_replacement import LoggedTable, NewRows
+from cdc.lake.delta.small_tables import FewRows, may_change
+from cdc.lake.delta.tables import Target, delta_schema, schema_of
 from cdc.lake.delta.vectors import add_deletion_vectors, may_mark_rows
 from cdc.lake.rows import null_dates
 from cdc.lake.rows.changes import changes_frame, is_small
@@ -50,7 +55,7 @@ from cdc.lake.rows.key_plan import FileOutput, KeyPlan, KeyRanges, integer_spans
 from cdc.lake.rows.row_choice import SEEN
 from cdc.lake.rows.row_files import row_files
 from cdc.lake.runtime.phases import in_phase
-from cdc.lake.runtime.session import view_of
+from cdc.lake.runtime.session import view_name, view_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -206,29 +211,67 @@ def _merge_plan(
     if not is_new and may_mark_rows(merge.target, state):
         commit = _for_changes(merge, commit, files, plan.rows, integers)
     reader = merge.changes.reader(columns, state.applied_seq, "after")
-    rows = planned_frame(merge.session, reader, splits, plan, seen=marks)
     # Spark compiles numbers into its code, so a statement with other ranges is compiled anew for each batch. That takes
     # longer than reading a small table, or what ranges leave out that have most of a large one.
     is_small_table = files is not None and files.is_small
     ranges = [] if is_small_table else _plan_ranges(plan, keys, columns, files)
     names = [field.name for field in columns.fields]
+    name = view_name()
+    statement = _statement_for(merge, name, keys, names, ranges, is_new=is_new)
+    with ExitStack() as stack:
 
-    def make(view: str) -> str:
-        if is_new:
-            return insert_statement(merge.target, view, keys.names, names, ranges, marks=marks)
-        statement = soft_delete_statement if marks else upsert_statement
-        return statement(merge.target, view, keys.names, names, ranges, null_keys=False)
+        @cache
+        def view() -> str:
+            rows = planned_frame(merge.session, reader, splits, plan, seen=marks)
+            return stack.enter_context(view_of(with_variants(rows, columns.variants), name))
 
-    rows = with_variants(rows, columns.variants)
-    if marks or merge.target.apply.shared:  # rows that are replaced are found by their keys alone
-        stats = commit.execute_with(rows, make)
-    else:
-        deletes = f"_op = {DELETE}"
-        is_stored = bool(plan.tables) or plan.files is not None
-        with view_of(rows) as view:
-            new = NewRows(view, keys.names, deletes, ranges, plan.rows, plan.upserts(seen=False), is_stored)
-            stats = commit.replace_rows(new, files, integers, make(view))
+        def nothing_yet() -> None:
+            view()  # for the statement
+
+        ways: list[Way] = []
+        if not merge.target.apply.shared:  # rows that are replaced are found by their keys alone
+            table = LoggedTable(commit.state, files, integers)
+            ways.append(lambda: _replace_here(commit, table, plan, columns, keys, marks=marks))
+            if not marks:
+                is_stored = bool(plan.tables) or plan.files is not None
+                upserts = plan.upserts(seen=False)
+                new = NewRows(view, keys.names, f"_op = {DELETE}", ranges, plan.rows, upserts, is_stored)
+                ways.append(lambda: commit.replace_rows(new, files, integers))
+        stats = commit.execute(statement, *ways, nothing_yet)
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
+
+
+def _statement_for(
+    merge: TableMerge, view: str, keys: RowKeys, names: Sequence[str], ranges: Sequence[str], *, is_new: bool
+) -> str:
+    """Returns the MERGE of the rows that win in a plan. ``is_new``: the table can have none of their keys."""
+    marks = _marks(merge)
+    if is_new:
+        return insert_statement(merge.target, view, keys.names, names, ranges, marks=marks)
+    make = soft_delete_statement if marks else upsert_statement
+    return make(merge.target, view, keys.names, names, ranges, null_keys=False)
+
+
+def _replace_here(
+    commit: Commit, table: LoggedTable, plan: KeyPlan, columns: SourceColumns, keys: RowKeys, *, marks: bool
+) -> MergeStats | None:
+    """Replaces rows of a small table in this process, if the changes are decoded here, too. ``marks``: deleted rows
+    stay and are marked."""
+    fields = [*columns.fields, *(delta_schema([], "soft_delete") if marks else ())]
+    if not plan.tables or not may_change(table, keys.names, fields):
+        return None
+    rows = plan.winners(seen=marks)
+    deletes = rows.column("_op").to_numpy() == DELETE
+    none = np.zeros(len(rows), dtype=np.bool_)
+    if marks:
+        is_new = rows.column(SEEN).combine_chunks().to_numpy(zero_copy_only=False)
+        rows = rows.append_column("_deleted", pa.array(deletes))
+        few = FewRows(rows, keys.names, none, ~is_new, ([(None, "update")], [(SEEN, "insert")]))
+    else:
+        condition = f"(_op = {DELETE})"
+        clauses = ([(condition, "delete"), (None, "update")], [(f"(NOT {condition})", "insert")])
+        few = FewRows(rows, keys.names, deletes, none, clauses)
+    return commit.change_here(table, few.replace)
 
 
 def _plan_ranges(plan: KeyPlan, keys: RowKeys, columns: SourceColumns, files: TableFiles | None) -> list[str]:
@@ -292,7 +335,12 @@ def _merge_reduced(merge: TableMerge, state: DeltaState, keys: RowKeys, columns:
 
 
 def _versions(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: SourceColumns) -> MergeStats:
-    """Merges the versions of each key, in mode ``scd2``."""
+    """Merges the versions of each key, in mode ``scd2``: in this process if the changes are few and the table is small,
+    else as Spark finds them. Both give the same versions."""
+    if keys.is_primary and not merge.is_large and merge.unlogged is None:
+        stats = _versions_here(merge, state, keys, columns)
+        if stats is not None:
+            return stats
     first = columns.only(keys.names) if merge.is_large else columns
     events = last_of_transactions(_changes_by_key(merge, state, keys, first), keys.names).persist()
     try:
@@ -313,6 +361,30 @@ def _versions(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: Sour
         return replace(stats, null_dates=_count_null_dates(merge, columns, state.applied_seq))
     finally:
         events.unpersist()
+
+
+def _versions_here(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: SourceColumns) -> MergeStats | None:
+    """Merges the versions of a small table in this process. Returns None, and changes nothing, if Spark has to do
+    it."""
+    splits = merge.changes.splits(state.applied_seq)
+    if not is_small(splits) or merge.target.apply.shared:
+        return None
+    files = TableFiles.of(state, merge.target.table)
+    table_columns = [*columns.fields, *delta_schema([], "scd2").fields]
+    if not may_change(LoggedTable(state, files, {}), keys.names, table_columns):
+        return None
+    reader = merge.changes.reader(columns, state.applied_seq, "after", counts=bool(columns.dates))
+    with in_phase("plan"):
+        plan = make_plan(reader, splits, keys.names, keep=True)
+    if plan is None:
+        return None
+    commit = _commit(merge, state)
+    if not plan.rows:
+        return commit.execute(None)
+    changes = FewChanges(pa.concat_tables(plan.tables), keys.names)
+    table = LoggedTable(state, files, plan.integer_ranges(keys.names))
+    stats = commit.execute_by(lambda: commit.change_here(table, changes.versions))
+    return stats if stats is None or not stats.ran else replace(stats, null_dates=plan.null_dates)
 
 
 def _append(merge: TableMerge, state: DeltaState, columns: SourceColumns) -> MergeStats:

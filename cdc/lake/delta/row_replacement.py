@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ _HARMLESS = {
 }  # fmt: skip
 """Delta's properties that ask nothing of a commit beyond what its transaction does by itself."""
 _HARMLESS_PREFIXES = ("delta.feature.", "delta.constraints.")
-_FEATURES = {
+FEATURES = {
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "columnMapping", "timestampNtz",
     "deletionVectors", "typeWidening", "typeWidening-preview", "vacuumProtocolCheck", "v2Checkpoint",
     "inCommitTimestamp", "variantType", "variantType-preview", "domainMetadata", "clustering", "generatedColumns",
@@ -84,8 +84,8 @@ _MOST_LISTED = 1_000
 class NewRows:
     """Rows by key: at most one for each key. It replaces the row of the table with that key, or deletes it."""
 
-    view: str
-    """Name of a view in the session, with the table's columns and those that :attr:`is_delete` needs."""
+    view: Callable[[], str]
+    """Returns the name of a view in the session, with the table's columns and those that :attr:`is_delete` needs."""
     keys: Sequence[str]
     """Columns that are never null."""
     is_delete: str
@@ -124,7 +124,8 @@ class _UnknownRowsError(Exception):
     """A file does not say how many rows it has."""
 
 
-def _are_plain(properties: Mapping[str, str]) -> bool:
+def are_plain(properties: Mapping[str, str]) -> bool:
+    """Whether these properties of a table ask nothing of a commit beyond what Delta's transaction does by itself."""
     return all(
         not key.startswith("delta.") or key in _HARMLESS or key.startswith(_HARMLESS_PREFIXES) for key in properties
     )
@@ -169,9 +170,9 @@ def _begin(jvm: DriverJvm, logged_table: LoggedTable, new: NewRows) -> _Replacem
     features = features_of(txn)
     properties = metadata["configuration"]
     has_statistics = jvm.session.conf().get(_STATISTICS, "true") == "true"
-    rows = jvm.session.table(new.view)
+    rows = jvm.session.table(new.view())
     view_schema = t.StructType.fromJson(json.loads(rows.schema().json()))
-    if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(view_schema, schema)):
+    if not (has_statistics and features <= FEATURES and are_plain(properties) and _are_whole(view_schema, schema)):
         return None
     # Delta also knows the least and the greatest value of other keys than integers.
     has_all_keys = not new.ranges or {*new.keys} == {*logged_table.keys}
@@ -366,17 +367,10 @@ class _Replacement:
             filtered = self._frame(self._seq([])).alias("t").filter(" AND ".join(self.new.ranges))
             condition = filtered.queryExecution().analyzed().condition()
         else:
-            condition = self._true()
+            condition = self.transaction.true()
         if self.listed is None:
             return self.transaction.txn.filterFiles(self._seq([condition]), True)
-        files = self._seq(self.listed)
-        default = [getattr(self.transaction.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
-        self.transaction.txn.trackReadPredicates(self._seq([condition]), *default)
-        self.transaction.txn.trackFilesRead(files)
-        return files
-
-    def _true(self) -> Any:
-        return scala_object(self.jvm.view, "org.apache.spark.sql.catalyst.expressions.Literal").TrueLiteral()
+        return self.transaction.track(condition, self.listed)
 
     def _frame(self, files: Any) -> Any:
         """Returns the rows of these files of the transaction's version."""

@@ -150,6 +150,20 @@ class PositionedTransaction:
             raise AlreadyThereError
         return cls(jvm, log, txn, helper, is_at)
 
+    def true(self) -> Any:
+        """Returns the condition that holds for each row, as an expression."""
+        return scala_object(self.jvm.view, "org.apache.spark.sql.catalyst.expressions.Literal").TrueLiteral()
+
+    def track(self, condition: Any, files: Iterable[Any]) -> Any:
+        """Says that these files, as ``AddFile``, were read for this condition: another commit that removes one of them,
+        or adds a file with such rows, is a conflict. Returns the files as a sequence of Scala."""
+        view = self.jvm.view
+        default = [getattr(self.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
+        self.txn.trackReadPredicates(scala_seq(view, [condition]), *default)
+        read = scala_seq(view, files)
+        self.txn.trackFilesRead(read)
+        return read
+
     def commit(
         self,
         actions: Iterable[Any],

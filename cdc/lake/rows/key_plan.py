@@ -104,6 +104,13 @@ class KeyPlan:
             )
         )
 
+    def winners(self, *, seen: bool = False) -> pa.Table:
+        """Returns the rows that win, of a small batch; with ``seen``, with :data:`~cdc.lake.rows.row_choice.SEEN`."""
+        import pyarrow as pa
+
+        parts = [_winners(table, self.last_changes, number, seen=seen) for number, table in enumerate(self.tables)]
+        return pa.concat_tables(parts)
+
     def spans(self, names: Sequence[str]) -> list[list[tuple[Any, Any]]]:
         """Returns for each key column the ranges, as Arrow scalars, that hold all its values; none for a column without
         an order. In a small batch, few values have a range each, and integers have several ranges with the widest gaps
@@ -283,10 +290,7 @@ def planned_frame(
     :data:`~cdc.lake.rows.row_choice.SEEN`."""
     fields = with_seen(reader.fields) if seen else reader.fields
     if plan.tables:
-        import pyarrow as pa
-
-        parts = [_winners(table, plan.last_changes, number, seen=seen) for number, table in enumerate(plan.tables)]
-        return local_frame(session, pa.concat_tables(parts), fields)
+        return local_frame(session, plan.winners(seen=seen), fields)
     if plan.files is not None:
         return plan.files.frame(session, fields)
     # Splits without such a row are decoded, too: a value that cannot be decoded fails the batch wherever it is.

@@ -317,10 +317,15 @@ def on_demand(sessions: TableSessions | Callable[[], TableSessions]) -> Iterator
         yield lend
 
 
+def view_name() -> str:
+    """Returns a name that no temporary view has."""
+    return f"towpath_rows_{uuid.uuid4().hex}"
+
+
 @contextmanager
-def view_of(rows: DataFrame) -> Iterator[str]:
-    """Yields the name of a temporary view of these rows."""
-    view = f"towpath_rows_{uuid.uuid4().hex}"
+def view_of(rows: DataFrame, name: str | None = None) -> Iterator[str]:
+    """Yields the name of a temporary view of these rows: this one, or a new one."""
+    view = name or view_name()
     rows.createOrReplaceTempView(view)
     try:
         yield view
