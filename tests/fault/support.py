@@ -49,7 +49,7 @@ def configure(
 def with_delta_rs(config: DestinationConfig) -> DestinationConfig:
     """Returns the configuration of the same destination in which delta-rs merges small batches."""
     text = config.file.read_text(encoding="utf-8")
-    assert "apply: {target: lake}" in text
+    assert "apply: {target: lake" in text
     file = config.file.parent.with_name("conf-small") / config.file.name
     file.parent.mkdir(exist_ok=True)
     file.write_text(text.replace("target: lake", f"target: lake, {DELTA_RS}"), encoding="utf-8")
