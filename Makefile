@@ -71,6 +71,7 @@ test-objects: install ## lake, stage and archive on a real server of objects, wh
 		tests/integration/test_archive.py tests/unit/batches/test_stage.py tests/unit/lake/delta/test_log.py $(ARGS)
 
 test-long: install ## the long tests that `make test` leaves out: the same on other servers, or more often (an hour)
+	@scripts/need-chromium.sh
 	@$(WITH_JAVA) $(PY) -m pytest tests -m long -v --timeout 1800 $(ARGS)
 
 test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
@@ -88,6 +89,7 @@ test-readers: install ## every reader of Delta on every feature of a table; READ
 	@$(WITH_JAVA) READERS_WRITE=$(READERS_WRITE) scripts/test-readers.sh $(ARGS)
 
 test-docs: install ## every command and Python block of the tutorial, the how-to pages and the READMEs, run as printed; pages in a browser (an hour)
+	@scripts/need-chromium.sh
 	@$(WITH_JAVA) $(PY) -m pytest tests/slow/docs tests/unit/test_page_commands.py tests/dags/test_page_blocks.py -m '' -v --timeout 1800 $(ARGS)
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cdc.airflow.changes import TableChange
     from cdc.airflow.factory import build_dags, check_configurations, conf_folder
     from cdc.airflow.hook import TowpathHook
+    from cdc.airflow.notifier import TowpathNotifier
     from cdc.airflow.operators import (
         TowpathCaptureOperator,
         TowpathCaptureWatchOperator,
@@ -55,6 +56,7 @@ __all__ = [
     "TowpathLeftOutOperator",
     "TowpathMaintainOperator",
     "TowpathMergeOperator",
+    "TowpathNotifier",
     "TowpathPlanOperator",
     "TowpathPublishOperator",
     "TowpathReplayOperator",
@@ -75,6 +77,7 @@ _ELSEWHERE = {
     "TableInterval": "assets",
     "TowpathApplyTaskGroup": "task_group",
     "TowpathHook": "hook",
+    "TowpathNotifier": "notifier",
     "build_dags": "factory",
     "changes_asset": "assets",
     "check_configurations": "factory",

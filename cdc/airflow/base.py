@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseOperator
 
 from cdc.airflow.changes import tell_batches
 from cdc.airflow.compat import AirflowFailException
+from cdc.airflow.configuration import read_config
 from cdc.base.errors import TablesLeftOutError
-from cdc.config import DestinationConfig, load
+from cdc.config import DestinationConfig
 from cdc.lake import pipeline
 
 
@@ -31,7 +31,7 @@ class DestinationOperator(BaseOperator):
         """Addresses of the extra links by the name of their target; execute() sets them."""
 
     def _config(self) -> DestinationConfig:
-        return load(Path(self.conf_file))
+        return read_config(self.conf_file)
 
 
 class BatchOperator(DestinationOperator):

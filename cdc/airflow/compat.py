@@ -6,6 +6,9 @@ Airflow that is not in the ``airflow.sdk`` of 3.0.
 
 from __future__ import annotations
 
+import tempfile
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -70,6 +73,12 @@ RETRY_BACKOFF: float = 2 if type(BaseOperator.retry_exponential_backoff) is not 
 """The value of ``retry_exponential_backoff`` with which pauses double; early versions only know whether they grow."""
 
 
+def bundle_storage() -> Path:
+    """Returns the folder below which Airflow keeps the files of the DAG bundles that it fetches."""
+    configured = conf.get("dag_processor", "dag_bundle_storage_path", fallback=None)
+    return Path(configured) if configured else Path(tempfile.gettempdir(), "airflow", "dag_bundles")
+
+
 def default_deferrable() -> bool:
     """Returns Airflow's ``[operators] default_deferrable``."""
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
@@ -80,6 +89,18 @@ def has_partitions() -> bool:
     import airflow.sdk
 
     return all(hasattr(airflow.sdk, name) for name in ("CronPartitionTimetable", "PartitionedAtRuntime"))
+
+
+def deadline(callback: type, kwargs: dict[str, str], seconds: float) -> Any:
+    """Returns a DAG's deadline, so long after a run was queued, which Airflow's triggerer tells by a callback."""
+    from airflow.sdk.definitions.callback import AsyncCallback
+    from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=seconds),
+        callback=AsyncCallback(callback, kwargs=kwargs),
+    )
 
 
 def partition_schedule(cron: str, timezone: str, key_format: str) -> Any:
@@ -116,6 +137,9 @@ __all__ = [
     "DownstreamTasksSkipped",
     "TaskDeferred",
     "TriggerRule",
+    "bundle_storage",
+    "conf",
+    "deadline",
     "default_deferrable",
     "has_partitions",
     "is_executor",

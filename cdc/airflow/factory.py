@@ -26,11 +26,14 @@ from cdc.airflow.compat import (
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
+    deadline,
     has_partitions,
     is_executor,
     partition_schedule,
 )
+from cdc.airflow.configuration import read_config
 from cdc.airflow.intervals import CRON, KEY_FORMAT, time_zone
+from cdc.airflow.notifier import TowpathNotifier
 from cdc.airflow.operators import (
     TowpathCaptureOperator,
     TowpathCaptureWatchOperator,
@@ -51,7 +54,7 @@ from cdc.airflow.task_group import FINALIZE_RETRIES
 from cdc.airflow.triggers import TowpathStoreTrigger
 from cdc.base.errors import ConfigError
 from cdc.base.units import human_seconds
-from cdc.config import DAG_KINDS, AirflowConfig, DagKind, DestinationConfig, as_named, destinations, load
+from cdc.config import ALARMS, DAG_KINDS, AirflowConfig, DagKind, DestinationConfig, as_named, destinations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -143,12 +146,12 @@ class _Destination:
 def _read(file: Path, default_args: Mapping[str, Any] | None) -> _Destination:
     """Reads a configuration file. An error in it becomes part of its DAGs."""
     try:
-        config = load(file)
+        config = read_config(file)
     except ConfigError as error:
         return _Destination(file, None, str(error), _task_defaults(AirflowConfig()) | dict(default_args or {}), None)
     settings, failure, callback = config.airflow, None, None
     try:
-        callback = _callback(settings.on_failure)
+        callback = _callback(settings.on_failure, file)
         _require_executor(settings.executor)
         _require_partitions(settings)
     except ConfigError as error:
@@ -219,7 +222,11 @@ def intervals_dag(destination: _Destination) -> DAG:
 
     The first run is for the interval that ended last; from then on no interval is left out.
     """
-    settings = destination.settings
+    settings, options = destination.settings, {}
+    if settings.interval_deadline is not None:
+        late = f"The lake does not have the changes of the last {settings.interval} of {destination.name} yet."
+        message = {"conf_file": destination.conf_file, "summary": late}
+        options["deadline"] = deadline(TowpathNotifier, message, settings.interval_deadline)
     dag = _dag(
         "intervals",
         destination,
@@ -227,6 +234,7 @@ def intervals_dag(destination: _Destination) -> DAG:
         catchup=True,
         doc_md=f"Emits an event of each table of `{destination.name}` when the lake has all changes of "
         f"{'an hour' if settings.interval == 'hour' else 'a day'}. Runs at the end of each {settings.interval}.",
+        **options,
     )
     with dag:
         wait = TowpathIntervalSensor(task_id="wait", conf_file=destination.conf_file, timeout=settings.interval_wait)
@@ -379,10 +387,12 @@ def _in_words(settings: AirflowConfig, every: float | str | None, *, on_data: bo
     return f"Runs when the store has got changes, and {times}." if on_data else f"Runs {times}."
 
 
-def _callback(path: str | None) -> Callable[[Context], None] | None:
-    """Imports a function by its path. Raises ConfigError."""
+def _callback(path: str | None, file: Path) -> Callable[[Context], None] | None:
+    """Imports a function by its path, or returns one that tells the handlers of the alarms. Raises ConfigError."""
     if path is None:
         return None
+    if path == ALARMS:
+        return TowpathNotifier(conf_file=str(file))
     module, _, name = path.rpartition(".")
     place, remedy = "airflow.on_failure", "Put its module where DAG files are parsed, for example into the DAG folder."
     try:

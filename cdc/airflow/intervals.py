@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -20,10 +19,10 @@ from cdc.airflow import lineage, links, xcom
 from cdc.airflow.assets import TableInterval, destination_asset, table_asset
 from cdc.airflow.base import DestinationOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from cdc.airflow.configuration import read_config
 from cdc.base.errors import LakeBehindError, StoreIncompleteError, UsageError
 from cdc.base.log import hide_password
 from cdc.base.targets import split_table, table_path
-from cdc.config import load
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -106,7 +105,7 @@ class TowpathIntervalSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         """Raises CutOffError, as a failure without retries."""
         with xcom.airflow_errors():
-            config = load(Path(self.conf_file))
+            config = read_config(self.conf_file)
             _, interval = interval_of(config.airflow, context)
             if context["dag_run"].run_type == "scheduled" and _intervals().begins_before_capture(config, interval):
                 raise AirflowSkipException(f"Capture was started for the first time after {interval.start}.")

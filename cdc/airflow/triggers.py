@@ -17,10 +17,10 @@ from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from cdc.airflow.configuration import read_config
 from cdc.airflow.watching import STORES
 from cdc.base.errors import CdcError
 from cdc.client import connect, find_obstacle
-from cdc.config import load
 
 _RETRY_S = 30.0
 """Pause after a store or a meta could not be read."""
@@ -78,7 +78,7 @@ class TowpathStoreTrigger(BaseEventTrigger):
         while True:
             answers: asyncio.Queue[int | CdcError] = asyncio.Queue()
             try:
-                connection = await asyncio.to_thread(lambda: connect(load(Path(self.conf_file))))
+                connection = await asyncio.to_thread(lambda: connect(read_config(self.conf_file)))
                 end = SERVERS.watch(connection, told, answers.put_nowait)
             except CdcError as error:
                 self._complain(error)
@@ -101,7 +101,7 @@ class TowpathStoreTrigger(BaseEventTrigger):
     def _waiting(self, told: int) -> int | None:
         from cdc.batches.waiting import waiting_seq  # loads NumPy, which files of DAGs do without
 
-        return waiting_seq(load(Path(self.conf_file)), told)
+        return waiting_seq(read_config(self.conf_file), told)
 
     def _complain(self, error: CdcError) -> None:
         """Logs a failure once."""
@@ -135,7 +135,7 @@ class TowpathBatchTrigger(BaseTrigger):
         """A configuration, store or meta that cannot be read blocks nothing: the task says what is wrong."""
         until = None if self.until is None else datetime.fromisoformat(self.until)
         try:
-            return find_obstacle(load(Path(self.conf_file)), self.owner, until) is not None
+            return find_obstacle(read_config(self.conf_file), self.owner, until) is not None
         except CdcError:
             return False
 
@@ -158,7 +158,7 @@ class TowpathCaptureTrigger(BaseTrigger):
         from cdc.watch.metrics.liveness import CaptureWatch  # loads NumPy
 
         try:
-            config = await asyncio.to_thread(load, Path(self.conf_file))
+            config = await asyncio.to_thread(read_config, self.conf_file)
         except CdcError as error:
             yield _event({"ok": False, "text": str(error)})
             return

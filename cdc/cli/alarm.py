@@ -12,7 +12,8 @@ from cdc.cli.common import Destination, Json, load, out, print_json, tables, wor
 from cdc.config import DestinationConfig
 from cdc.config.memory import in_memory
 from cdc.watch.alarms.book import read_records
-from cdc.watch.alarms.watch import tell_all
+from cdc.watch.alarms.notice import Notice
+from cdc.watch.alarms.watch import send_all
 
 alarm = typer.Typer(no_args_is_help=True, help="Send a test alarm, and list the alarms that are raised.")
 
@@ -37,7 +38,9 @@ def send_test(ctx: typer.Context, dest: Destination = None, as_json: Json = Fals
     """
     config = _load(ctx, dest)
     with working("Sending …"):
-        reasons = tell_all(config)
+        summary = f"This is a test of the alarms of {config.name}."
+        notice = Notice.once("test", config.name, "test", "warning", summary=summary, detail="Nothing is wrong.")
+        reasons = send_all(config, notice)
     if as_json:
         print_json({"destination": config.name, "ok": not any(reasons.values()), "handlers": [
             {"handler": name, "ok": reason is None, "error": reason} for name, reason in reasons.items()

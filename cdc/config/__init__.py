@@ -14,7 +14,7 @@ defaults and descriptions are written in the models, once; ``descriptions`` read
 Everything above it imports it. It imports ``base``, ``disk`` and, for GTIDs, ``binlog``.
 """
 
-from cdc.config.airflow import DAG_KINDS, AirflowConfig, DagKind
+from cdc.config.airflow import ALARMS, DAG_KINDS, AirflowConfig, DagKind
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.columns import ColumnPolicy
@@ -42,6 +42,7 @@ from cdc.config.store import DiskConfig, RetainConfig, StandbyConfig, StoreConfi
 from cdc.config.tables import SYSTEM_SCHEMAS, ApplyOverrides, TablesConfig
 
 __all__ = [
+    "ALARMS",
     "DAG_KINDS",
     "SYSTEM_SCHEMAS",
     "AirflowConfig",

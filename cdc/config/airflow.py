@@ -41,9 +41,13 @@ class _LinkTemplate:
         return text
 
 
+ALARMS = "alarms"
+"""The value of ``on_failure`` that stands for the handlers of the section ``alarms``."""
+
+
 def _dotted(path: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
-        raise ValueError("is not the path of a function like alerts.on_failure")
+    if path != ALARMS and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
+        raise ValueError("is neither alarms nor the path of a function like alerts.on_failure")
     return path
 
 
@@ -170,6 +174,9 @@ class AirflowConfig(Section):
     interval_wait: Annotated[DurationS, Doc(only_with="interval: hour or day")] = 21600.0
     """Longest time that a run of the intervals DAG waits until the lake has all changes of its interval; then it fails
     with the reason."""
+    interval_deadline: Annotated[DurationS | None, Doc(only_with="interval: hour or day")] = None
+    """Time after which a run of the intervals DAG that still waits is told to the handlers of the section `alarms`, by
+    Airflow's triggerer; null means never. It counts from the run's beginning, at the end of its interval."""
     table_events: bool = True
     """Whether runs emit an event for each Delta table that they have changed, through which DAGs of others start (see
     ``docs/how-to/asset-events.md``). Airflow's database keeps the events until ``airflow db clean``."""
@@ -184,8 +191,9 @@ class AirflowConfig(Section):
     executor: FilledText | None = None
     """Executor of all tasks, one of those that Airflow's `[core] executor` names; null means the first of them."""
     on_failure: Annotated[FilledText, AfterValidator(_dotted)] | None = None
-    """Function that Airflow's DAG processor calls with the context when a run has failed: the `on_failure_callback` of
-    the DAGs, as MODULE.FUNCTION. It has to be importable where DAG files are parsed."""
+    """Who is told when a run has failed: `alarms` for the handlers of the section `alarms`, or a function as
+    MODULE.FUNCTION, which gets Airflow's context. It is the `on_failure_callback` of the DAGs: Airflow's DAG processor
+    calls it, where the function has to be importable."""
     default_args: TaskDefaultsConfig = TaskDefaultsConfig()
     links: LinksConfig = LinksConfig()
 
@@ -200,5 +208,8 @@ class AirflowConfig(Section):
         cron = any(isinstance(getattr(self, key), str) for key in _SCHEDULES)
         if self.timezone != "UTC" and not cron and self.interval != "day":
             yield f"timezone has no effect without a cron expression in {', '.join(_SCHEDULES)}, or interval: day"
-        if self.interval == "none" and "interval_wait" in self.model_fields_set:
-            yield "interval_wait has no effect without interval; remove it, or add interval: hour"
+        for key in ("interval_wait", "interval_deadline"):
+            if self.interval == "none" and key in self.model_fields_set:
+                yield f"{key} has no effect without interval; remove it, or add interval: hour"
+        if self.interval_deadline is not None and self.interval_deadline >= self.interval_wait:
+            yield "interval_deadline is not before interval_wait, when the run fails; make it shorter"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cdc.base.errors import ConfigError
-from cdc.config.airflow import AirflowConfig
+from cdc.config.airflow import ALARMS, AirflowConfig
 from cdc.config.alarms import AlarmsConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
@@ -114,6 +114,18 @@ def _capture_watch(config: DestinationConfig) -> Iterator[Contradiction]:
             "store's files, which another machine has",
             "Remove airflow.capture; the server watches its captures.",
         )
+
+
+def _airflow_alarms(config: DestinationConfig) -> Iterator[Contradiction]:
+    """Airflow tells the handlers of the alarms."""
+    airflow = config.airflow
+    keys = {"on_failure: alarms": airflow.on_failure == ALARMS, "interval_deadline": airflow.interval_deadline}
+    for key, is_set in keys.items():
+        if is_set and not config.alarms.handlers:
+            yield Contradiction(
+                f"airflow.{key} has no effect without handlers in alarms: nobody is told",
+                "Add alarms: {webhook: {url: URL}}, mail or command, or remove it.",
+            )
 
 
 def _push(config: DestinationConfig) -> Iterator[Contradiction]:
@@ -412,5 +424,6 @@ _RULES: tuple[Callable[[DestinationConfig], Iterator[Contradiction]], ...] = (
     _catalog,
     _s3,
     _capture_watch,
+    _airflow_alarms,
     _push,
 )

@@ -177,3 +177,20 @@ def test_the_folder_keeps_its_name_when_a_sync_swaps_it(tmp_path: Path, monkeypa
         link.replace(tmp_path / "repository")
         found = conf_folder(str(tmp_path / "repository" / "dags" / "apply.py"))
         assert found == tmp_path / "repository" / "conf"
+
+
+def test_data_among_the_files_of_bundles_is_refused(
+    tmp_path: Path, write_conf: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_conf()
+    (folder / "apart.yaml").write_text(
+        (folder / "shop.yaml").read_text().replace("./data/shop/meta", "/srv/meta").replace("./data/shop", "/srv/shop")
+    )
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH", str(tmp_path))
+    dags = build_dags(folder, ["apply"])
+    for name, key in (("shop", "store.path"), ("apart", "apply.target")):
+        dag = dags[f"apply_{name}"]
+        assert ERROR_TAG in dag.tags
+        assert f"{name}.yaml: {key}: " in str(dag.description)
+    (folder / "apart.yaml").write_text((folder / "apart.yaml").read_text().replace("./lake", "s3://bucket/lake"))
+    assert ERROR_TAG not in build_dags(folder, ["apply"])["apply_apart"].tags

@@ -274,6 +274,11 @@ class RealAirflow:
         """Returns the ids of the DAGs that Airflow knows."""
         return sorted(str(dag["dag_id"]) for dag in self._ask("GET", "/dags")["dags"])
 
+    def dag(self, dag_id: str) -> dict[str, Any]:
+        """Returns what Airflow says about a DAG: ``description``, ``tags``, ``bundle_version`` and more."""
+        details: dict[str, Any] = self._ask("GET", f"/dags/{dag_id}/details")
+        return details
+
     def unpause(self, dag_id: str, *, paused: bool = False) -> None:
         self._ask("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
 
 from cdc.base.log import hide_password
 from cdc.base.units import iso_time
 
 VERSION = 1
-Event = Literal["raised", "repeated", "resolved", "test"]
+Event = Literal["raised", "repeated", "resolved", "reported", "test"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,25 @@ class Notice:
         """The id of the message: the same when it is sent again because nobody knows whether it arrived."""
         return f"{self.id}-{self.number}-{self.event}"
 
+    @classmethod
+    def once(cls, event: Event, destination: str, alarm: str, severity: str, *, summary: str, detail: str) -> Self:
+        """Returns the only message about something that happens now."""
+        now = datetime.now(UTC)
+        return cls(
+            event=event,
+            id=secrets.token_hex(8),
+            number=1,
+            destination=destination,
+            alarm=alarm,
+            severity=severity,
+            summary=summary,
+            detail=detail,
+            subscriber="",
+            table="",
+            since=now,
+            time=now,
+        )
+
     def document(self) -> dict[str, Any]:
         """Returns the JSON document. ``docs/formats/alarms.md`` describes it."""
         return {
@@ -64,10 +84,10 @@ class Notice:
 
     def subject(self) -> str:
         """Returns the subject of the mail, on one line."""
-        word = {"raised": self.severity, "repeated": f"still {self.severity}", "resolved": "resolved", "test": "test"}
+        word = {"repeated": f"still {self.severity}", "resolved": "resolved", "test": "test"}
         text = " ".join(hide_password(self.summary).split())
         shown = "".join(sign for sign in text if sign.isprintable())
-        return f"[Towpath] {word[self.event]}: {shown}"[:200]
+        return f"[Towpath] {word.get(self.event, self.severity)}: {shown}"[:200]
 
     def text(self) -> str:
         """Returns the body of the mail."""

@@ -7,7 +7,6 @@ an alarm, and a handler that hangs delays no other one, neither capture nor the 
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import Counter
@@ -306,23 +305,9 @@ def watching(config: DestinationConfig, facts: Callable[[], Facts] = Facts) -> I
         watch.close(failure)
 
 
-def tell_all(config: DestinationConfig) -> dict[str, str | None]:
-    """Sends a test alarm through every handler, all at once. Returns for each why it has not taken it; None: it has."""
-    now = datetime.now(UTC)
-    notice = Notice(
-        event="test",
-        id=secrets.token_hex(8),
-        number=1,
-        destination=config.name,
-        alarm="test",
-        severity="warning",
-        summary=f"This is a test of the alarms of {config.name}.",
-        detail="Nothing is wrong.",
-        subscriber="",
-        table="",
-        since=now,
-        time=now,
-    )
+def send_all(config: DestinationConfig, notice: Notice) -> dict[str, str | None]:
+    """Sends a message once through every handler, all at once. Returns for each why it has not taken it; None: it
+    has."""
     attempts = {
         handler.name: Attempt(partial(handler.send, notice), f"alarm-{handler.name}") for handler in handlers(config)
     }

@@ -66,7 +66,7 @@ def test_a_time_zone_needs_a_cron_expression() -> None:
 @pytest.mark.parametrize("name", ["alert", "alerts.", ".on_failure", "alerts.on-failure", "os.system('x')"])
 def test_paths_of_functions(name: str) -> None:
     assert AirflowConfig(on_failure="team.alerts.on_failure").on_failure == "team.alerts.on_failure"
-    with pytest.raises(ValidationError, match="is not the path of a function"):
+    with pytest.raises(ValidationError, match="nor the path of a function"):
         AirflowConfig(on_failure=name)
 
 
@@ -118,3 +118,30 @@ def test_the_watch_over_a_capture_needs_the_files_of_the_store(tmp_path: Path) -
         load(file)
     file.write_text(f"{text}airflow: {{start: data}}\n")
     assert load(file).airflow.start == "data"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"interval_deadline": "30m"}, "interval_deadline has no effect without interval"),
+        ({"interval": "hour", "interval_wait": "1h", "interval_deadline": "1h"}, "is not before interval_wait"),
+    ],
+)
+def test_a_deadline_has_an_interval_and_comes_before_the_failure(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AirflowConfig.model_validate(settings)
+
+
+def test_airflow_tells_nobody_without_handlers(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    text = (
+        "source: {url: 'mysql://cdc@h', server_id: 1}\ntables: {include: ['a\\..*']}\napply: {target: /lake}\n"
+        "store: {path: /store}\nmeta: {path: /meta}\n"
+    )
+    for key in ("on_failure: alarms", "interval_deadline"):
+        settings = "on_failure: alarms" if key != "interval_deadline" else "interval: hour, interval_deadline: 30m"
+        file.write_text(f"{text}airflow: {{{settings}}}\n")
+        with pytest.raises(ConfigError, match=f"airflow.{key} has no effect without handlers in alarms"):
+            load(file)
+        file.write_text(f"{text}airflow: {{{settings}}}\nalarms: {{command: [page]}}\n")
+        assert load(file).alarms.handlers == ("command",)
