@@ -427,6 +427,7 @@ _CANAL = Python(unrun="is a client of another library", shown_by="tests/servers/
 PYTHON: Mapping[tuple[str, int], Python] = {
     ("docs/how-to/airflow.md", 0): _DAG,
     ("docs/how-to/airflow.md", 1): _DAG,
+    ("docs/how-to/alarms.md", 0): _DAG,
     ("docs/how-to/as-of.md", 0): Python(
         _SPARK,
         (("2026-03-01T09:00:00Z", "last_time"), ("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5000", "last_gtid"),
