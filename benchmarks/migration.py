@@ -1,8 +1,8 @@
 """A migration with traffic: tables that are created, filled and altered in turn, applied by a cold `cdc apply`.
 
 Each table is created and gets a few INSERTs at once; after every fifth one, an older table gets another column, and one
-more row. The backlog is captured, and applied by a process of its own. The table shows its seconds and CPU seconds, the
-number of batches, and the seconds of the phases of all tables together.
+more row. The backlog is captured, and applied by a process of its own. The table shows its seconds, its CPU seconds and
+the number of batches.
 
     python -m benchmarks.migration [--tables 150] [--rows 3] [--cores 2] [--mode upsert]
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -64,9 +63,6 @@ def main() -> None:
     wanted = options.tables * options.rows + options.tables // _ALTER_EVERY
     if inserted != wanted:
         raise RuntimeError(f"cdc apply has inserted {inserted} rows instead of {wanted}")
-    phases: Counter[str] = Counter()
-    for result in results:
-        phases.update(result.get("phases") or {})
     console = Console(width=None if sys.stdout.isatty() else 120)
     table = Table(title=f"{options.tables} new tables with {options.rows} rows each, cold, mode {options.mode}")
     for column in ("s", "CPU s", "batches", "s per table", "CPU s per table"):
@@ -74,7 +70,6 @@ def main() -> None:
     each = [f"{value / options.tables:.2f}" for value in (done.seconds, done.cpu_s)]
     table.add_row(f"{done.seconds:.1f}", f"{done.cpu_s:.1f}", str(len(batches)), *each)
     console.print(table)
-    console.print("Seconds of all tables: " + ", ".join(f"{name} {value:.1f}" for name, value in phases.most_common()))
 
 
 if __name__ == "__main__":
