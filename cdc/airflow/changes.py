@@ -18,7 +18,6 @@ from cdc.airflow.assets import changes_asset, delta_asset
 from cdc.base.errors import UsageError
 from cdc.base.log import hide_password
 from cdc.base.run_identity import RunIdentity, current_run
-from cdc.base.targets import split_table, table_path
 from cdc.lake import pipeline
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ def tell_loads(
         tables += pipeline.recorded_tables(config) if wanted is None else wanted
     changes = []
     for table in dict.fromkeys(tables):
-        path = paths.get(table) or table_path(config.apply.target, *split_table(table))
+        path = paths.get(table) or config.table_path(table)
         change = _load_of(config, table, path, kind, rows.get(table))
         if change is not None and (change.path, change.delta_version) not in told:
             changes.append(change)
@@ -238,7 +237,7 @@ def _change_of(
     return TableChange(
         destination=config.name,
         table=table,
-        path=hide_password(table_path(config.apply.target, *split_table(table))),
+        path=hide_password(config.table_path(table)),
         kind="apply",
         delta_version=max(result.delta_version or 0 for result in results),
         after_seq=first.after_seq,

@@ -22,7 +22,6 @@ from cdc.airflow.compat import AirflowFailException, AirflowSensorTimeout, Airfl
 from cdc.airflow.configuration import read_config
 from cdc.base.errors import LakeBehindError, StoreIncompleteError, UsageError
 from cdc.base.log import hide_password
-from cdc.base.targets import split_table, table_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -253,7 +252,7 @@ def _described(
     return TableInterval(
         destination=config.name,
         table=table_content.table,
-        path=hide_password(table_path(config.apply.target, *split_table(table_content.table))),
+        path=hide_password(config.table_path(table_content.table)),
         start=interval.start,
         end=interval.end,
         after_seq=span.after_seq,

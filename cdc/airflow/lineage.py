@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from cdc.base.targets import dataset_of, split_table, table_path
+from cdc.base.targets import dataset_of
 from cdc.client import open_store
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _lake(config: DestinationConfig, table: ChangedTable, definition: TableSchem
 
     from cdc.lake.delta.log import open_delta
 
-    path = table.path or table_path(config.apply.target, *split_table(table.table))
+    path = table.path or config.table_path(table.table)
     columns: list[tuple[str, str]] = []
     version = table.delta_version
     with open_delta(path, table.table) as delta:

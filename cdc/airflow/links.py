@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperatorLink
 
 from cdc.airflow.plugin import PREFIX
 from cdc.base.log import hide_password
-from cdc.base.targets import split_table, table_path
+from cdc.base.targets import split_table
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
@@ -75,13 +75,13 @@ def batch_address(config: DestinationConfig, batch: int, path: str) -> str:
 def table_address(config: DestinationConfig, table: str, path: str | None = None) -> str:
     """Returns the address of a Delta table that ``airflow.links.table`` gives; without it that of the table on the
     destination's page. ``path``: its place, unless it is the usual one."""
-    path = path or table_path(str(config.apply.target), *split_table(table))
+    path = path or config.table_path(table)
     return configured_table_address(config, table, path) or _on_page(config, f"table-{quote(table)}")
 
 
 def configured_table_address(config: DestinationConfig, table: str, path: str) -> str:
     """Returns the address of a Delta table that ``airflow.links.table`` gives; empty without it."""
-    template, (db, name) = config.airflow.links.table, split_table(table)
+    template, (db, name) = config.airflow.links.table, split_table(config.tables.lake_name(table))
     if template is None:
         return ""
     return _filled(template, destination=config.name, db=db, table=name, path=hide_password(path))

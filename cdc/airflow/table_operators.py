@@ -15,7 +15,6 @@ from cdc.airflow.compat import AirflowFailException, AirflowSkipException, Downs
 from cdc.airflow.connections import airflow_connections
 from cdc.base.errors import RetryableError, UsageError
 from cdc.base.log import hide_password
-from cdc.base.targets import split_table, table_path
 from cdc.lake import attestation, pipeline
 
 if TYPE_CHECKING:
@@ -245,7 +244,7 @@ class TowpathVerifyOperator(_JobOperator):
             extra = {
                 "destination": config.name,
                 "table": table["table"],
-                "path": hide_password(table_path(config.apply.target, *split_table(table["table"]))),
+                "path": hide_password(config.table_path(table["table"])),
                 "delta_version": table["delta_version"],
                 "applied_seq": table["applied_seq"],
                 "seq": checksums["seq"],

@@ -11,6 +11,8 @@ from typing import Any
 _MAY_HOLD_COMMA = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}", re.DOTALL)
 
 
+REFERENCE = re.compile(r"\\([1-9])")
+"""A reference to a group of an expression, in a template."""
 _COUNT_WITHOUT_LEAST = re.compile(r"(?<!\\)(?:\\\\)*\{,\d+\}")
 _MOST_MEMORY_BYTES = 8 << 20
 
@@ -36,6 +38,17 @@ class TablePattern:
 
     def _matches(self, name: str) -> bool:
         return self._compiled.fullmatch(name) is not None
+
+    @property
+    def groups(self) -> int:
+        """The number of groups in the expression."""
+        return int(self._compiled.groups)
+
+    def expanded(self, name: str, template: str) -> str | None:
+        r"""Returns a template with what the groups match in place of ``\1`` to ``\9``; None if the expression does not
+        match the whole name."""
+        match = self._compiled.fullmatch(name)
+        return None if match is None else REFERENCE.sub(lambda found: match.group(int(found[1])) or "", template)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(TablePattern, self.expression, ignores_case=self._ignores_case), ()

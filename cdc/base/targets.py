@@ -27,9 +27,11 @@ readers of its log that Towpath uses do not show them."""
 
 
 SHARED_PROPERTY = "towpath.shared"
-"""Delta table property: ``true`` if several destinations write the table, each its own rows."""
+"""Delta table property: ``true`` if several destinations write the table, each its own rows; ``tables`` if several
+source tables of one destination do (``tables.route``)."""
+ROUTED = "tables"
 SOURCE_COLUMN = "_source"
-"""The column of a shared table that names the destination whose row it is."""
+"""The column of a shared table that names the member whose row it is: the destination, or the source table."""
 _OURS, _MEMBER = "towpath.", "towpath.member."
 _OF_MEMBERS = frozenset(
     {"generation", "since_seq", "begins_seq", "server_uuid", "epoch", "columns", "rebuild", "kept_partitions"}
@@ -43,48 +45,57 @@ REBUILD_PROPERTY = "towpath.rebuild"
 
 
 def is_shared(properties: Mapping[str, str]) -> bool:
-    """Whether several destinations may write a table with these properties."""
-    return properties.get(SHARED_PROPERTY) == "true"
+    """Whether a table with these properties has members, each with its own rows: several destinations, or several
+    source tables of one."""
+    return properties.get(SHARED_PROPERTY) in ("true", ROUTED)
 
 
-def properties_for(properties: Mapping[str, str], destination: str) -> dict[str, str]:
-    """Returns a table's properties as one destination sees them. In a shared table each member has records of its own
-    (``towpath.member.DESTINATION.NAME``, with DESTINATION as :func:`encode_name` writes it); they get the names that
-    they have in a table with one owner. A destination that is no member of the table has none of them, and is not its
-    owner."""
+def is_routed(properties: Mapping[str, str]) -> bool:
+    """Whether the members of a table with these properties are source tables of one destination."""
+    return properties.get(SHARED_PROPERTY) == ROUTED
+
+
+def properties_for(properties: Mapping[str, str], destination: str, table: str) -> dict[str, str]:
+    """Returns a Delta table's properties as one source table ``db.table`` of one destination sees them. In a shared
+    table each member has records of its own (``towpath.member.MEMBER.NAME``, with MEMBER as :func:`encode_name` writes
+    it); they get the names that they have in a table with one owner. Who is no member of the table has none of them,
+    and is not its owner."""
     if not is_shared(properties):
         return dict(properties)
-    own = _member(destination)
+    own = _member(table if is_routed(properties) else destination)
     visible = {key: value for key, value in properties.items() if not key.startswith(_MEMBER)}
+    owner = visible.pop(DESTINATION_PROPERTY, destination)
+    if owner != destination:
+        return visible
     mine = {_OURS + key.removeprefix(own): value for key, value in properties.items() if key.startswith(own)}
     if GENERATION_PROPERTY in mine:
         visible |= {**mine, DESTINATION_PROPERTY: destination}
     return visible
 
 
-def stored_name(name: str, destination: str, *, shared: bool) -> str:
+def stored_name(name: str, member: str, *, shared: bool) -> str:
     """Returns the name under which a table stores a property of :func:`properties_for`."""
     bare = name.removeprefix(_OURS)
     is_members = bare in _OF_MEMBERS or bare == _RECORDS or bare.startswith(f"{_RECORDS}.")
-    return f"{_member(destination)}{bare}" if shared and name.startswith(_OURS) and is_members else name
+    return f"{_member(member)}{bare}" if shared and name.startswith(_OURS) and is_members else name
 
 
-def records_of(properties: Mapping[str, str], destination: str) -> list[str]:
+def records_of(properties: Mapping[str, str], member: str) -> list[str]:
     """Returns the names of a shared table's properties that are one member's records, also of a former member."""
-    return sorted(name for name in properties if name.startswith(_member(destination)))
+    return sorted(name for name in properties if name.startswith(_member(member)))
 
 
 def members_of(properties: Mapping[str, str]) -> list[str]:
-    """Returns the destinations that have joined a shared table, sorted; none for other tables."""
+    """Returns the destinations or source tables that have joined a shared table, sorted; none for other tables."""
     ending = f".{GENERATION_PROPERTY.removeprefix(_OURS)}"
     names = (key for key in properties if key.startswith(_MEMBER) and key.endswith(ending))
     return sorted(unquote(name.removeprefix(_MEMBER).removesuffix(ending)) for name in names)
 
 
-def _member(destination: str) -> str:
-    """Returns the beginning of the names of a member's records. A dot in the destination's name is encoded, so that no
+def _member(member: str) -> str:
+    """Returns the beginning of the names of a member's records. A dot in the member's name is encoded, so that no
     member's records begin like those of another one."""
-    return f"{_MEMBER}{encode_name(destination)}."
+    return f"{_MEMBER}{encode_name(member)}."
 
 
 def begins_of(properties: Mapping[str, str]) -> int | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cdc.base.errors import UsageError
-from cdc.base.targets import split_table, table_path
+from cdc.base.targets import split_table
 from cdc.base.units import human_bytes, iso_time
 from cdc.batches import Lease
 from cdc.batches.lease import cli_owner, exclusive
@@ -239,7 +239,7 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
         raise UsageError(
             f"{table} is not a table of {config.name}", remedy="Write it as db.table, as `cdc status` does."
         )
-    state = read_state(table_path(config.apply.target, *split_table(table)), config.name, table)
+    state = read_state(config.table_path(table), config.name, table)
     if state is None or (state.is_shared and not state.is_joined):
         return None
     return TableRecord(state.generation, state.version, state.applied_seq, state.id)

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from cdc import client, meta
 from cdc.base.errors import CdcError
-from cdc.base.targets import LOG_FOLDER, local_path, split_table, table_path
+from cdc.base.targets import LOG_FOLDER, local_path, split_table
 from cdc.base.units import human_bytes
 from cdc.canal.mq import checks
 from cdc.client import connect
@@ -213,9 +213,10 @@ def _small_files(config: DestinationConfig) -> list[Finding]:
     except CdcError:  # other findings say why it cannot be read
         return []
     findings = []
-    tables = [] if subscription is None else sorted(subscription.tables)
+    recorded = [] if subscription is None else sorted(subscription.tables, reverse=True)
+    tables = sorted({config.table_path(table): table for table in recorded}.values())  # each Delta table once
     with ThreadPoolExecutor(max_workers=8) as pool:
-        paths = [table_path(config.apply.target, *split_table(table)) for table in tables]
+        paths = [config.table_path(table) for table in tables]
         positions = pool.map(lambda path, table: read_position(path, config.name, table), paths, tables)
     for table, position in zip(tables, positions, strict=True):
         if position.small_files:

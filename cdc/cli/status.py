@@ -160,6 +160,7 @@ def _remark(row: dict[str, Any], group: dict[str, Any] | None, name: str) -> str
     texts = [
         row["note"] or small_files_text(row, name),
         f"rows of {', '.join(members)}" if members else "",
+        f"in the Delta table {row['lake_table']}" if row["lake_table"] else "",
         f"read it with {reader}" if reader not in (None, PLAIN_READER) else "",
     ]
     return "; ".join(text for text in texts if text)

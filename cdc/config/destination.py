@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cdc.base.errors import ConfigError
+from cdc.base.targets import split_table, table_path
 from cdc.config.airflow import ALARMS, AirflowConfig
 from cdc.config.alarms import AlarmsConfig
 from cdc.config.apply import ApplyConfig
@@ -23,7 +24,7 @@ from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig
 from cdc.config.spark import SparkConfig
 from cdc.config.store import StoreConfig
-from cdc.config.tables import TablesConfig
+from cdc.config.tables import ApplyOverrides, TablesConfig
 from cdc.config.values import Contradiction, Section
 from cdc.config.verify import VerifyConfig
 
@@ -88,15 +89,26 @@ class DestinationConfig(Section):
 
     def table_apply(self, table: str) -> ApplyConfig:
         """Returns ``apply`` for the table ``db.table``, with its overrides."""
-        override = self.tables.overrides.get(table)
-        if override is None:
-            return self.apply
+        override = self.tables.override(table)
+        # A routed table is a member of its Delta table, as a destination is one of a shared table.
+        apply = self.apply if override is None else self.overridden(override)
+        if self.tables.is_routed(table):
+            return apply.model_copy(update={"shared": True, "schema_changes": "additive"})
+        return apply
+
+    def overridden(self, override: ApplyOverrides) -> ApplyConfig:
+        """Returns ``apply`` with the settings of single tables."""
         values = {k: getattr(override, k) for k in type(override).model_fields if getattr(override, k) is not None}
         values.pop("members", None)  # they correct the source's definitions, and have no counterpart in ``apply``
         for key in ("columns", "properties", "types"):  # one by one, not as a whole
             if key in values:
                 values[key] = {**getattr(self.apply, key), **values[key]}
         return self.apply.model_copy(update=values)
+
+    def table_path(self, table: str) -> str:
+        """Returns the path or URI of the Delta table of ``db.table``. Raises UsageError; ConfigError as
+        :meth:`TablesConfig.lake_name`."""
+        return table_path(self.apply.target, *split_table(self.tables.lake_name(table)))
 
 
 def check_sections(config: DestinationConfig, file: Path) -> None:
@@ -251,6 +263,61 @@ def _shared(config: DestinationConfig) -> Iterator[Contradiction]:
             )
 
 
+def _route(config: DestinationConfig) -> Iterator[Contradiction]:
+    """Several source tables write a routed table, each its own rows."""
+    apply = config.apply
+    if not config.tables.route:
+        return
+    if apply.shared:
+        yield Contradiction(
+            "tables.route and apply.shared contradict each other: _source names either the source table or the "
+            "destination of a row",
+            "Remove one of them, and give each destination an apply.target of its own.",
+        )
+    if apply.small_batches.engine == "deltalake":
+        yield Contradiction(
+            "tables.route and apply.small_batches contradict each other: delta-rs does not know the commits for other "
+            "source tables as conflicts",
+            "Remove one of them.",
+        )
+    if apply.catalog.managed:
+        yield Contradiction(
+            "tables.route and apply.catalog.managed contradict each other: a table that the catalog owns has one "
+            "source table",
+            "Remove apply.catalog.managed.",
+        )
+    overrides = {name: override for name, override in config.tables.overrides.items() if config.tables.is_target(name)}
+    settings = [(f"tables.overrides.{name}", config.overridden(override)) for name, override in overrides.items()]
+    if not overrides.keys() >= {*config.tables.route.values()}:  # some routed tables have no settings of their own
+        settings.append(("apply", apply))
+    for key, table_apply in settings:
+        if table_apply.schema_changes in ("ignore", "fail"):
+            yield Contradiction(
+                f"tables.route and {key}.schema_changes: {table_apply.schema_changes} contradict each other: columns "
+                "of a routed table are added and widened",
+                "Write schema_changes: additive for the Delta table under tables.overrides.",
+            )
+        if table_apply.constraints:
+            yield Contradiction(
+                f"tables.route and {key}.constraints contradict each other: the source tables may have other "
+                "constraints",
+                "Write constraints: false for the Delta table under tables.overrides.",
+            )
+    for name, override in overrides.items():
+        if override.schema_changes == "evolve":
+            yield Contradiction(
+                f"tables.route and tables.overrides.{name}.schema_changes: evolve contradict each other: a column that "
+                "one source table drops or renames is still in the others",
+                f"Write tables.overrides.{name}.schema_changes: additive.",
+            )
+        if override.comments:
+            yield Contradiction(
+                f"tables.route and tables.overrides.{name}.comments contradict each other: the source tables may have "
+                "other comments, so a routed table gets none",
+                f"Remove tables.overrides.{name}.comments.",
+            )
+
+
 def _catalog(config: DestinationConfig) -> Iterator[Contradiction]:
     """The catalog is one that Spark reaches, and every merge runs in Spark."""
     catalog, conf = config.apply.catalog, config.spark.conf
@@ -281,7 +348,7 @@ def _catalog(config: DestinationConfig) -> Iterator[Contradiction]:
                 f"{config.tables.lower_case_table_names}",
                 "Write it in lower case.",
             )
-        if not config.tables.includes_name(table):
+        if not (config.tables.includes_name(table) or config.tables.is_target(table)):
             yield Contradiction(
                 f"apply.catalog.names: {table!r} is not among the tables that include and exclude choose",
                 "Correct the name, or remove it.",
@@ -421,6 +488,7 @@ _RULES: tuple[Callable[[DestinationConfig], Iterator[Contradiction]], ...] = (
     _policies,
     _small_batches,
     _shared,
+    _route,
     _catalog,
     _s3,
     _capture_watch,

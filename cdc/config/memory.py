@@ -72,6 +72,11 @@ def memory_contradictions(config: DestinationConfig) -> Iterator[Contradiction]:
             "source.start: snapshot and store.kind: memory contradict each other: a snapshot fills tables",
             "Set source.start: now, earliest, or a position.",
         )
+    if config.tables.route:
+        yield Contradiction(
+            "tables.route has no effect with store.kind: memory",
+            "Remove it: no tables are filled.",
+        )
     overridden = {key for override in config.tables.overrides.values() for key in override.model_fields_set}
     if overridden - {"members"}:
         yield Contradiction(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from cdc.base.patterns import PatternError, TablePattern, is_list, lower_name
+from cdc.base.errors import ConfigError
+from cdc.base.patterns import REFERENCE, PatternError, TablePattern, is_list, lower_name
 from cdc.config.apply import (
     ForeignKeys,
     Mode,
@@ -97,7 +99,14 @@ class TablesConfig(Section):
             }
         ),
     ] = Field(default_factory=dict)
-    """Settings of single tables, by `db.table`: any key of `apply` except `target` and the key of `hash`."""
+    """Settings of single tables, by `db.table`: any key of `apply` except `target` and the key of `hash`. Those of
+    tables that `route` leads into one Delta table are written by the name of that one."""
+    route: Annotated[dict[str, str], Doc(example={r"shop_\d+\.(orders|items)_\d+": r"shop.\1"})] = Field(
+        default_factory=dict
+    )
+    r"""Delta tables that several source tables (shards) fill, each its own rows, which the column `_source` names by
+    `db.table`: an expression for the source tables, and the `db.table` of their Delta table, where `\1` to `\9` stand
+    for what the groups of the expression match."""
     lower_case_table_names: int = Field(default=0, ge=0, le=2)
     """The server's variable of this name. With 1 and 2 the names of databases and tables are the same in capital and
     small letters, and lower-case in the store and the lake; `include` and `exclude` ignore case. `cdc init` asks the
@@ -107,16 +116,24 @@ class TablesConfig(Section):
     @classmethod
     def _compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
-            try:
-                TablePattern(pattern)
-            except PatternError as error:
-                raise ValueError(str(error)) from None
-            if is_list(pattern):
-                raise ValueError(
-                    f"{pattern!r} has a comma, which does not separate expressions here; make each an item of the list "
-                    "(a comma in a table's name is written \\,)"
-                )
+            _compiled(pattern)
         return patterns
+
+    @field_validator("route")
+    @classmethod
+    def _compile_route(cls, route: dict[str, str]) -> dict[str, str]:
+        for pattern, target in route.items():
+            groups, wanted = _compiled(pattern).groups, [int(number) for number in REFERENCE.findall(target)]
+            if max(wanted, default=0) > groups:
+                raise ValueError(f"{target!r} names group {max(wanted)} of {pattern!r}, which has {groups}")
+            rest = REFERENCE.sub("x", target)
+            db, _, table = rest.partition(".")
+            if "\\" in rest or not (db and table):
+                raise ValueError(
+                    f"{target!r} is not the name of a table; write it as db.table, with \\1 to \\9 for groups of the "
+                    "expression"
+                )
+        return route
 
     def _contradictions(self) -> Iterator[str]:
         for name in self.overrides:
@@ -128,8 +145,23 @@ class TablesConfig(Section):
             db, dot, table = name.partition(".")
             if not (db and dot and table):
                 yield f"overrides: {name!r} is not the name of a table; write it as db.table"
+            if self.is_target(name):
+                continue
             if not self.includes_name(name):
                 yield f"overrides: {name!r} is not among the tables that include and exclude choose"
+            elif self.is_routed(name):
+                yield f"overrides: {name!r} is routed; write its settings under {self.lake_name(name)!r}"
+        for pattern, target in self.route.items():
+            if target != self.name(target):
+                yield (
+                    f"route: {target!r} is {self.name(target)!r} with lower_case_table_names "
+                    f"{self.lower_case_table_names}; write it so"
+                )
+            if not REFERENCE.search(target) and self.includes_name(target):
+                yield (
+                    f"route: {target!r}, the Delta table of {pattern!r}, is also the name of a table that include and "
+                    "exclude choose; exclude that one, or give the Delta table another name"
+                )
 
     # One by one, since expressions with flags like (?i) cannot be joined.
     @cached_property
@@ -139,6 +171,59 @@ class TablesConfig(Section):
     @cached_property
     def _exclude(self) -> tuple[TablePattern, ...]:
         return tuple(TablePattern(pattern, ignores_case=self.ignores_case) for pattern in self.exclude)
+
+    @cached_property
+    def _routes(self) -> tuple[tuple[TablePattern, str], ...]:
+        return tuple((TablePattern(p, ignores_case=self.ignores_case), target) for p, target in self.route.items())
+
+    def is_target(self, name: str) -> bool:
+        """Whether ``route`` may lead tables into a Delta table of this name."""
+        return any(
+            re.fullmatch(".+".join(map(re.escape, REFERENCE.split(target)[::2])), name, re.DOTALL)
+            for target in self.route.values()
+        )
+
+    def lake_name(self, table: str) -> str:
+        """Returns the ``db.table`` of a source table's Delta table: its own name, unless the table is captured and
+        ``route`` gives another one. Raises ConfigError if several expressions match, or if the other name is that of a
+        source table."""
+        name = self.name(table)
+        if not (self.route and self.includes_name(name)):
+            return table
+        matching = [(p, lake_name) for p, target in self._routes if (lake_name := p.expanded(name, target)) is not None]
+        if not matching:
+            return table
+        if len(matching) > 1:
+            listed = " and ".join(repr(pattern.expression) for pattern, _ in matching)
+            raise ConfigError(
+                f"{listed} both match the table {table}" if len(matching) == 2 else f"{listed} match the table {table}",
+                place="tables.route",
+                remedy="Let one expression match each table.",
+            )
+        pattern, lake_name = matching[0]
+        db, _, own_name = lake_name.partition(".")
+        if not (db and own_name):
+            raise ConfigError(
+                f"{pattern.expression!r} leads the table {table} to {lake_name!r}, which is not the name of a table",
+                place="tables.route",
+                remedy="Let the groups match at least one character.",
+            )
+        if self.includes_name(lake_name):
+            raise ConfigError(
+                f"{pattern.expression!r} leads the table {table} to {lake_name}, which is also the name of a table "
+                "that include and exclude choose",
+                place="tables.route",
+                remedy="Exclude that table, or give the Delta table another name.",
+            )
+        return lake_name
+
+    def is_routed(self, table: str) -> bool:
+        """Whether ``route`` leads ``db.table`` into a Delta table of another name. Raises as :meth:`lake_name`."""
+        return self.lake_name(table) != table
+
+    def override(self, table: str) -> ApplyOverrides | None:
+        """Returns the settings of ``db.table`` alone, or those of its Delta table. Raises as :meth:`lake_name`."""
+        return self.overrides.get(self.lake_name(table))
 
     @property
     def ignores_case(self) -> bool:
@@ -160,3 +245,17 @@ class TablesConfig(Section):
             return False
         name = f"{db}.{table}"
         return any(p.matches(name) for p in self._include) and not any(p.matches(name) for p in self._exclude)
+
+
+def _compiled(pattern: str) -> TablePattern:
+    """Returns an expression for tables. Raises ValueError."""
+    try:
+        compiled = TablePattern(pattern)
+    except PatternError as error:
+        raise ValueError(str(error)) from None
+    if is_list(pattern):
+        raise ValueError(
+            f"{pattern!r} has a comma, which does not separate expressions here; make each an item of the list "
+            "(a comma in a table's name is written \\,)"
+        )
+    return compiled

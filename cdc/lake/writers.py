@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from cdc.base.run_identity import RunIdentity
-from cdc.base.targets import GENERATION_PROPERTY, properties_for, split_table, table_path
+from cdc.base.targets import GENERATION_PROPERTY, properties_for
 from cdc.lake.delta.log import files_added, ledger_of, open_delta
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class Writers:
     @classmethod
     def of(cls, config: DestinationConfig, table: str, acked: Iterable[Manifest]) -> Writers:
         """Reads the commits of a table. Raises TargetError, RetryableError."""
-        with open_delta(table_path(config.apply.target, *split_table(table)), table) as delta:
+        with open_delta(config.table_path(table), table) as delta:
             if delta is None:
                 return cls(config, table, (), -1)
-            properties = properties_for(delta.metadata().configuration, config.name)
+            properties = properties_for(delta.metadata().configuration, config.name, table)
             generation = int(properties.get(GENERATION_PROPERTY, "0"))
             return cls(config, table, delta.history(), generation, acked)
 

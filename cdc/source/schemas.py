@@ -392,10 +392,11 @@ _WIDE = ("utf8mb4", "utf16", "utf32")
 def with_members(tables: TablesConfig, schemas: Schemas) -> Schemas:
     """Returns the schemas with the members of ``tables.overrides`` in place of those with question marks."""
     tables_with_members = dict(schemas.tables)
-    for name, override in tables.overrides.items():
-        if override.members and name in tables_with_members:
-            columns = tuple(_completed(column, override.members) for column in tables_with_members[name].columns)
-            tables_with_members[name] = tables_with_members[name].model_copy(update={"columns": columns})
+    for name, table in schemas.tables.items() if tables.overrides else ():
+        override = tables.override(name)
+        if override is not None and override.members:
+            columns = tuple(_completed(column, override.members) for column in table.columns)
+            tables_with_members[name] = table.model_copy(update={"columns": columns})
     return schemas.model_copy(update={"tables": tables_with_members})
 
 
@@ -414,7 +415,7 @@ def check_members(config: DestinationConfig, schemas: Schemas) -> Iterator[Findi
     """Yields errors for columns whose members are unknown. Call it for servers whose table maps contain no members,
     with schemas from :func:`with_members`."""
     for name, table in sorted(schemas.tables.items()):
-        override = config.tables.overrides.get(name)
+        override = config.tables.override(name)
         members = (override.members if override is not None else None) or {}
         policies = config.table_apply(name).columns
         for column in table.columns:

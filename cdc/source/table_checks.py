@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from cdc.base.patterns import exclusion
-from cdc.base.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table, table_path
+from cdc.base.targets import MODE_COLUMNS, PLAIN_READER, SOURCE_COLUMN, expected_reader, split_table
 from cdc.binlog.sql.schemas import (
     CHANGES_ROWS,
     VERSIONED,
@@ -68,12 +68,14 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
         findings += _columns(config, name, table)
         findings += _keys(config, name, table)
         findings += _reader(config, name, table)
+    named = {*schemas.tables, *map(config.tables.lake_name, schemas.tables)}
     for name in sorted(config.tables.overrides):
-        if name not in schemas.tables:
+        if name not in named:
             findings.append(
                 warning(
                     f"table {name}",
-                    "tables.overrides names it, but the source has no such included table",
+                    "tables.overrides names it, but the source has no such included table, and tables.route leads "
+                    "none there",
                     "Correct the name (db.table, exactly), or remove the override.",
                 )
             )
@@ -181,7 +183,7 @@ def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterato
     apply = config.table_apply(name)
     columns = [_lake_name(apply, column) for column in table.columns]
     reader = expected_reader(
-        table_path(apply.target, *split_table(name)),
+        config.table_path(name),
         [column for column in columns if column is not None],
         deletion_vectors=apply.deletion_vectors and apply.mode != "append",
     )
@@ -297,7 +299,7 @@ def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Find
 
 def _policies_of(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
     apply = config.table_apply(name)
-    override = config.tables.overrides.get(name)
+    override = config.tables.override(name)
     columns = {column.name.lower(): column for column in table.columns}
     for missing in sorted(set((override.columns if override is not None else None) or {}) - set(columns)):
         yield error(

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import CutOffError, DamagedError
-from cdc.base.targets import split_table, table_path
+from cdc.base.targets import split_table
 from cdc.base.units import human_bytes, human_seconds, iso_time, iso_time_us
 from cdc.batches.retention import make_watch
 from cdc.batches.subscribers import make_filter
@@ -288,7 +288,7 @@ def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, An
     """Returns the tables, and the members of each shared one."""
 
     def look(name: str) -> tuple[str, TablePosition]:
-        path = table_path(config.apply.target, *split_table(name))
+        path = config.table_path(name)
         return path, read_position(path, config.name, name)
 
     names = captured_tables(config, reader)
@@ -301,6 +301,7 @@ def _tables(config: DestinationConfig, reader: Store) -> tuple[list[dict[str, An
             "applied_seq": position.applied_seq,
             "delta_version": position.delta_version,
             "path": path,
+            "lake_table": lake_name if (lake_name := config.tables.lake_name(name)) != name else None,
             "note": position.note,
             "reader": position.reader,
             "small_files": position.small_files,

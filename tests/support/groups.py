@@ -29,41 +29,12 @@ class Member(Loop):
 
     def own(self, table: str) -> list[dict[str, Any]]:
         """Returns the member's rows that are current, with the source's columns, ordered by their values."""
-        rows = [row for row in self._rows(table) if row["_source"] == self.name]
-        rows = [row for row in rows if not row.get("_deleted") and row.get("_current") is not False]
-        if "_op" in (rows[0] if rows else {}):
-            rows = self._replayed(rows)
-        names = list(self._names(table))
-        return sorted(({name: row[name] for name in names} for row in rows), key=repr)
-
-    def _rows(self, table: str) -> list[dict[str, Any]]:
-        """Returns all rows, by Spark if delta-rs cannot read the table."""
-        if "typeWidening" not in (DeltaTable(str(self.path(table))).protocol().reader_features or ()):
-            return self.delta(table)
-        spark = acquire(self.config.spark).spark
-        return [row.asDict(recursive=True) for row in spark.read.format("delta").load(str(self.path(table))).collect()]
+        return own_rows(rows_of(self, table), self.name, self._names(table))
 
     def _names(self, table: str) -> list[str]:
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM `{self.db}`.`{table}` LIMIT 0")
             return [column[0] for column in cursor.description]
-
-    def _replayed(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns what the changes of a changelog add up to. A snapshot is the state after all changes of its seq."""
-        state: dict[Any, dict[str, Any]] = {}
-        for row in sorted(
-            rows,
-            key=lambda row_of_table: (row_of_table["_seq"], row_of_table["_op"] == "snapshot", row_of_table["_row"]),
-        ):
-            if row["_op"] in ("truncate", "snapshot"):
-                if row["_op"] == "truncate":
-                    state = {}
-            elif row["_before"] is not None:
-                state.pop(row["_before"]["id"], None)
-            if row["_op"] in ("insert", "update", "snapshot"):
-                assert row["_op"] != "insert" or row["id"] not in state, "an insert is there twice"
-                state[row["id"]] = row
-        return list(state.values())
 
     def require_own(self, *tables: str) -> None:
         for table in tables or TABLES:
@@ -77,6 +48,42 @@ class Member(Loop):
     def require_proved(self) -> None:
         report = pipeline.verify(self.config, None, wait_s=10)
         assert report.state == "proved", report.document()
+
+
+def rows_of(loop: Loop, table: str) -> list[dict[str, Any]]:
+    """Returns all rows of a Delta table, by Spark if delta-rs cannot read it."""
+    path = str(loop.path(table))
+    if "typeWidening" not in (DeltaTable(path).protocol().reader_features or ()):
+        return loop.delta(table)
+    spark = acquire(loop.config.spark).spark
+    return [row.asDict(recursive=True) for row in spark.read.format("delta").load(path).collect()]
+
+
+def own_rows(rows: list[dict[str, Any]], member: str, names: list[str]) -> list[dict[str, Any]]:
+    """Returns a member's rows that are current, with the source's columns, ordered by their values."""
+    rows = [row for row in rows if row["_source"] == member]
+    rows = [row for row in rows if not row.get("_deleted") and row.get("_current") is not False]
+    if "_op" in (rows[0] if rows else {}):
+        rows = _replayed(rows)
+    return sorted(({name: row[name] for name in names} for row in rows), key=repr)
+
+
+def _replayed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns what the changes of a changelog add up to. A snapshot is the state after all changes of its seq."""
+    state: dict[Any, dict[str, Any]] = {}
+    for row in sorted(
+        rows,
+        key=lambda row_of_table: (row_of_table["_seq"], row_of_table["_op"] == "snapshot", row_of_table["_row"]),
+    ):
+        if row["_op"] in ("truncate", "snapshot"):
+            if row["_op"] == "truncate":
+                state = {}
+        elif row["_before"] is not None:
+            state.pop(row["_before"]["id"], None)
+        if row["_op"] in ("insert", "update", "snapshot"):
+            assert row["_op"] != "insert" or row["id"] not in state, "an insert is there twice"
+            state[row["id"]] = row
+    return list(state.values())
 
 
 def require_own_and_proved(*loops: Member) -> None:

@@ -20,6 +20,7 @@ from tests.support.server import make_certificates
 _PIP = Step(unrun="needs an index of packages; a test compares the extras with pyproject.toml")
 _FAILOVER = Step(unrun="needs a master that has failed", shown_by="tests/integration/test_failover.py")
 _GROUP = Step(unrun="needs two sources", shown_by="tests/integration/test_groups.py")
+_SHARDS = Step(unrun="needs a source with shards", shown_by="tests/integration/test_routes.py")
 _KAFKA = Step(unrun="needs three brokers", shown_by="tests/servers/canal/mq/test_push.py")
 _ROOT = Step(unrun="changes the machine's users and services, as root", shown_by="tests/slow/deploy/test_services.py")
 _KUBERNETES = Step(unrun="needs a cluster", shown_by="tests/slow/deploy/test_services.py")
@@ -376,6 +377,7 @@ PAGES: Mapping[str, Page] = {
         setup=_serve,
         words=lambda run: {"store.example:8040": f"localhost:{free_port_of(run)}"},
     ),
+    "docs/how-to/shards.md": Page({"cdc": _SHARDS}),
     "docs/how-to/snapshots.md": Page({"cdc capture": Step(is_ready=_is_capturing, stays=True)}),
     "docs/how-to/spark.md": Page(
         {

@@ -232,9 +232,10 @@ def _apply_with_retries(batch: PreparedBatch, sessions: Sessions, table: str) ->
     def work() -> TableResult | None:
         return apply_table(batch, sessions, table)
 
-    if not batch.config.apply.shared:
+    target = target_of(batch.config, table)
+    if not target.apply.shared:
         return again_if_concurrent(work, table, _ATTEMPTS)
-    return again_if_concurrent(work, table, SHARED_ATTEMPTS, target_of(batch.config, table).columns_of_all)
+    return again_if_concurrent(work, table, SHARED_ATTEMPTS, target.columns_of_all)
 
 
 def apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:

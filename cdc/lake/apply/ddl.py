@@ -197,6 +197,7 @@ def _surroundings(
         other=other,
         dropped_partitions=batch.schemas.dropped_partitions if batch.schemas is not None else {},
         reading=batch.reading,
+        lake_name=config.tables.lake_name,
         rows_follow=schema_of_layout(layout, batch.schema(target.table)) if layout is not None else None,
     )
 

@@ -94,7 +94,7 @@ def insert_snapshot(commit: Commit, rows: DataFrame, commit_time: datetime, gtid
         "_row": f.monotonically_increasing_id(),
         "_commit_time": _time(commit_time),
         "_gtid": f.lit(gtid).cast("string"),
-        **({SOURCE_COLUMN: f.lit(commit.target.destination)} if commit.target.apply.shared else {}),
+        **({SOURCE_COLUMN: f.lit(commit.target.member)} if commit.target.apply.shared else {}),
     }
     columns = []
     for field in schema_of(commit.state).fields:

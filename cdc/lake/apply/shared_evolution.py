@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from cdc.base.targets import REBUILD_PROPERTY
 from cdc.lake.apply.commit import Commit
 from cdc.lake.apply.schema.columns import columns_of
-from cdc.lake.apply.schema.content import delete_statement, fill_statement
+from cdc.lake.apply.schema.content import delete_statement, fill_statement, removal_statement
 from cdc.lake.apply.schema.evolve import Evolution, Surroundings, is_shadow
 from cdc.lake.apply.schema.plan import plan
-from cdc.lake.apply.schema.refusals import refusal, unknown
+from cdc.lake.apply.schema.refusals import ROUTE, refusal, unknown
 from cdc.lake.apply.schema.requirements import (
     require_keys,
     require_known,
@@ -119,6 +119,20 @@ class SharedEvolution(Evolution):
             Commit(self._lake.session, target, state, seq, metadata, surroundings.check).execute(None)
         self._state = self._read()
 
+    def _drop(self, effect: TableEffect) -> None:
+        """Removes the rows of a source table that has a new name in the same Delta table: they come back under that
+        one, by its snapshot, and stay only in a changelog."""
+        target, state = self._target, self._state
+        new_name = effect.new_name_of(target.table)
+        stays = new_name != target.table and self._surroundings.lake_name(new_name) == target.lake_name
+        record = None if state is None else self._record(state, effect.statement)
+        if not (target.is_routed and stays) or state is None or (record is not None and record.schema is None):
+            super()._drop(effect)
+            return
+        self._set(state, SchemaRecord(effect.statement.seq, None), {})
+        is_history = target.apply.mode == "append"
+        self._commit(None if is_history else removal_statement(target, effect.statement), "remove")
+
     def _rename(self, effect: TableEffect) -> None:
         assert effect.origin is not None
         state, other = self._state, self._surroundings.other(effect.origin)
@@ -144,7 +158,8 @@ class SharedEvolution(Evolution):
         target, lake_columns = self._target, columns_of(state)
         planned = plan(target, lake_columns, followed, before, after)
         if planned.refused:
-            raise refusal(target, statement, " and ".join(dict.fromkeys(planned.refused)), "apply.shared: true")
+            cause = ROUTE if target.is_routed else "apply.shared: true"
+            raise refusal(target, statement, " and ".join(dict.fromkeys(planned.refused)), cause)
         require_keys(self._target, before, after, planned, statement)
         require_layout(self._target, state, planned, statement)
         if not _is_fresh(target, state) and self._lake.has_rows(target, state):

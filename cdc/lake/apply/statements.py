@@ -200,7 +200,7 @@ def own_conditions(target: Target) -> list[str]:
 
 def _own(values: dict[str, str], target: Target) -> dict[str, str]:
     """Adds to the SQL of an inserted row's values, by column, that the row is the destination's."""
-    return {**values, quote(SOURCE_COLUMN): literal(target.destination)} if target.apply.shared else values
+    return {**values, quote(SOURCE_COLUMN): literal(target.member)} if target.apply.shared else values
 
 
 def append_statement(target: Target, view: str, state: DeltaState) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cdc.base.errors import DamagedError, TargetError, UsageError
-from cdc.base.targets import split_table, table_path
 from cdc.base.validation import there_is
 from cdc.lake.attestation.files import digests, read_version
 from cdc.lake.attestation.statement import facts_of
@@ -85,8 +84,8 @@ def check_tables(
 def _check(entry: Mapping[str, Any], signed: Mapping[str, Mapping[str, Any]], target: str | None) -> TableCheck:
     name, delta = entry["table"], entry["delta"]
     path = "" if delta is None else delta["location"]
-    if target is not None:
-        path = table_path(target, *split_table(name))
+    if target is not None and path:
+        path = "/".join([target.rstrip("/"), *path.rsplit("/", 2)[-2:]])
     check = TableCheck(name, path, entry["delta_version"], entry["state"], len(signed))
     if delta is None:
         check.unknown.append("it had no Delta table when it was verified")

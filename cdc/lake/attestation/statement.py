@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.base.errors import TargetError, UsageError, VersionError
-from cdc.base.targets import split_table, table_path
 from cdc.base.units import iso_time
 from cdc.base.version import package_version
 from cdc.client import open_meta, open_store
@@ -51,7 +50,7 @@ def make_statement(
         if entry["delta_version"] is not None:
             progress(f"reading the files of {name}")
             keys = config.table_apply(name).keys or (schemas[name].primary_key if name in schemas else ())
-            path = table_path(config.apply.target, *split_table(name))
+            path = config.table_path(name)
             state = read_version(path, name, entry["delta_version"], keys)
             entry["delta"] = {"location": path, "id": state.delta_id, "schema_sha256": state.schema_sha256}
             for file_path, digest in digests(path, sorted(state.files)):

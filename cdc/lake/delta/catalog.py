@@ -79,7 +79,7 @@ class Name:
 def name_of(config: DestinationConfig, table: str) -> Name | None:
     """Returns the name of the source table ``db.table`` in the catalog; None if none is configured."""
     catalog = config.apply.catalog
-    return None if catalog.name is None else Name(catalog.name, *catalog.name_of(table))
+    return None if catalog.name is None else Name(catalog.name, *catalog.name_of(config.tables.lake_name(table)))
 
 
 def require_catalog(spark: SparkSession, config: DestinationConfig) -> None:

@@ -24,6 +24,7 @@ from cdc.base.targets import (
     LOG_FOLDER,
     application_id,
     has_percent_sign,
+    is_routed,
     is_shared,
     local_path,
     members_of,
@@ -156,7 +157,7 @@ def read_state(path: str, destination: str, table: str) -> DeltaState | None:
 def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, destination: str, table: str) -> DeltaState:
     metadata = delta.metadata()
     stored = {key: str(value) for key, value in metadata.configuration.items()}
-    properties = properties_for(stored, destination)
+    properties = properties_for(stored, destination, table)
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
     applied = delta.transaction_version(application_id(destination, table, generation)) or 0
     commits = list(commits)
@@ -211,7 +212,8 @@ def state_before(path: str, destination: str, table: str, seq: int) -> DeltaStat
             except (DeltaError, OSError, ValueError) as error:
                 _log.warning("an older version of a Delta table cannot be read", table=table, reason=str(error))
                 return None
-        return _state(delta, delta.history(LEDGER_DEPTH), path, destination, table)
+        state = _state(delta, delta.history(LEDGER_DEPTH), path, destination, table)
+        return None if state.applied_seq >= seq else state  # its commit lies beneath many of others
 
 
 def has_rows(path: str, table: str) -> bool:
@@ -258,7 +260,7 @@ class TablePosition:
     reader: str | None = None
     """The readers that the table needs, in words: see :func:`cdc.base.targets.reader_of`."""
     members: tuple[str, ...] = ()
-    """The destinations that have joined a shared table."""
+    """The destinations or source tables that have joined a shared table."""
     small_files: int = 0
     """The files below :data:`SMALL_BYTES` that compaction would join with others of their partition; 0 if there are
     fewer than :data:`MANY_FILES`."""
@@ -280,9 +282,10 @@ def read_position(path: str, destination: str, table: str) -> TablePosition:
                 return TablePosition(note="not there yet")
             delta = DeltaTable(uri)
             stored, protocol = delta.metadata().configuration, delta.protocol()
-            properties, members = properties_for(stored, destination), tuple(members_of(stored))
+            properties, members = properties_for(stored, destination, table), tuple(members_of(stored))
             if is_shared(stored) and DESTINATION_PROPERTY not in properties:
-                return TablePosition(note="has rows of other destinations only", members=members)
+                others = "source tables" if is_routed(stored) else "destinations"
+                return TablePosition(note=f"has rows of other {others} only", members=members)
             generation = int(properties.get(GENERATION_PROPERTY, 0))
             applied = delta.transaction_version(application_id(destination, table, generation))
             reader = reader_of(path, properties, protocol.reader_features or ())

@@ -44,7 +44,7 @@ _LOOKS = 16
 """Tables in object stores that are looked at together."""
 _log = get_logger(__name__)
 _looked_at: dict[str, float] = {}
-"""When this process has found such a table unchanged, or proved a shared one, last, by its path."""
+"""When this process has found such a table unchanged, or proved a shared one, last, by :func:`_place`."""
 
 
 def prove(
@@ -72,7 +72,7 @@ def prove(
         _require_reaches_beginning(target, state, subscription)
     elif state.generation <= record.generation:
         _require_record(target, state, record)
-    _require_not_restored(target, state, record, last=is_idle and state.is_shared)
+    _require_not_restored(target, state, record, last=is_idle and _has_commits_of_others(target))
     require_all_rows(target, state)
     retention = state.properties.get(TRANSACTION_RETENTION)
     if retention is not None and not retention_is_long(retention):
@@ -147,7 +147,8 @@ def _require_record(target: Target, state: DeltaState, record: TableRecord) -> N
 
 def _or_restored(target: Target) -> str:
     """Another reason why a shared table does not exist for a destination that had joined it."""
-    return ", or it was restored to a version before this destination joined it" if target.apply.shared else ""
+    what = "source table" if target.is_routed else "destination"
+    return f", or it was restored to a version before this {what} joined it" if target.apply.shared else ""
 
 
 def _require_not_restored(target: Target, state: DeltaState, record: TableRecord | None, *, last: bool = False) -> None:
@@ -280,11 +281,11 @@ def prove_idle(
             faults[target.table] = error
             continue
         if target.apply.shared:
-            _looked_at[target.path] = time.monotonic()
+            _looked_at[_place(target)] = time.monotonic()
         record = subscription.table(target.table)
         if state is None or record is None or state.generation != record.generation:
             continue
-        most = LEDGER_DEPTH if state.is_shared else state.version  # of a shared table, the last commits were looked at
+        most = LEDGER_DEPTH if _has_commits_of_others(target) else state.version  # else all of them were looked at
         if 0 < state.version - record.version <= most:
             seen.append(
                 TableResult(
@@ -299,6 +300,12 @@ def prove_idle(
     return seen
 
 
+def _has_commits_of_others(target: Target) -> bool:
+    """Whether other destinations may have made any number of commits since the last look. Those for the other source
+    tables of a routed table are as many as this destination has made, which looks at each of its tables."""
+    return target.apply.shared and not target.is_routed
+
+
 def _changed(config: DestinationConfig, targets: list[Target], subscription: Subscription) -> list[Target]:
     """Returns the tables whose newest commit is not the recorded one, and which this process can read. In an object
     store several are looked at together. Each of these, and each shared table, which mostly ends with a commit of
@@ -308,7 +315,7 @@ def _changed(config: DestinationConfig, targets: list[Target], subscription: Sub
     away: list[Target] = []
     for target in targets:
         is_local = local_path(target.path) is not None
-        if (target.apply.shared or not is_local) and now - _looked_at.get(target.path, -IDLE_S) < IDLE_S:
+        if (target.apply.shared or not is_local) and now - _looked_at.get(_place(target), -IDLE_S) < IDLE_S:
             continue
         if not is_local:
             away.append(target)
@@ -319,8 +326,13 @@ def _changed(config: DestinationConfig, targets: list[Target], subscription: Sub
         return changed
     with ThreadPoolExecutor(min(len(away), _LOOKS), thread_name_prefix="idle") as pool:
         same = list(pool.map(lambda target: _is_unchanged(target, subscription), away))
-    _looked_at.update((target.path, now) for target, is_same in zip(away, same, strict=True) if is_same)
+    _looked_at.update((_place(target), now) for target, is_same in zip(away, same, strict=True) if is_same)
     return changed + [target for target, is_same in zip(away, same, strict=True) if not is_same]
+
+
+def _place(target: Target) -> str:
+    """Returns what tells a table from others that this process looks at; members of a routed one share its path."""
+    return f"{target.path} {target.member}"
 
 
 def _turn(names: list[str], batch: int) -> Iterator[str]:

@@ -16,14 +16,14 @@ from cdc.base.targets import (
     GENERATION_PROPERTY,
     NEEDS_MAPPING,
     REBUILD_PROPERTY,
+    ROUTED,
     SHARED_PROPERTY,
     SINCE_PROPERTY,
     SOURCE_COLUMN,
     application_id,
+    is_routed,
     members_of,
-    split_table,
     stored_name,
-    table_path,
 )
 from cdc.binlog.positions import split_seq
 from cdc.lake.delta.layout import Layout, clustering_of, layout_of
@@ -90,6 +90,18 @@ class Target:
     apply: ApplyConfig
     destination: str
     policies: TablePolicies
+    lake_name: str = ""
+    """The ``db.table`` of the Delta table, if it is another one than that of the source table."""
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether several source tables fill the Delta table, each its own rows."""
+        return self.lake_name not in ("", self.table)
+
+    @property
+    def member(self) -> str:
+        """The name of the rows in a shared table that are written here, and of their records among its properties."""
+        return self.table if self.is_routed else self.destination
 
     @property
     def sql(self) -> str:
@@ -97,17 +109,20 @@ class Target:
         return f"delta.{quote(self.path)}"
 
     def state(self) -> DeltaState | None:
-        """Returns the table's state; None if there is no table, or if it is shared and this destination has not joined
+        """Returns the table's state; None if there is no table, or if it is shared and this member has not joined
         it yet. Raises TargetError for a table with one owner where the configuration says that it is shared, and the
-        other way round; and as :func:`cdc.lake.delta.log.read_state`."""
+        other way round, and for a routed table of another destination; and as :func:`cdc.lake.delta.log.read_state`."""
         state = self.state_of_all()
         return state if state is None or state.is_joined or not state.is_shared else None
 
     def state_of_all(self) -> DeltaState | None:
-        """Returns the state of a shared table that this destination may not have joined; else as :meth:`state`."""
+        """Returns the state of a shared table that this member may not have joined; else as :meth:`state`."""
         state = read_state(self.path, self.destination, self.table)
-        if state is not None and state.is_shared != self.apply.shared:
+        if state is not None and state.stored.get(SHARED_PROPERTY) != self._sharing:
             raise _shared_otherwise(self, state)
+        owner = None if state is None or not self.is_routed else state.stored.get(DESTINATION_PROPERTY)
+        if owner is not None and owner != self.destination:
+            raise _of_another(self, owner)
         return state
 
     def columns_of_all(self) -> str | None:
@@ -120,8 +135,8 @@ class Target:
 
     @property
     def own_rows(self) -> str | None:
-        """SQL condition that holds for the destination's rows of a shared table; None if all rows are its own."""
-        return f"{SOURCE_COLUMN} = {literal(self.destination)}" if self.apply.shared else None
+        """SQL condition that holds for the member's rows of a shared table; None if all rows are its own."""
+        return f"{SOURCE_COLUMN} = {literal(self.member)}" if self.apply.shared else None
 
     @property
     def present_rows(self) -> str | None:
@@ -136,7 +151,18 @@ class Target:
 
     def stored_name(self, name: str) -> str:
         """Returns the name under which the table stores a property."""
-        return stored_name(name, self.destination, shared=self.apply.shared)
+        return stored_name(name, self.member, shared=self.apply.shared)
+
+    @property
+    def ownership(self) -> dict[str, str]:
+        """The properties that tell whose table it is. Members of a routed table all belong to one destination."""
+        owner = {} if self._sharing == "true" else {DESTINATION_PROPERTY: self.destination}
+        return owner if self._sharing is None else {SHARED_PROPERTY: self._sharing, **owner}
+
+    @property
+    def _sharing(self) -> str | None:
+        """What the property of a shared table says; None for a table with one owner."""
+        return ROUTED if self.is_routed else "true" if self.apply.shared else None
 
     def schema(self, columns: list[t.StructField]) -> t.StructType:
         """Returns all columns of the Delta table."""
@@ -148,10 +174,9 @@ class Target:
 
 def target_of(config: DestinationConfig, table: str) -> Target:
     """Returns path, settings and policies of ``db.table``. Raises ConfigError if the key of ``hash`` is missing."""
-    db, name = split_table(table)
-    apply, override = config.table_apply(table), config.tables.overrides.get(table)
+    apply, override = config.table_apply(table), config.tables.override(table)
     policies = TablePolicies.of(table, apply, (override.columns or ()) if override is not None else ())
-    return Target(table, table_path(config.apply.target, db, name), apply, config.name, policies)
+    return Target(table, config.table_path(table), apply, config.name, policies, config.tables.lake_name(table))
 
 
 def schema_of(state: DeltaState) -> t.StructType:
@@ -188,7 +213,7 @@ def properties_of(
     # Configured keys that the table lacks are refused once there are rows, with a message about them.
     keys = () if mode == "append" else columns.keys([k for k in target.apply.keys or primary if columns.has(k)])
     properties = {
-        **({SHARED_PROPERTY: "true"} if target.apply.shared else {DESTINATION_PROPERTY: target.destination}),
+        **target.ownership,
         GENERATION_PROPERTY: str(origin.generation),
         MODE_PROPERTY: mode,
         UUID_PROPERTY: origin.server_uuid,
@@ -277,6 +302,8 @@ def ddl_type(kind: t.DataType) -> str:
 def _shared_otherwise(target: Target, state: DeltaState) -> TargetError:
     """Returns the error for a table that is shared, or has one owner, against the configuration."""
     place = f"table {target.table} at {target.path}"
+    if is_routed(state.stored) or target.is_routed:
+        return _routed_otherwise(target, state)
     if state.is_shared:
         members = ", ".join(members_of(state.stored)) or "no destination yet"
         return TargetError(
@@ -295,19 +322,43 @@ def _shared_otherwise(target: Target, state: DeltaState) -> TargetError:
     )
 
 
+def _routed_otherwise(target: Target, state: DeltaState) -> TargetError:
+    """Returns the error for a table with the rows of several source tables, or of one, against ``tables.route``."""
+    place = f"table {target.table} at {target.path}"
+    if target.is_routed:
+        return TargetError(
+            f"the Delta table was not made for several source tables, and tables.route leads {target.table} there",
+            place=place,
+            remedy="Move it away, or lead the table elsewhere; then load the table with `cdc snapshot "
+            f"{target.destination} {target.table}`.",
+        )
+    members = members_of(state.stored)
+    listed = ", ".join(members[:3]) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
+    return TargetError(
+        f"the Delta table has the rows of several source tables ({listed or 'none yet'}), and tables.route leads no "
+        "table there",
+        place=place,
+        remedy="Write the expression into tables.route again, or move the Delta table away.",
+    )
+
+
+def _of_another(target: Target, owner: str | None) -> TargetError:
+    whose = "was not made by Towpath" if owner is None else f"belongs to the destination {owner!r}"
+    return TargetError(
+        f"the Delta table {whose}",
+        place=f"table {target.table} at {target.path}",
+        remedy=f"Take it over (`cdc adopt {target.destination} {target.table} --from …`), move it away, or give "
+        "this destination another apply.target."
+        if owner is None and not target.is_routed
+        else "Move it away, or give this destination another apply.target.",
+    )
+
+
 def require_owner(state: DeltaState, target: Target) -> None:
     """Raises TargetError for a table of another owner."""
     owner = state.properties.get(DESTINATION_PROPERTY)
     if owner != target.destination:
-        whose = "was not made by Towpath" if owner is None else f"belongs to the destination {owner!r}"
-        raise TargetError(
-            f"the Delta table {whose}",
-            place=f"table {target.table} at {target.path}",
-            remedy=f"Take it over (`cdc adopt {target.destination} {target.table} --from …`), move it away, or give "
-            "this destination another apply.target."
-            if owner is None
-            else "Move it away, or give this destination another apply.target.",
-        )
+        raise _of_another(target, owner)
 
 
 def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> None:
@@ -319,7 +370,7 @@ def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> 
         raise TargetError(
             f"the Delta table was created in mode {mode}, the configuration says {target.apply.mode}",
             place=where,
-            remedy=f"Set the mode back to {mode}, which all members of the group have."
+            remedy=f"Set the mode back to {mode}, which all rows of the shared table have."
             if target.apply.shared
             else f"Rebuild it in the new mode (`cdc replay {target.destination} {target.table}`), or set the mode "
             f"back to {mode}.",

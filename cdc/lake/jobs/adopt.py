@@ -152,9 +152,13 @@ def _require_possible(config: DestinationConfig, target: Target, tool: str) -> N
         )
     if target.apply.shared:
         raise UnsupportedError(
-            "a table that several destinations share (apply.shared) cannot be taken over",
+            "a table that several source tables fill (tables.route) cannot be taken over"
+            if target.is_routed
+            else "a table that several destinations share (apply.shared) cannot be taken over",
             place=place,
-            remedy="Set apply.shared: false for the table, or load it with `cdc snapshot`.",
+            remedy="Lead the table elsewhere, or load it with `cdc snapshot`."
+            if target.is_routed
+            else "Set apply.shared: false for the table, or load it with `cdc snapshot`.",
         )
     state = target.state()
     if state is None:

@@ -40,6 +40,7 @@ def maintain_tables(
     names = list(dict.fromkeys(tables)) or [
         table for table in sorted(records) if config.tables.includes(*split_table(table))
     ]
+    names = list({config.table_path(table): table for table in reversed(names)}.values())[::-1]  # each Delta table once
     if not names:
         return []
     from cdc.lake.delta.maintenance import Maintained, maintain_table

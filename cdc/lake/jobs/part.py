@@ -91,10 +91,11 @@ def require_table_for_part(config: DestinationConfig, table: str) -> int:
             remedy="Take the whole table: leave out --keys and --where.",
         )
     if target.apply.shared:
+        members = "source tables (tables.route)" if target.is_routed else "destinations (apply.shared)"
         raise UnsupportedError(
-            "several destinations write the table (apply.shared), and no part of it can be replaced",
+            f"several {members} have rows in the Delta table, and no part of it can be replaced",
             place=place,
-            remedy="Leave out --keys and --where: then the rows of this destination are replaced.",
+            remedy="Leave out --keys and --where: then all rows of this one are replaced, and no others.",
         )
     subscription = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
     parked = subscription.parked.get(table)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cdc.base.errors import UsageError
-from cdc.base.targets import split_table, table_path
+from cdc.base.targets import split_table
 from cdc.base.units import human_bytes, iso_time_us
 from cdc.binlog.positions import format_seq
 from cdc.client import open_batches, open_table_batches
@@ -206,7 +206,7 @@ def _lake(config: DestinationConfig, table: str) -> str | None:
     """Returns what the Delta table is now, in words; None if there is none."""
     import pyarrow as pa
 
-    path = table_path(config.apply.target, *split_table(table))
+    path = config.table_path(table)
     with open_delta(path, table) as delta:
         if delta is None:
             return None

@@ -68,7 +68,7 @@ def replace_own_rows(session: TableSession, load: Load, rows: DataFrame, begins:
         if commit is None:
             return
         schema = schema_of(commit.state)
-        shaped = _in_shape(rows, schema).withColumn(SOURCE_COLUMN, f.lit(load.target.destination))
+        shaped = _in_shape(rows, schema).withColumn(SOURCE_COLUMN, f.lit(load.target.member))
         commit.execute_with(
             shaped.select(*[quote(field.name) for field in schema.fields]),
             lambda view: f"INSERT INTO {load.target.sql} REPLACE WHERE {load.target.own_rows} SELECT * FROM {view}",  # noqa: S608

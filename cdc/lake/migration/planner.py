@@ -314,6 +314,7 @@ class Planner:
             stored={name: after} if is_new and after is not None else {},
             other=other,
             dropped_partitions=self._partitions.dropped,
+            lake_name=self.config.tables.lake_name,
             rows_follow=(after or _NO_COLUMNS) if brings_rows else None,
         )
 

@@ -90,7 +90,7 @@ class TablePolicies:
             lake_name = (self.lake_name(name) or "").lower()
             is_source = self.shared and lake_name == SOURCE_COLUMN
             if lake_name in MODE_COLUMNS[self.mode] or is_source:
-                reason = "apply.shared" if is_source else f"mode {self.mode}"
+                reason = "apply.shared or tables.route" if is_source else f"mode {self.mode}"
                 raise UnsupportedError(
                     f"the column {name} has the name of a column that {reason} adds",
                     place=f"table {self.table}",

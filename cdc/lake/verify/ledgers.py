@@ -12,8 +12,6 @@ from cdc.base.targets import (
     application_id,
     is_shared,
     properties_for,
-    split_table,
-    table_path,
 )
 from cdc.lake.delta.log import open_delta
 from cdc.lake.verify.ledger import Ledger, LedgerReport, TableCommits, read_commits
@@ -28,10 +26,10 @@ if TYPE_CHECKING:
 def table_history(config: DestinationConfig, table: str, subscription: Subscription) -> TableCommits | None:
     """Returns the commits of a Delta table; None if there is no table, or if it is shared and the destination has not
     joined it. Raises TargetError, RetryableError."""
-    with open_delta(table_path(config.apply.target, *split_table(table)), table) as delta:
+    with open_delta(config.table_path(table), table) as delta:
         if delta is None:
             return None
-        properties = properties_for(delta.metadata().configuration, config.name)
+        properties = properties_for(delta.metadata().configuration, config.name, table)
         if is_shared(properties) and DESTINATION_PROPERTY not in properties:
             return None
         generation = int(properties.get(GENERATION_PROPERTY, "0"))

@@ -283,7 +283,8 @@ class SourceSnapshot(Closing):
     def schema(self, db: str, table: str, config: DestinationConfig) -> TableSchema | None:
         """Returns the definition of a table; None if there is no such table."""
         name = exact(f"{db}.{table}")
-        overrides = {key: override for key, override in config.tables.overrides.items() if key == f"{db}.{table}"}
+        override = config.tables.override(f"{db}.{table}")
+        overrides = {} if override is None else {f"{db}.{table}": override}
         setting = config.tables.lower_case_table_names
         only = TablesConfig(include=(name,), overrides=overrides, lower_case_table_names=setting)
         return read_schemas(self._conn, only).tables.get(f"{db}.{table}")

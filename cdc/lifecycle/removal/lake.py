@@ -17,11 +17,10 @@ from cdc.base.errors import TargetError
 from cdc.base.targets import (
     DESTINATION_PROPERTY,
     LOG_FOLDER,
+    is_routed,
     is_shared,
     local_path,
     members_of,
-    split_table,
-    table_path,
 )
 from cdc.disk import object_stores
 from cdc.disk.durable import storage_errors
@@ -49,14 +48,16 @@ class LakeTable:
 
 
 def tables_of(config: DestinationConfig, recorded: Collection[str]) -> list[LakeTable]:
-    """Returns the tables below ``apply.target`` that the destination owns, shares or, by ``recorded``, has filled.
+    """Returns the Delta tables below ``apply.target`` that the destination owns, shares or, by ``recorded``, has
+    filled.
 
     ``recorded``: the tables that the meta knows. Raises StorageError, RetryableError, ConfigError.
     """
+    names = {config.tables.lake_name(table) for table in recorded}
     return [
         table
         for name, path in _paths(config.apply.target)
-        if (table := _look(config.name, name, path, is_recorded=name in recorded)) is not None
+        if (table := _look(config.name, name, path, is_recorded=name in names)) is not None
     ]
 
 
@@ -90,7 +91,7 @@ def _look(destination: str, name: str, path: str, *, is_recorded: bool) -> LakeT
             files, size = len(sizes), sum(sizes.to_pylist())
     except TargetError:  # something else than a Delta table
         return None
-    if is_shared(properties):
+    if is_shared(properties) and not is_routed(properties):
         members = members_of(properties)
         if destination not in members:
             return None
@@ -162,13 +163,13 @@ def entries_of(
 
     kept = {table.table: table for table in tables if table.owner != "own"}
     entries = []
-    for table in sorted({*recorded, *(table.table for table in tables)}):
+    for table in sorted({*map(config.tables.lake_name, recorded), *(table.table for table in tables)}):
         name = name_of(config, table)
         entry = None if name is None else find_entry(spark, name)
         if name is None or entry is None:
             continue
         stays = ""
-        if not is_same_place(entry.location, table_path(config.apply.target, *split_table(table))):
+        if not is_same_place(entry.location, config.table_path(table)):
             stays = f"it names another place: {entry.location or 'none'}"
         elif table in kept:
             stays = kept[table].detail

@@ -82,7 +82,7 @@ def test_members_of_a_shared_table_see_their_own_records() -> None:
     assert len(stored) == 3 + 4 * len(names)
     assert members_of(stored) == sorted(names)
     for number, name in enumerate(names):
-        found = properties_for(stored, name)
+        found = properties_for(stored, name, "shop.t")
         assert found == {
             "towpath.shared": "true",
             "towpath.mode": "upsert",
@@ -94,10 +94,12 @@ def test_members_of_a_shared_table_see_their_own_records() -> None:
             "towpath.source_schema.7": str(number),
         }
         assert len(records_of(stored, name)) == 4
-    assert "towpath.destination" not in properties_for(stored, "us")
+    assert "towpath.destination" not in properties_for(stored, "us", "shop.t")
     left = {name: value for name, value in stored.items() if name != "towpath.member.eu.generation"}
     assert "eu" not in members_of(left)
-    assert properties_for(left, "eu") == {k: v for k, v in stored.items() if not k.startswith("towpath.member.")}
+    assert properties_for(left, "eu", "shop.t") == {
+        k: v for k, v in stored.items() if not k.startswith("towpath.member.")
+    }
     assert len(records_of(left, "eu")) == 3
 
 
@@ -105,4 +107,19 @@ def test_other_properties_keep_their_names() -> None:
     assert stored_name("towpath.mode", "eu", shared=True) == "towpath.mode"
     assert stored_name("delta.generation", "eu", shared=True) == "delta.generation"
     assert stored_name("towpath.generation", "eu", shared=False) == "towpath.generation"
-    assert properties_for({"towpath.destination": "eu"}, "us") == {"towpath.destination": "eu"}
+    assert properties_for({"towpath.destination": "eu"}, "us", "shop.t") == {"towpath.destination": "eu"}
+
+
+def test_source_tables_of_a_routed_table_see_their_own_records() -> None:
+    stored = {"towpath.shared": "tables", "towpath.destination": "eu", "towpath.mode": "upsert"}
+    for number, name in enumerate(("a.t", "b.t")):
+        stored[stored_name("towpath.generation", name, shared=True)] = str(number)
+    assert members_of(stored) == ["a.t", "b.t"]
+    assert properties_for(stored, "eu", "b.t") == {
+        "towpath.shared": "tables",
+        "towpath.destination": "eu",
+        "towpath.mode": "upsert",
+        "towpath.generation": "1",
+    }
+    for destination, name in (("eu", "c.t"), ("us", "a.t")):
+        assert properties_for(stored, destination, name) == {"towpath.shared": "tables", "towpath.mode": "upsert"}

@@ -57,6 +57,7 @@ def parsed(**changes: Any) -> Any:
         ({"source__standbys": ["mysql://cdc@db2.example"]}, "source.standbys and store.kind: memory contradict"),
         ({"source__start": "snapshot"}, "source.start: snapshot and store.kind: memory contradict"),
         ({"tables__overrides": {"shop.a": {"mode": "append"}}}, "tables.overrides: mode has no effect"),
+        ({"tables__route": {r"shop\.a_\d": "all.a"}}, "tables.route has no effect with store.kind: memory"),
         *[
             ({f"store__{key}": value}, f"{key} has no effect with kind: memory")
             for key, value in {

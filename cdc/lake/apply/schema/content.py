@@ -32,7 +32,7 @@ def fill_statement(target: Target, values: Mapping[str, str]) -> str:
 
 
 def delete_statement(target: Target) -> str:
-    """Returns the DELETE of all rows that are the destination's."""
+    """Returns the DELETE of all rows that are the member's own."""
     own = "" if target.own_rows is None else f" WHERE {target.own_rows}"
     return f"DELETE FROM {target.sql}{own}"  # noqa: S608
 
@@ -47,7 +47,7 @@ def truncate_statement(target: Target, statement: DdlStatement, applied_seq: int
     names = "_op, _seq, _row, _commit_time, _gtid"
     own = ""
     if target.apply.shared:
-        row, names = f"{row}, {literal(target.destination)} AS {SOURCE_COLUMN}", f"{names}, {SOURCE_COLUMN}"
+        row, names = f"{row}, {literal(target.member)} AS {SOURCE_COLUMN}", f"{names}, {SOURCE_COLUMN}"
         own = f" AND t.{target.own_rows}"
     return (
         f"MERGE INTO {target.sql} t USING (SELECT {row}) s "  # noqa: S608
@@ -84,7 +84,7 @@ def deletes_statement(target: Target, statement: DdlStatement, view: str, column
         **{quote(name): f"s.{quote(name)}" for name in columns},
         BEFORE: f"named_struct({image})", "_op": "'delete'", "_seq": f"{statement.seq}L", "_row": "s._row",
         "_commit_time": _time(statement), "_gtid": _gtid(statement),
-        **({SOURCE_COLUMN: literal(target.destination)} if target.apply.shared else {}),
+        **({SOURCE_COLUMN: literal(target.member)} if target.apply.shared else {}),
     }  # fmt: skip
     return (
         f"MERGE INTO {target.sql} t USING {view} s ON t._seq = {statement.seq}L AND t._row = s._row"  # noqa: S608

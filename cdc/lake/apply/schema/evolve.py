@@ -92,6 +92,8 @@ class Surroundings:
     """The partitions right before statements that dropped some, by the statement's seq and ``db.table``."""
     reading: ColumnReading | None = None
     """The values that only the server knew after one of the statements."""
+    lake_name: Callable[[str], str] = lambda table: table
+    """Returns the ``db.table`` of a source table's Delta table."""
     rows_follow: TableSchema | None = None
     """The schema of the table's rows in the batch (CREATE TABLE … SELECT), which are merged afterwards."""
 
@@ -276,6 +278,8 @@ class Evolution:
                 self._continue_from_shadow(effect, state)
                 return
             raise unknown(target, statement, f"it was the table {effect.origin}, whose rows are not at hand")
+        if other.is_routed:
+            raise unknown(target, statement, f"it was the table {effect.origin}, whose rows lie among those of others")
         source = self._lake.state_before(other, statement.seq)
         record = None if source is None else record_in_force(source, before=statement.seq)
         if source is None or record is None or record.schema is None:

@@ -10,16 +10,24 @@ if TYPE_CHECKING:
     from cdc.lake.apply.schema.statements import DdlStatement
     from cdc.lake.delta.tables import Target
 
+ROUTE = "tables.route"
+"""The setting that refuses a change which the Delta table of several source tables cannot follow."""
+
 
 def refusal(target: Target, statement: DdlStatement, what: str, policy: str) -> UnsupportedDdlError:
     """Returns the error for a statement that a policy refuses. ``what``: what it does, as a clause whose subject is the
     statement; ``policy``: the setting with its value."""
     key = policy.partition(":")[0]
+    change = f"Change {key} for the table (tables.overrides) if its Delta table may follow; or load"
+    if policy == ROUTE:
+        change = (
+            "Take the change back at the source, or lead the table to another Delta table (tables.route); then load"
+        )
     return UnsupportedDdlError(
         f"the statement {what}, which {policy} does not allow: {statement.shown}",
         place=f"table {target.table}",
-        remedy=f"Change {key} for the table (tables.overrides) if its Delta table may follow; or load the table anew "
-        f"with `cdc snapshot {target.destination} {target.table}`; or exclude it (tables.exclude).",
+        remedy=f"{change} the table anew with `cdc snapshot {target.destination} {target.table}`; or exclude it "
+        "(tables.exclude).",
     )
 
 

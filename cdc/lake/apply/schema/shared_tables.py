@@ -95,7 +95,7 @@ def _join(spark: SparkSession, target: Target, properties: Mapping[str, str]) ->
         raise TargetError("the Delta table is gone", place=f"table {target.table} at {target.path}")
     records = {name: value for name, value in properties.items() if target.stored_name(name) != name}
     records |= {GENERATION_PROPERTY: str(state.version), BEGINS_PROPERTY: properties[SINCE_PROPERTY]}
-    left = set(records_of(state.stored, target.destination)) - {target.stored_name(name) for name in records}
+    left = set(records_of(state.stored, target.member)) - {target.stored_name(name) for name in records}
     if left:
         names = ", ".join(literal(name) for name in sorted(left))
         spark.sql(f"ALTER TABLE {target.sql} UNSET TBLPROPERTIES IF EXISTS ({names})").collect()
@@ -131,7 +131,9 @@ def require_mode(target: Target, state: DeltaState) -> None:
         raise TargetError(
             f"the shared Delta table is in mode {mode}, the configuration says {target.apply.mode}",
             place=f"table {target.table} at {target.path}",
-            remedy="Write the same mode for all destinations that share the table, or give this one another "
+            remedy=f"Set the mode back to {mode}, or lead the tables elsewhere (tables.route)."
+            if target.is_routed
+            else "Write the same mode for all destinations that share the table, or give this one another "
             "apply.target.",
         )
 
@@ -188,7 +190,9 @@ def require_widens(target: Target, column: DeltaColumn, kind: t.DataType) -> Non
             f"the source's column {column.name} has the type {kind.simpleString()}, and the shared Delta table has it "
             f"as {column.type.simpleString()}, which cannot become that",
             place=f"table {target.table} at {target.path}",
-            remedy="Give the column another name for this destination (columns: {NAME: {rename: …}} under "
+            remedy="Change the column at the source, or lead the table elsewhere (tables.route)."
+            if target.is_routed
+            else "Give the column another name for this destination (columns: {NAME: {rename: …}} under "
             "tables.overrides), change it at the source, or give the destination another apply.target.",
         )
 

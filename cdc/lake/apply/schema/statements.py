@@ -117,6 +117,13 @@ class TableEffect:
     is_renamed: bool = False
     """Whether it is gone because it has another name now."""
 
+    def new_name_of(self, table: str) -> str:
+        """Returns the name that a table has after the statement, if it is there then."""
+        for change in self.statement.statement.changes:
+            if isinstance(change, RenameTable) and _name(change.table) == table:
+                table = _name(change.to)
+        return table
+
     @property
     def tolerates_missing(self) -> bool:
         """Whether the statement passes over tables that are not there: ``RENAME TABLE IF EXISTS``."""
