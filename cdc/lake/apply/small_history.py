@@ -72,20 +72,20 @@ class FewChanges:
             raise LeftToSparkError("a commit has no time")
         numbers = KeyNumbers.of(columns_of(self.rows, self.keys))
         codes = numbers.find(columns_of(self.rows, self.keys))
-        found = {add["path"]: _read(table, add, self.keys, numbers) for add in table.files}
-        keys = _keys_of(list(found.values()), len(numbers))
+        parts = {add["path"]: _read(table, add, self.keys, numbers) for add in table.files}
+        keys = _keys_of(list(parts.values()), len(numbers))
         versions = _versions_of(self.rows, codes, keys)
-        open_rows = {path: part.open_rows(versions.closed) for path, part in found.items()}
+        open_rows = {path: part.open_rows(versions.closed) for path, part in parts.items()}
         new = _new_rows(self.rows, versions, table.schema)
         touched = [add for add in table.files if open_rows[add["path"]].any()]
         removed = table.rewritten(touched) if touched or len(new) else []
-        parts = [
-            _closed(table.read(add), open_rows[add["path"]], found[add["path"]].codes, versions.closed)
+        rewritten = [
+            _closed(table.read(add), open_rows[add["path"]], parts[add["path"]].codes, versions.closed)
             for add in removed
         ]
         replaced = Replaced(len(new), len(versions.closed), 0)
-        copied = sum(len(part) for part in parts) - len(versions.closed)
-        rows = pa.concat_tables([*parts, new])
+        copied = sum(len(part) for part in rewritten) - len(versions.closed)
+        rows = pa.concat_tables([*rewritten, new])
         return Change(removed, rows, copied, replaced, *_CLAUSES, len(new) + len(versions.closed))
 
 
@@ -154,11 +154,11 @@ def _versions_of(changes: pa.Table, codes: Longs, keys: Sequence[_Key]) -> _Vers
     begins: list[int] = []
     ends: list[int | None] = []
     closed: dict[int, int] = {}
-    for code, of_key in last.items():
+    for code, rows_by_seq in last.items():
         key = keys[code]
         had_row, now = key.open_seq is not None, key.floor
         is_open, is_first = False, True  # whether the last of the new versions is open
-        for row in of_key.values():
+        for row in rows_by_seq.values():
             is_delete = int(ops[row]) == DELETE
             if not is_delete or had_row:  # else a row is deleted that is not there
                 now = max(now, int(times[row]))

@@ -427,25 +427,24 @@ class FewRows:
         import pyarrow as pa
 
         numbers = KeyNumbers.of(columns_of(self.rows, self.keys))
-        own = numbers.find(columns_of(self.rows, self.keys))
         if len(numbers) != len(self.rows):
             _leave("two changes have the same key")
-        rows_there = np.zeros(len(numbers), dtype=np.int64)
+        counts = np.zeros(len(numbers), dtype=np.int64)  # of the table's rows, for each key
         goes: dict[str, Bools] = {}
         for add in table.files:
-            found = numbers.find(columns_of(table.read(add, self.keys), self.keys))
-            goes[add["path"]] = found >= 0
-            rows_there += np.bincount(found[found >= 0], minlength=len(numbers))
-        there = rows_there[own]
-        comes = ~self.deletes & (~self.replaces | (there > 0))
+            codes = numbers.find(columns_of(table.read(add, self.keys), self.keys))
+            goes[add["path"]] = codes >= 0
+            counts += np.bincount(codes[codes >= 0], minlength=len(numbers))
+        replaced_rows = counts[numbers.find(columns_of(self.rows, self.keys))]
+        comes = ~self.deletes & (~self.replaces | (replaced_rows > 0))
         new = self.rows.select(table.schema.names).cast(table.schema).filter(pa.array(comes))
         touched = [add for add in table.files if goes[add["path"]].any()]
         removed = table.rewritten(touched) if touched or len(new) else []
         stay = [table.read(add).filter(pa.array(~goes[add["path"]])) for add in removed]
         replaced = Replaced(
-            inserted=int(np.count_nonzero(comes & (there == 0))),
-            updated=int(there[~self.deletes].sum()),
-            deleted=int(there[self.deletes].sum()),
+            inserted=int(np.count_nonzero(comes & (replaced_rows == 0))),
+            updated=int(replaced_rows[~self.deletes].sum()),
+            deleted=int(replaced_rows[self.deletes].sum()),
         )
         copied = sum(len(part) for part in stay)
         return Change(removed, pa.concat_tables([*stay, new]), copied, replaced, *self.clauses, len(self.rows))
