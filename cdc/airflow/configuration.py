@@ -14,10 +14,11 @@ def read_config(file: str | Path) -> DestinationConfig:
     version of a Git bundle has a folder of its own, so the next commit would begin without the data, and Airflow
     deletes the folders of old versions."""
     config, storage = load(Path(file)), bundle_storage()
-    folders = {"apply.target": str(config.apply.target)}
-    for name, section in (("store", config.store), ("meta", config.meta)):
-        if "path" in section.model_fields_set:
-            folders[f"{name}.path"] = str(section.path)
+    sections = {"store": config.store, "meta": config.meta}
+    folders = {
+        f"{name}.path": str(section.path) for name, section in sections.items() if "path" in section.model_fields_set
+    }
+    folders["apply.target"] = str(config.apply.target)
     for key, folder in folders.items():
         if "://" not in folder and Path(folder).resolve().is_relative_to(storage.resolve()):
             raise ConfigError(
