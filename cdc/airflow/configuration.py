@@ -14,10 +14,11 @@ def read_config(file: str | Path) -> DestinationConfig:
     version of a Git bundle has a folder of its own, so the next commit would begin without the data, and Airflow
     deletes the folders of old versions."""
     config, storage = load(Path(file)), bundle_storage()
-    sections = {"store": config.store, "meta": config.meta}
-    folders = {
-        f"{name}.path": str(section.path) for name, section in sections.items() if "path" in section.model_fields_set
-    }
+    folders: dict[str, str] = {}
+    if "path" in config.store.model_fields_set:
+        folders["store.path"] = str(config.store.path)
+    if "path" in config.meta.model_fields_set:
+        folders["meta.path"] = str(config.meta.path)
     folders["apply.target"] = str(config.apply.target)
     for key, folder in folders.items():
         if "://" not in folder and Path(folder).resolve().is_relative_to(storage.resolve()):
