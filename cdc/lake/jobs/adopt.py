@@ -3,7 +3,7 @@
 Its columns become those that Towpath would give it. Its rows are compared with the source by sums. The rows of the
 parts that differ are read from the source, and one commit brings the table to the state of the source at one position,
 as :mod:`cdc.lake.jobs.part` does for a part of a table. Only the rows that differ are written. Then the table gets its
-owner and its position, and follows the stream. Decision 0159 has the reasons.
+owner and its position, and follows the stream. Decision 0158 has the reasons.
 
 The table belongs to the other tool until it has a position and no commit of anybody else lies below it. It is parked
 meanwhile, so that apply goes on with the other tables. Called again after a kill, it goes on.
