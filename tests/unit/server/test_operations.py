@@ -22,7 +22,7 @@ from cdc.store.reader.check import FilesReport
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "server.md"
 KEYS = {
-    "get": "owner, token, [lease_s, ahead, until, acked, acked_token, wait_s]",
+    "get": "owner, token, [lease_s, ahead, until, acked, acked_token, mixes, wait_s]",
     "ack": "batch, token, [results]",
     "rollback": "batch, token",
     "release": "owner",
