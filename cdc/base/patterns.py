@@ -48,7 +48,9 @@ class TablePattern:
         r"""Returns a template with what the groups match in place of ``\1`` to ``\9``; None if the expression does not
         match the whole name."""
         match = self._compiled.fullmatch(name)
-        return None if match is None else REFERENCE.sub(lambda reference: match.group(int(reference[1])) or "", template)
+        if match is None:
+            return None
+        return REFERENCE.sub(lambda reference: match.group(int(reference[1])) or "", template)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(TablePattern, self.expression, ignores_case=self._ignores_case), ()
