@@ -140,7 +140,7 @@ def test_nothing_was_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [
         ({"mode": "append"}, "has the mode append, and keeps the history of its rows"),
         ({"mode": "scd2"}, "has the mode scd2, and keeps the history of its rows"),
-        ({"shared": True}, "several destinations write the table"),
+        ({"shared": True}, "several destinations \\(apply.shared\\) have rows"),
     ],
 )
 def test_tables_without_parts(config: DestinationConfig, settings: dict[str, object], message: str) -> None:
