@@ -124,6 +124,7 @@ FAULTS = (
     "DELETE FROM TABLE WHERE id IN (10, 11, 12, 13)",
     "UPDATE TABLE SET quantity = 99 WHERE id BETWEEN 20 AND 24 AND id <> 21",
     "INSERT INTO TABLE SELECT id + 1000 AS id, * EXCEPT (id) FROM TABLE WHERE id = 15",
+    "INSERT INTO TABLE SELECT CAST(NULL AS BIGINT) AS id, * EXCEPT (id) FROM TABLE WHERE id = 16",
 )
 
 
@@ -151,10 +152,10 @@ def test_a_table_of_debezium_is_taken_over(tmp_path: Path, mariadb11: Server, da
         }
         result = loop.adopt()
     assert result.done
-    assert result.repaired == 2 + 4 + 4 + 1
+    assert result.repaired == 2 + 4 + 4 + 1 + 1
     metrics = loop.metrics(before)
     assert metrics["numTargetRowsInserted"] == 2 + 4 + 4
-    assert metrics["numTargetRowsDeleted"] == 4 + 4 + 1
+    assert metrics["numTargetRowsDeleted"] == 4 + 4 + 1 + 1
     loop.require_level()
     delta = DeltaTable(str(loop.path("orders")), version=before)
     assert pa.table(delta.to_pyarrow_table()).num_rows == len(rows_before)

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from cdc.lake.apply.merge import RowKeys
 
 _ALIKE = "_towpath_alike"
-_IS_NEW, _REMOVES, _IS_WRONG, _COUNT, _RANK = (
-    f"_towpath_{name}" for name in ("is_new", "removes", "is_wrong", "count", "rank")
+_IS_NEW, _REMOVES, _IS_WRONG, _COUNT, _IS_REPEATED, _RANK = (
+    f"_towpath_{name}" for name in ("is_new", "removes", "is_wrong", "count", "is_repeated", "rank")
 )
+_MOST_BROADCAST = 100_000
+"""The number of keys up to which each task gets all of them."""
 _INEXACT = (t.FloatType, t.DoubleType, t.ArrayType)
 """Types whose values are compared by their texts: 0.0 and -0.0 are different values, NaN is itself."""
 
@@ -157,19 +159,14 @@ def replace_part(
     is_new, is_old, is_gone = f.col("_towpath_new").isNotNull(), f.col("_towpath_old").isNotNull(), "_towpath_gone"
     differs = reduce(or_, [~_equal(_new(name), _old(name), kinds[name]) for name in names])
     is_wrong = f.when(is_new, ~is_old | f.col(is_gone) | differs).otherwise(~f.col(is_gone))
-    by_key = Window.partitionBy(*[f.col(quote(key)) for key in keys.names])
-    events = (
-        pairs.select(
-            *[f.when(is_new, _new(name)).otherwise(_old(name)).alias(name) for name in names],
-            *[_old(name).alias(name) for name in others],
-            is_new.alias(_IS_NEW),
-            is_old.alias(_REMOVES),
-            is_wrong.alias(_IS_WRONG),
-        )
-        .withColumn(_COUNT, f.count(f.lit(1)).over(by_key))
-        .withColumn(_RANK, f.row_number().over(by_key.orderBy(f.col(_IS_WRONG).desc())))
-        .where((f.col(_RANK) == 1) & (f.col(_IS_WRONG) | (f.col(_COUNT) > 1)))
+    compared = pairs.select(
+        *[f.when(is_new, _new(name)).otherwise(_old(name)).alias(name) for name in names],
+        *[_old(name).alias(name) for name in others],
+        is_new.alias(_IS_NEW),
+        is_old.alias(_REMOVES),
+        is_wrong.alias(_IS_WRONG),
     )
+    events = _worst_of_keys(compared, _repeated(chosen, keys.names), keys.names)
     seq, moment = at
     marked: dict[str, Column] = {}
     if marks:
@@ -203,6 +200,31 @@ def replace_part(
         return events.count()
     finally:
         events.unpersist()
+
+
+def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame | None:
+    """Returns the keys that several of these rows have, under names of their own; None if there are none."""
+    columns = [f.col(quote(key)) for key in keys]
+    counted = rows.groupBy(*columns).agg(f.count(f.lit(1)).alias(_COUNT)).where(f.col(_COUNT) > 1)
+    named = [column.alias(f"{_IS_REPEATED}_{key}") for column, key in zip(columns, keys, strict=True)]
+    repeated = counted.select(*named, f.lit(True).alias(_IS_REPEATED))
+    number = repeated.limit(_MOST_BROADCAST + 1).count()
+    if not number:
+        return None
+    return f.broadcast(repeated) if number <= _MOST_BROADCAST else repeated
+
+
+def _worst_of_keys(pairs: DataFrame, repeated: DataFrame | None, keys: Sequence[str]) -> DataFrame:
+    """Returns a pair for each key that has a wrong one or is repeated, a wrong one if there is any. These keys are few,
+    so the other pairs are left out before anything is sorted."""
+    if repeated is None:
+        return pairs.where(_IS_WRONG)
+    same = [f.col(quote(key)).eqNullSafe(f.col(quote(f"{_IS_REPEATED}_{key}"))) for key in keys]
+    suspects = pairs.join(repeated, reduce(and_, same), "left").where(
+        f.col(_IS_WRONG) | f.col(_IS_REPEATED).isNotNull()
+    )
+    by_key = Window.partitionBy(*[f.col(quote(key)) for key in keys]).orderBy(f.col(_IS_WRONG).desc())
+    return suspects.withColumn(_RANK, f.row_number().over(by_key)).where(f.col(_RANK) == 1)
 
 
 def _time(moment: datetime) -> Column:

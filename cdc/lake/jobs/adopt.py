@@ -507,7 +507,8 @@ class _Case:
             application=f"{self._target.application_id(state)}:{_KIND}",
         )
         moment = datetime.fromtimestamp(load.position.time_us / 1e6, UTC)
-        return replace_part(commit, chosen, is_part, keys, (load.position.seq, moment), is_of_keys=True, also=also)
+        nullable = replace(keys, is_primary=False)  # nobody knows whether the other tool has written rows without a key
+        return replace_part(commit, chosen, is_part, nullable, (load.position.seq, moment), is_of_keys=True, also=also)
 
     def _shaped(self, rows: DataFrame, state: DeltaState) -> DataFrame:
         """Returns rows in the types that the Delta table has, which hold those of the source."""
