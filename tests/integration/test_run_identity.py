@@ -140,7 +140,7 @@ def test_the_history_of_a_row(loop: Loop, cdc: Cdc, monkeypatch: pytest.MonkeyPa
     assert shown["last_run"]["run"]["run_id"] == "manual__2"
 
     inserted, updated, deleted = cdc("history", f"{loop.db}.t", "1")
-    assert (inserted["batch"], inserted["run"]["run_id"], inserted["run"]["try"]) == (2, "manual__1", 1)
+    assert (inserted["batch"], inserted["run"]["run_id"], inserted["run"]["try"]) == (1, "manual__1", 1)
     assert inserted["run_url"] == "https://air.example/dags/apply_shop/runs/manual__1/tasks/merge?try_number=1"
     assert (updated["batch"], updated["run"]["try"]) == (lease.batch, 1), "the try that merged, not the one that acked"
     assert updated["delta_version"] == loop.version("t")
