@@ -122,8 +122,8 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 150)
     with sampler.running_beside(), mock.patch.object(pipeline, "merge", merged):
         wanted = Options(options.rows, options.rounds, options.cores)
-        for found in group(BY_NAME[options.line].group)(wanted, [options.line]):
-            console.print(f"{found.line}: {found.ours_s:.2f} s, {found.cpu_s:.2f} CPU s")
+        for figure in group(BY_NAME[options.line].group)(wanted, [options.line]):
+            console.print(f"{figure.line}: {figure.ours_s:.2f} s, {figure.cpu_s:.2f} CPU s")
     for title, counted in (("Python", sampler.python), ("JVM", sampler.java)):
         table = Table(title=f"{title}: stacks per sample with the function, of {sampler.samples} samples")
         table.add_column("function", no_wrap=True)

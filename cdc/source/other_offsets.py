@@ -97,6 +97,6 @@ def _offset(document: Mapping[str, Any], path: Path) -> OtherOffset | None:
         if tool == "Debezium" and document.get("snapshot") not in (None, False, "false"):
             raise _error(path, "is of a snapshot of Debezium's that has not ended")
         # Canal's set has the transaction in which its cursor lies.
-        known = None if tool == "Canal" else document.get(gtids)
-        return OtherOffset(tool, name, int(str(number)), str(known) if known else None)
+        gtid_set = None if tool == "Canal" else document.get(gtids)
+        return OtherOffset(tool, name, int(str(number)), str(gtid_set) if gtid_set else None)
     return None

@@ -79,9 +79,9 @@ def test_each_table_is_exact_at_each_moment_of_the_batch(loop: Loop) -> None:
         (altered, [(1, "a", 7)], [(1, "b"), (2, "c")]),
         (lease.manifest.last_seq, [(1, "a", 7), (2, "d", 8)], [(1, "x"), (2, "x")]),
     ):
-        found = cdc.read_as_of(spark, loop.config, seq=seq)
-        assert sorted(map(tuple, found[f"{loop.db}.old"].collect())) == old
-        assert sorted(map(tuple, found[f"{loop.db}.new"].collect())) == new
+        frames = cdc.read_as_of(spark, loop.config, seq=seq)
+        assert sorted(map(tuple, frames[f"{loop.db}.old"].collect())) == old
+        assert sorted(map(tuple, frames[f"{loop.db}.new"].collect())) == new
 
 
 @pytest.mark.long

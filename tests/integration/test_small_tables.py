@@ -294,7 +294,7 @@ def test_another_writer_commits_between_reading_and_commit(
     assert writes
     where = {"upsert": "true", "soft_delete": "NOT _deleted", "scd2": "_current"}[mode]
     rows = QueryBuilder().register("t", DeltaTable(str(loop.path("t"))))
-    found = {(r["b"], r["v"]) for r in pa.table(rows.execute(f"SELECT b, v FROM t WHERE {where}")).to_pylist()}
+    rows_in_lake = {(r["b"], r["v"]) for r in pa.table(rows.execute(f"SELECT b, v FROM t WHERE {where}")).to_pylist()}
     expected = {(r["b"], r["v"]) for r in loop.select("t")}
     difference = {"delete": {("k7", "a")}, "insert": {("new", "a")}}.get(other, set())
-    assert found ^ expected == difference
+    assert rows_in_lake ^ expected == difference

@@ -269,7 +269,7 @@ class SmallTable:
             "numTargetBytesRemoved": _bytes(changed.removed),
         }
         clause = self.transaction.clause
-        matched, inserted = ([clause(*one) for one in clauses] for clauses in (changed.matched, changed.inserted))
+        matched, inserted = ([clause(*words) for words in clauses] for clauses in (changed.matched, changed.inserted))
         self.transaction.commit(actions, matched, inserted, metrics)
 
     def _write(self, rows: pa.Table) -> dict[str, Any]:

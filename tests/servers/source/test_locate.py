@@ -285,7 +285,7 @@ def test_capture_begins_where_another_tool_has_stopped(
     moment = log.moments[9]
     first = log.locate(moment.gtid).position
     gtid = log.gtid_between(log.moments[8], moment)
-    sent = next(one for one in read_transactions(log.source, log.files()[0]) if str(one.gtid) == gtid)
+    sent = next(each for each in read_transactions(log.source, log.files()[0]) if str(each.gtid) == gtid)
     document = {
         "Debezium": {"file": first.file, "pos": first.pos, "gtids": moment.gtid},
         "Canal": {"postion": {"journalName": sent.end.file, "position": sent.end.pos - 31, "gtid": ""}},

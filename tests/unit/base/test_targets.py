@@ -82,8 +82,8 @@ def test_members_of_a_shared_table_see_their_own_records() -> None:
     assert len(stored) == 3 + 4 * len(names)
     assert members_of(stored) == sorted(names)
     for number, name in enumerate(names):
-        found = properties_for(stored, name, "shop.t")
-        assert found == {
+        properties = properties_for(stored, name, "shop.t")
+        assert properties == {
             "towpath.shared": "true",
             "towpath.mode": "upsert",
             "delta.appendOnly": "false",

@@ -221,8 +221,8 @@ def test_random_mixtures_keep_their_rule(tmp_path: Path) -> None:
                 seen = set()
             wanted[-1].append(step)
             seen.add(table)
-        found = mixtures(tmp_path / str(case), *steps)
-        assert [batch.removeprefix("+ ") for batch in found] == [", ".join(batch) for batch in wanted]
+        batches = mixtures(tmp_path / str(case), *steps)
+        assert [batch.removeprefix("+ ") for batch in batches] == [", ".join(batch) for batch in wanted]
 
 
 def test_what_leaves_rows_alone() -> None:

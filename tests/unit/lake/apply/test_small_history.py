@@ -56,15 +56,15 @@ def test_versions_are_those_of_a_model(seed: int) -> None:
         codes.append(chance.randrange(3))
         rows.append((chance.choice((INSERT, UPDATE, DELETE)), seq, chance.randrange(100)))
     keys = [chance.choice([_Key(), _Key(None, chance.randrange(60)), _Key(5, chance.randrange(60))]) for _ in range(3)]
-    found = _versions_of(changes(rows), np.array(codes), keys)
+    versions = _versions_of(changes(rows), np.array(codes), keys)
     for code, key in enumerate(keys):
-        of_key = [row for row, other in zip(rows, codes, strict=True) if other == code]
-        expected, closed = model(of_key, key)
-        numbers = [number for number, row in enumerate(found.rows) if codes[row] == code]
-        assert [(rows[found.rows[i]][1], found.begins[i], found.ends[i]) for i in numbers] == expected
-        assert found.closed.get(code) == closed
+        changes_of_key = [row for row, other in zip(rows, codes, strict=True) if other == code]
+        expected, closed = model(changes_of_key, key)
+        numbers = [number for number, row in enumerate(versions.rows) if codes[row] == code]
+        assert [(rows[versions.rows[i]][1], versions.begins[i], versions.ends[i]) for i in numbers] == expected
+        assert versions.closed.get(code) == closed
         for number in numbers:  # the last change of a transaction counts
-            row = found.rows[number]
+            row = versions.rows[number]
             assert not any(codes[i] == code and rows[i][1] == rows[row][1] for i in range(row + 1, len(rows)))
 
 

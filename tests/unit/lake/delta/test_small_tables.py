@@ -51,8 +51,8 @@ def test_keys_are_found_by_their_values(seed: int) -> None:
     own = numbers.find([chunked(list(column)) for column in zip(*ours, strict=True)]).tolist()
     number_of = dict(zip(ours, own, strict=True))
     assert sorted(set(own)) == list(range(len(numbers)))
-    found = numbers.find([chunked(list(column)) for column in zip(*theirs, strict=True)])
-    assert found.tolist() == [number_of.get(row, -1) for row in theirs]
+    codes = numbers.find([chunked(list(column)) for column in zip(*theirs, strict=True)])
+    assert codes.tolist() == [number_of.get(row, -1) for row in theirs]
 
 
 def test_many_columns_do_not_overflow() -> None:
@@ -159,8 +159,8 @@ def test_rows_are_replaced_as_in_a_model(seed: int, tmp_path: Path, monkeypatch:
             expected[number] = f"new {number}"
     removed = {add["path"] for add in change.removed}
     kept = [table.read(add) for add in files if add["path"] not in removed]
-    found = [(r["id"], r["v"]) for part in (*kept, change.rows) for r in part.to_pylist()]
-    assert sorted(found) == sorted(expected.items())
+    rows_after = [(r["id"], r["v"]) for part in (*kept, change.rows) for r in part.to_pylist()]
+    assert sorted(rows_after) == sorted(expected.items())
     assert change.replaced == Replaced(counts["inserted"], counts["updated"], counts["deleted"])
     assert change.copied == len(change.rows) - counts["inserted"] - counts["updated"]
 
