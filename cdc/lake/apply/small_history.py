@@ -34,7 +34,7 @@ _CLAUSES = ([(None, "update")], [(None, "insert")])
 
 @dataclass
 class _Key:
-    """What the table has of one key."""
+    """The versions of one key in the table."""
 
     open_seq: int | None = None
     """The ``_seq`` of the open version; None: there is none."""
@@ -44,7 +44,7 @@ class _Key:
 
 @dataclass(frozen=True)
 class _Versions:
-    """What the changes make of the table's versions."""
+    """The versions that the changes begin, and the ends of those that the table has."""
 
     rows: Sequence[int]
     """The changes that begin a version."""

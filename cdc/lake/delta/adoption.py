@@ -27,7 +27,7 @@ from cdc.base.errors import RetryableError
 from cdc.base.log import get_logger
 from cdc.base.targets import LOG_FOLDER, local_path
 from cdc.lake.delta.log import TRANSACTION_RETENTION, open_delta
-from cdc.lake.delta.stats import INDEXED_COLUMNS, file_stats, has_statistics
+from cdc.lake.delta.stats import INDEXED_PROPERTY, added_file, has_statistics
 from cdc.lake.delta.transaction import (
     PLAIN_NAME,
     delta_action,
@@ -56,9 +56,8 @@ COPIES = 4
 _PATH = "org.apache.hadoop.fs.Path"
 _FEW_ROW_GROUPS, _LEAST_ROWS, _LEAST_BYTES = 32, 20_000, 4 << 20
 """More row groups than these few must have this many rows or bytes each: others make a table slow to read."""
-_INDEXED = "delta.dataSkippingNumIndexedCols"
 _HARMLESS = {
-    TRANSACTION_RETENTION, _INDEXED, "delta.logRetentionDuration", "delta.deletedFileRetentionDuration",
+    TRANSACTION_RETENTION, INDEXED_PROPERTY, "delta.logRetentionDuration", "delta.deletedFileRetentionDuration",
     "delta.checkpointInterval", "delta.enableChangeDataFeed", "delta.enableDeletionVectors",
     "delta.feature.timestampNtz",
 }  # fmt: skip
@@ -192,21 +191,10 @@ class Adoption:
             with suppress(OSError):  # the first error counts; VACUUM removes the file
                 target.unlink()
             raise
-        status = target.stat()
-        stats = file_stats(
-            [file.footer for file in files],
-            replacement.schema.fields,
-            indexed=int(replacement.properties.get(_INDEXED, INDEXED_COLUMNS)),
-            tight_bounds=self._is_tight,
+        footers = [file.footer for file in files]
+        content = added_file(
+            target, footers, replacement.schema.fields, replacement.properties, tight_bounds=self._is_tight
         )
-        content = {
-            "path": name,
-            "partitionValues": {},
-            "size": status.st_size,
-            "modificationTime": status.st_mtime_ns // 1_000_000,
-            "dataChange": True,
-            "stats": stats,
-        }
         return delta_action(jvm, {"add": content})
 
 

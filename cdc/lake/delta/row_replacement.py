@@ -119,6 +119,20 @@ class Replaced:
     updated: int
     deleted: int
 
+    def metrics(self, source_rows: int, copied: int) -> dict[str, int]:
+        """Returns the metrics of rows that Delta's history shows of a MERGE. ``source_rows``: the rows that came;
+        ``copied``: those that were written again as they were."""
+        return {
+            "numSourceRows": source_rows,
+            "operationNumSourceRows": source_rows,
+            "numTargetRowsInserted": self.inserted,
+            "numTargetRowsUpdated": self.updated,
+            "numTargetRowsDeleted": self.deleted,
+            "numTargetRowsMatchedUpdated": self.updated,
+            "numTargetRowsMatchedDeleted": self.deleted,
+            "numTargetRowsCopied": copied,
+        }
+
 
 class _UnknownRowsError(Exception):
     """A file does not say how many rows it has."""
@@ -268,14 +282,7 @@ class _Replacement:
             change = self._by_files(files, marks=marks)
         replaced = change.replaced
         metrics = {
-            "numSourceRows": self.new.count,
-            "operationNumSourceRows": self.new.count,
-            "numTargetRowsInserted": replaced.inserted,
-            "numTargetRowsUpdated": replaced.updated,
-            "numTargetRowsDeleted": replaced.deleted,
-            "numTargetRowsMatchedUpdated": replaced.updated,
-            "numTargetRowsMatchedDeleted": replaced.deleted,
-            "numTargetRowsCopied": change.copied,
+            **replaced.metrics(self.new.count, change.copied),
             "numTargetFilesAdded": len(change.added),
             "numTargetFilesRemoved": len(change.removed),
             "numTargetBytesAdded": sum(int(file.getFileSize()) for file in change.added),

@@ -29,7 +29,7 @@ from pyspark.sql import types as t
 from cdc.base.log import get_logger
 from cdc.base.targets import has_percent_sign, local_path
 from cdc.lake.delta.row_replacement import FEATURES, LoggedTable, Replaced, are_plain
-from cdc.lake.delta.stats import INDEXED_COLUMNS, file_stats
+from cdc.lake.delta.stats import added_file
 from cdc.lake.delta.tables import LARGE_PROPERTY, schema_of
 from cdc.lake.delta.transaction import (
     PLAIN_NAME,
@@ -64,7 +64,6 @@ _TYPES = (
 _KEYS = tuple(kind for kind in _TYPES if kind not in (t.FloatType, t.DoubleType))
 """Types of key columns. Spark and Arrow compare -0.0 and NaN differently."""
 _FEATURES = FEATURES - {"deletionVectors", "columnMapping", "variantType", "variantType-preview"}
-_INDEXED = "delta.dataSkippingNumIndexedCols"
 _UNKNOWN = (
     "delta.constraints.", "delta.columnMapping.", "delta.enableDeletionVectors", "delta.dataSkippingStatsColumns",
     "delta.randomizeFilePrefixes", "delta.randomPrefixLength",
@@ -94,12 +93,12 @@ class Change:
     rows: pa.Table
     """The rows of a new file, with the table's columns; empty: there is none."""
     copied: int
-    """Those of them that were there before, and have not changed."""
+    """The number of these rows that the table had before, with the same values."""
     replaced: Replaced
     matched: Sequence[tuple[str | None, str]]
-    """Condition and action of the clauses that the commit names: those for rows that were there."""
+    """Condition and action of each clause in the commit that is for rows with a key of the table."""
     inserted: Sequence[tuple[str | None, str]]
-    """Those for rows that were not there."""
+    """The same for clauses that are for rows with a new key."""
     source_rows: int
 
 
@@ -253,16 +252,8 @@ class SmallTable:
         actions = [files[add["path"]].remove() for add in changed.removed]
         if added is not None:
             actions.append(delta_action(view, {"add": added}))
-        replaced = changed.replaced
         metrics = {
-            "numSourceRows": changed.source_rows,
-            "operationNumSourceRows": changed.source_rows,
-            "numTargetRowsInserted": replaced.inserted,
-            "numTargetRowsUpdated": replaced.updated,
-            "numTargetRowsDeleted": replaced.deleted,
-            "numTargetRowsMatchedUpdated": replaced.updated,
-            "numTargetRowsMatchedDeleted": replaced.deleted,
-            "numTargetRowsCopied": changed.copied,
+            **changed.replaced.metrics(changed.source_rows, changed.copied),
             "numTargetFilesAdded": int(added is not None),
             "numTargetFilesRemoved": len(changed.removed),
             "numTargetBytesAdded": 0 if added is None else added["size"],
@@ -292,16 +283,7 @@ class SmallTable:
             with suppress(OSError):  # the first error counts; VACUUM removes the file
                 path.unlink()
             raise
-        status = path.stat()
-        indexed = int(self.state.stored.get(_INDEXED, INDEXED_COLUMNS))
-        return {
-            "path": name,
-            "partitionValues": {},
-            "size": status.st_size,
-            "modificationTime": status.st_mtime_ns // 1_000_000,
-            "dataChange": True,
-            "stats": file_stats([footer], self.fields.fields, indexed=indexed),
-        }
+        return added_file(path, [footer], self.fields.fields, self.state.stored)
 
 
 def _read(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:

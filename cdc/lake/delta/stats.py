@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as t
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow.parquet as pq
 
 PREFIX = 32
 """Characters of a text that statistics keep."""
 INDEXED_COLUMNS = 32
 """Columns that have statistics by default."""
+INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
+"""Delta table property: the number of columns that have statistics."""
 _LAST_CHARACTER = "\U0010ffff"
 _ORDERED = (
     t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType, t.DecimalType, t.DateType,
@@ -38,6 +42,28 @@ def has_statistics(footers: Iterable[pq.FileMetaData]) -> bool:
         for group in range(footer.num_row_groups)
         for column in range(footer.num_columns)
     )
+
+
+def added_file(
+    path: Path,
+    footers: Sequence[pq.FileMetaData],
+    fields: Sequence[t.StructField],
+    properties: Mapping[str, str],
+    *,
+    tight_bounds: bool = False,
+) -> dict[str, Any]:
+    """Returns the content of the ``add`` action for a new file in the folder of a table without partitions.
+    ``properties``: those of the table. The others: see :func:`file_stats`."""
+    status = path.stat()
+    indexed = int(properties.get(INDEXED_PROPERTY, INDEXED_COLUMNS))
+    return {
+        "path": path.name,
+        "partitionValues": {},
+        "size": status.st_size,
+        "modificationTime": status.st_mtime_ns // 1_000_000,
+        "dataChange": True,
+        "stats": file_stats(footers, fields, indexed=indexed, tight_bounds=tight_bounds),
+    }
 
 
 def file_stats(

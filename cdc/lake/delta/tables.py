@@ -161,7 +161,7 @@ class Target:
 
     @property
     def _sharing(self) -> str | None:
-        """What the property of a shared table says; None for a table with one owner."""
+        """The value of the property ``towpath.shared``; None for a table with one owner."""
         return ROUTED if self.is_routed else "true" if self.apply.shared else None
 
     def schema(self, columns: list[t.StructField]) -> t.StructType:

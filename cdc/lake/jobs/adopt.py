@@ -464,7 +464,7 @@ class _Case:
                     remedy="Take the table over while the tables that it refers to do not change.",
                 )
             with mine.batches.next(table, low, high, whole=True) as manifest:
-                if manifest is not None and (manifest.ddl or _has_more(mine, manifest.last_seq, high)):
+                if manifest is not None and (manifest.ddl or mine.has_changes(manifest.last_seq, high)):
                     raise SchemaChangedError("a DDL statement changed the table meanwhile", place=f"table {table}")
                 changes = None if manifest is None else stored_changes(session, load, manifest, keys, low)
                 self._progress("writing the rows that differ")
@@ -581,8 +581,3 @@ class _Case:
         names = [name for name in state.properties if name.startswith("towpath.") and name != GENERATION_PROPERTY]
         listed = ", ".join(map(literal, names))
         session.spark.sql(f"ALTER TABLE {self._target.sql} UNSET TBLPROPERTIES IF EXISTS ({listed})").collect()
-
-
-def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
-    with mine.batches.next(mine.table, after_seq, until_seq) as manifest:
-        return manifest is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import types as t
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from cdc.lake.delta.tables import Target
 
 Tool = Literal["debezium", "dms", "lakeflow", "other"]
-TOOLS: tuple[Tool, ...] = get_args(Tool)
 _METADATA: dict[Tool, tuple[str, ...]] = {
     "debezium": ("__",),
     "dms": ("op", "dms_", "ar_h_", "transact_id", "header__"),
@@ -48,7 +47,7 @@ _FROM_TEXT = (
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """What a table's columns become."""
+    """The columns that a table gets."""
 
     columns: tuple[PlannedColumn, ...]
     """All columns that the table has afterwards, without those of the mode."""

@@ -51,6 +51,11 @@ class Job:
         newest = self.batches.reader.newest_schemas()
         return None if newest is None else newest[1].comments_of(self.table)
 
+    def has_changes(self, after_seq: int, until_seq: int) -> bool:
+        """Whether the store has changes of the table after ``after_seq``, up to ``until_seq``."""
+        with self.batches.next(self.table, after_seq, until_seq) as manifest:
+            return manifest is not None
+
     def keep_from(self, seq: int) -> None:
         """Lets retention keep the transactions after ``seq`` for this table."""
         parking.keep_from(self.batches.meta, SUBSCRIBER, self.table, seq)

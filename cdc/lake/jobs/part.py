@@ -152,7 +152,7 @@ def load_part(mine: Job, files: SnapshotFiles, request: PartRequest, low: int) -
     load = Load(target, None, columns, schema.primary_key, position, Rebuild("snapshot", files.id, low), schema)
     try:
         with mine.batches.next(mine.table, low, seq, whole=True) as manifest, table_sessions(config).one() as session:
-            if manifest is not None and (manifest.ddl or _has_more(mine, manifest.last_seq, seq)):
+            if manifest is not None and (manifest.ddl or mine.has_changes(manifest.last_seq, seq)):
                 raise SchemaChangedError(
                     "a DDL statement changed the table while a part of it was read", place=f"table {mine.table}"
                 )
@@ -322,11 +322,6 @@ def _bring_to(mine: Job, seq: int) -> CatchUp:
             place=f"table {mine.table}",
             remedy=f"Run `cdc snapshot {mine.config.name} {mine.table}`.",
         ) from error
-
-
-def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
-    with mine.batches.next(mine.table, after_seq, until_seq) as manifest:
-        return manifest is not None
 
 
 def _may_move(mine: Job, part: TablePart, seq: int) -> bool:

@@ -196,7 +196,7 @@ class TableAdoption:
     ranges: int | None = None
     """Parts of the table that were compared; None: it was not compared."""
     differing: int | None = None
-    """Those of them that differ from the source."""
+    """Ranges whose rows differ from those of the source."""
     rows: int | None = None
     """Rows at the source."""
     read: int = 0

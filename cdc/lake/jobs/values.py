@@ -167,7 +167,7 @@ class Remask(SparkJob["list[TableRemask]", "TableRemask"]):
 @dataclass(frozen=True)
 class Adopt(SparkJob["TableAdoption", str]):
     """The takeover of a table of another tool; see :func:`cdc.lake.jobs.adopt.adopt`. ``tool``: one of
-    :data:`cdc.lake.jobs.adopt_columns.TOOLS`; ``dropped``: columns that are dropped."""
+    :data:`cdc.lake.jobs.adopt_columns.Tool`; ``dropped``: columns that are dropped."""
 
     done = "the table was taken over"
     table: str

@@ -98,7 +98,7 @@ class Selection:
 
 
 class DdlTraits(NamedTuple):
-    """What matters of a DDL statement for the batch that it comes in."""
+    """The properties of a DDL statement that decide which batch it may be in."""
 
     leaves_rows_alone: bool
     """Whether no row and no column of an existing table changes, so that it may follow others of its kind."""
@@ -110,7 +110,7 @@ class DdlTraits(NamedTuple):
 
 
 ALONE = DdlTraits(leaves_rows_alone=False)
-"""Those of a statement of which nothing is known."""
+"""The properties of a statement that could not be read: it is a batch of its own."""
 
 
 class _Mixture:
