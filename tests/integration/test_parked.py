@@ -202,11 +202,13 @@ def test_rows_of_a_query_that_is_in_the_binlog_as_text_need_a_snapshot(
     )
     loop.capture()
     loop.apply_all()
-    expected = {"a", "b", *("cde" if kind == "mysql9" else ["replaced"])}
-    assert {one.table.partition(".")[2] for one in left_out(loop.config)} == expected
+    as_text = {"a", *("cde" if kind == "mysql9" else ["replaced"])}
+    if binlog_format == "STATEMENT":
+        as_text.add("b")  # in MIXED, IGNORE is unsafe as text, and the server writes rows instead
+    assert {parked.table.partition(".")[2] for parked in left_out(loop.config)} == as_text
     take_snapshots(loop.config)
     loop.capture()
     loop.apply_all()
     assert left_out(loop.config) == []
-    for table in {"t", "rows_follow", "replaced", *expected}:
+    for table in {"t", "rows_follow", "replaced", "b", *as_text}:
         loop.require_equal(table)
