@@ -69,8 +69,8 @@ def group(name: str) -> Callable[[Options, Collection[str]], Iterator[Measuremen
 def measure_here(name: str, options: Options, chosen: Collection[str], into: Path) -> None:
     """Measures a group in this process, and writes a line of JSON for each line of the table."""
     with into.open("a") as file:
-        for found in group(name)(options, chosen):
-            file.write(json.dumps(asdict(found)) + "\n")
+        for measurement in group(name)(options, chosen):
+            file.write(json.dumps(asdict(measurement)) + "\n")
             file.flush()
 
 
@@ -85,16 +85,16 @@ def measure(name: str, options: Options, chosen: Collection[str], console: Conso
         for key, value in asdict(options).items():
             command += [f"--{key}", str(value)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-        found = [Measurement(**json.loads(line)) for line in into.read_text().splitlines()]
-    found = [one for one in found if one.line in wanted]
+        measurements = [Measurement(**json.loads(line)) for line in into.read_text().splitlines()]
+    measurements = [measurement for measurement in measurements if measurement.line in wanted]
     if done.returncode != 0:
         errors = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         reason = f"{FAILED}: {errors[-1] if errors else f'it ended with code {done.returncode}'}"
         sys.stderr.write("".join(f"{line}\n" for line in errors[-30:]))
-        missing = [line for line in wanted if line not in {one.line for one in found}]
-        found += [Measurement(line, skipped=reason) for line in missing]
+        missing = [line for line in wanted if line not in {measurement.line for measurement in measurements}]
+        measurements += [Measurement(line, skipped=reason) for line in missing]
     console.print(f"{name}: {time.monotonic() - began:.0f} s")
-    return found
+    return measurements
 
 
 FAILED = "It failed"
@@ -111,18 +111,21 @@ def table(done: Results) -> Table:
         )
     measurements = done.measurements()
     for line in done.lines_here():
-        one = measurements.get(line.name)
-        if one is None:
+        measurement = measurements.get(line.name)
+        if measurement is None:
             continue
         table.add_row(
             line.name,
             line.title(done.rows),
-            "–" if one.value is None else shown(one.value, line.unit),
+            "–" if measurement.value is None else shown(measurement.value, line.unit),
             line.goal(),
-            verdict(line, one),
-            *("" if value is None else f"{value:.2f}" for value in (one.ours_s, one.other_s, one.cpu_s)),
-            "" if one.peak_mb is None else f"{one.peak_mb:,.0f}",
-            one.skipped or one.note,
+            verdict(line, measurement),
+            *(
+                "" if value is None else f"{value:.2f}"
+                for value in (measurement.ours_s, measurement.other_s, measurement.cpu_s)
+            ),
+            "" if measurement.peak_mb is None else f"{measurement.peak_mb:,.0f}",
+            measurement.skipped or measurement.note,
         )
     return table
 
@@ -174,7 +177,7 @@ def main() -> int:
         if any(BY_NAME[line].group == name for line in chosen):
             measured += measure(name, options, chosen, console)
     order = list(BY_NAME)
-    measured.sort(key=lambda one: order.index(one.line))
+    measured.sort(key=lambda measurement: order.index(measurement.line))
     done = results.make(
         measured,
         rows=options.rows,
@@ -192,7 +195,7 @@ def main() -> int:
         args.json.write_text(results.render(done), encoding="utf-8")
     if args.write:
         write(done, console)
-    return int(any((one.skipped or "").startswith(FAILED) for one in measured))
+    return int(any((measurement.skipped or "").startswith(FAILED) for measurement in measured))
 
 
 if __name__ == "__main__":

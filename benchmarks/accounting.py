@@ -139,9 +139,9 @@ class Tree:
         """Waits for a sample that was begun after this call."""
         now = time.perf_counter()
         while True:
-            found = self._read()
-            if found and found[-1][0] >= now:
-                return found[-1]
+            samples = self._read()
+            if samples and samples[-1][0] >= now:
+                return samples[-1]
             if self._sampler.poll() is not None:
                 raise RuntimeError(f"the sampler of processes ended with code {self._sampler.returncode}")
             time.sleep(0.01)
@@ -289,15 +289,15 @@ class Sampled:
 
     def _processes(self) -> list[tuple[tuple[int, str], int, int]]:
         """Returns pid with start time, parent, and CPU ticks of every process."""
-        found = []
+        processes = []
         for name in os.listdir(self._proc):
             if name.isdigit():
                 try:
                     fields = (self._proc / name / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 except OSError:
                     continue  # it has ended
-                found.append(((int(name), fields[19]), int(fields[1]), int(fields[11]) + int(fields[12])))
-        return found
+                processes.append(((int(name), fields[19]), int(fields[1]), int(fields[11]) + int(fields[12])))
+        return processes
 
 
 def pss_mb(pids: set[int]) -> float:

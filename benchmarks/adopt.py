@@ -72,10 +72,10 @@ def main() -> None:
         fill(server, options.rows)
         for number in range(options.rounds + 1):  # the first round warms up
             for kind, measured in spans.items():
-                here = Path(folder) / f"{kind}{number}"
-                with destination(server, here) as config:
+                home = Path(folder) / f"{kind}{number}"
+                with destination(server, home) as config:
                     if kind != "snapshot":
-                        shutil.copytree(Path(folder) / f"snapshot{number}" / "lake", here / "lake")
+                        shutil.copytree(Path(folder) / f"snapshot{number}" / "lake", home / "lake")
                         damage(config, kind)
                     with Stopwatch(tree) as watch:
                         if kind == "snapshot":

@@ -76,8 +76,8 @@ def java_client() -> Peer:
 
 def java_cluster_client() -> Peer:
     """Canal's Java client that finds its server in ZooKeeper. Its arguments: ZooKeeper, destination, filter."""
-    one = java_client()
-    return one if one.missing else replace(one, command=(*one.command[:-1], "CanalClusterReader"))
+    peer = java_client()
+    return peer if peer.missing else replace(peer, command=(*peer.command[:-1], "CanalClusterReader"))
 
 
 def go_client() -> Peer:
@@ -254,17 +254,17 @@ class Compared:
     def remarks(self, kind: str, rows: int) -> list[str]:
         """Returns what the table does not tell, as sentences."""
         before = self.capture_cpu_s * 1e6 / rows
-        found = [
+        remarks = [
             f"{kind}: cdc capture took {before:.1f} CPU s for a million rows before; Canal's server reads as it serves."
         ]
         if _CANALS in self.runs:
-            most = max(one.warm_rows_per_s for one in self.runs[_RECORDED])
-            theirs = max(one.warm_rows_per_s for one in self.runs[_CANALS])
-            found.append(
+            most = max(run.warm_rows_per_s for run in self.runs[_RECORDED])
+            theirs = max(run.warm_rows_per_s for run in self.runs[_CANALS])
+            remarks.append(
                 f"{kind}: this client reads at most {most:,.0f} rows/s here, whatever serves it, so no server can be "
                 f"more than {most / theirs:.1f} times as fast as Canal's."
             )
-        return found
+        return remarks
 
 
 def compare(kind: str, rows: int, rounds: int, fetch_size: int, client: Peer, peer: Peer) -> Compared:
@@ -288,17 +288,17 @@ def compare(kind: str, rows: int, rounds: int, fetch_size: int, client: Peer, pe
         runs: dict[str, list[Reading]] = {name: [] for name in servers}
         for round_ in range(rounds + 1):
             for name, (pid, at) in servers.items():
-                found = read(client, pid, at, rows, fetch_size)
+                reading = read(client, pid, at, rows, fetch_size)
                 if round_:
-                    runs[name].append(found)
+                    runs[name].append(reading)
             if other is not None and round_ < rounds:
                 other.begin_again()
         return Compared(runs, captured.cpu_s)
 
 
 def _row(kind: str, name: str, rows: int, runs: list[Reading], ours: list[Reading]) -> list[str]:
-    best, warm = min(runs, key=lambda one: one.seconds), max(runs, key=lambda one: one.warm_rows_per_s)
-    faster = max(one.warm_rows_per_s for one in ours) / warm.warm_rows_per_s
+    best, warm = min(runs, key=lambda run: run.seconds), max(runs, key=lambda run: run.warm_rows_per_s)
+    faster = max(run.warm_rows_per_s for run in ours) / warm.warm_rows_per_s
     return [
         kind, name, f"{rows:,}", f"{rows / best.seconds:,.0f}", f"{warm.warm_rows_per_s:,.0f}",
         f"{best.server_cpu_s * 1e6 / rows:.1f}", f"{best.client_cpu_s * 1e6 / rows:.1f}",

@@ -32,25 +32,25 @@ def record(port: int, destination: str, fetch_size: int, answers: int, file: Pat
     """Writes up to so many answers of a server at ``port`` into a file, and returns how many it had. The client's
     subscription is ended."""
     named = data(1, destination) + data(2, _CLIENT_ID)
-    found = 0
+    recorded = 0
     with socket.create_connection((HOST, port), timeout=60) as connection, file.open("wb") as out:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _receive(connection)  # the handshake
         for kind, body in ((p.CLIENT_AUTHENTICATION, data(1, "canal")), (p.SUBSCRIPTION, named + data(7, r".*\..*"))):
             connection.sendall(p.framed(kind, body))
             _receive(connection)
-        while found < answers:
+        while recorded < answers:
             connection.sendall(p.framed(p.GET, named + number(3, fetch_size)))
             frame = _receive(connection)
             batch = parsed(Messages, p.parse_packet(frame, len(frame)).body).batch_id
             if batch == p.NO_BATCH:
                 break
             out.write(len(frame).to_bytes(4, "big") + frame)
-            found += 1
+            recorded += 1
             connection.sendall(p.framed(p.CLIENT_ACK, named + number(3, batch)))
         connection.sendall(p.framed(p.UNSUBSCRIPTION, named))
         _receive(connection)
-    return found
+    return recorded
 
 
 @contextmanager
@@ -73,14 +73,14 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    found = bytearray(size)
-    view, at = memoryview(found), 0
+    buffer = bytearray(size)
+    view, at = memoryview(buffer), 0
     while at < size:
         count = connection.recv_into(view[at:])
         if not count:
             raise ConnectionError("the other side has closed the connection")
         at += count
-    return bytes(found)
+    return bytes(buffer)
 
 
 def _play(connection: socket.socket, frames: list[memoryview]) -> None:

@@ -100,8 +100,8 @@ class TowpathCapture:
         self.folder = folder
         conf = folder / "conf"
         conf.mkdir(parents=True)
-        one = "now" if last is None else f"{{file: {last[0]}, pos: {last[1]}}}"
-        starts = (("bench", "earliest", "bench"), ("last", one, "bench"), ("none", "earliest", "nothing"))
+        position = "now" if last is None else f"{{file: {last[0]}, pos: {last[1]}}}"
+        starts = (("bench", "earliest", "bench"), ("last", position, "bench"), ("none", "earliest", "nothing"))
         for server_id, (name, start, included) in enumerate(starts, start=4711):
             (conf / f"{name}.yaml").write_text(
                 f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: BENCH_PASSWORD, server_id: {server_id},"
@@ -149,13 +149,13 @@ class MariadbBinlog:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         os.sync()
-        read = run([*self.tool, "--to-last-log", self.first])
+        tool_run = run([*self.tool, "--to-last-log", self.first])
         began = time.perf_counter()
         for path in self.folder.iterdir():
             fd = os.open(path, os.O_RDONLY)
             os.fsync(fd)
             os.close(fd)
-        whole_s = read.seconds + time.perf_counter() - began
+        whole_s = tool_run.seconds + time.perf_counter() - began
         return whole_s, run([*self.tool, f"--start-position={self.last[1]}", self.last[0]]).seconds
 
 
@@ -178,10 +178,10 @@ def lines(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
         yield Measurement(
             name,
             value=statistics.median(other.seconds / own.seconds for own, other in pairs),
-            ours_s=statistics.median(one.seconds for one in mine),
-            other_s=statistics.median(one.seconds for one in theirs),
-            cpu_s=statistics.median(one.cpu_s for one in mine),
-            peak_mb=max(one.peak_mb for one in mine),
+            ours_s=statistics.median(span.seconds for span in mine),
+            other_s=statistics.median(span.seconds for span in theirs),
+            cpu_s=statistics.median(span.cpu_s for span in mine),
+            peak_mb=max(span.peak_mb for span in mine),
             note=f"{rows:,} row changes",
         )
 

@@ -83,17 +83,17 @@ def inserts_cold(options: Options, _: Collection[str]) -> Iterator[Measurement]:
 
 def _cold_runs(work: Prepared, rounds: int, changes: int, more: str = "") -> list[Run]:
     runs = [run(work.copy(more=more), BENCH_PASSWORD=PASSWORD) for _ in range(min(rounds, _MOST_COLD) + 1)]
-    for one in runs:
-        _check(one.output, changes)
+    for cold_run in runs:
+        _check(cold_run.output, changes)
     return runs[1:]
 
 
 def _check(output: str, changes: int) -> None:
     """Raises RuntimeError unless ``cdc apply --json`` says that it has applied all changes."""
     results = [result for batch in json.loads(output)["batches"] for result in batch["tables"]]
-    found = sum(result["inserted"] + result["updated"] + result["deleted"] for result in results)
-    if found != changes:
-        raise RuntimeError(f"cdc apply has applied {found} changes instead of {changes}")
+    applied = sum(result["inserted"] + result["updated"] + result["deleted"] for result in results)
+    if applied != changes:
+        raise RuntimeError(f"cdc apply has applied {applied} changes instead of {changes}")
 
 
 # --- ten tables ------------------------------------------------------------------------------------------------------

@@ -227,14 +227,14 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
         shares = Shares()
         with _stopwatches(shares):
             start = time.process_time()
-            found = sum(
+            decoded = sum(
                 b.num_rows for b in decode_transactions(transactions, table=table, options=DecodeOptions(images="both"))
             )
             shares.all = time.process_time() - start
-        if found != rows:
-            raise SystemExit(f"decoded {found} rows of {table} instead of {rows}")
+        if decoded != rows:
+            raise SystemExit(f"decoded {decoded} rows of {table} instead of {rows}")
         runs.append(shares)
-    middle = sorted(runs[1:], key=lambda one: one.all)[repeats // 2]
+    middle = sorted(runs[1:], key=lambda run: run.all)[repeats // 2]
     return middle, rows / middle.all
 
 

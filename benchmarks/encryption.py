@@ -113,20 +113,22 @@ class Price:
         return self.secret_s / self.plain_s
 
 
-def prices(found: list[tuple[Sample, Sample]]) -> dict[str, Price]:
+def prices(pairs: list[tuple[Sample, Sample]]) -> dict[str, Price]:
     """Returns the prices of capture and of decoding, by the names of their lines."""
-    plain, secret = zip(*found, strict=True)
+    plain, secret = zip(*pairs, strict=True)
     return {
-        f"encrypted-{name}": Price(min(getattr(one, key) for one in plain), min(getattr(one, key) for one in secret))
+        f"encrypted-{name}": Price(
+            min(getattr(sample, key) for sample in plain), min(getattr(sample, key) for sample in secret)
+        )
         for name, key in (("capture", "capture_s"), ("decode", "decode_s"))
     }
 
 
 def lines(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
     """The lines ``encrypted-capture`` and ``encrypted-decode``."""
-    found = measure(options.rows, options.rounds)
-    assert len({one.rows for pair in found for one in pair}) == 1
-    for name, price in prices(found).items():
+    pairs = measure(options.rows, options.rounds)
+    assert len({sample.rows for pair in pairs for sample in pair}) == 1
+    for name, price in prices(pairs).items():
         if name in chosen:
             yield Measurement(
                 name,
@@ -134,7 +136,7 @@ def lines(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
                 ours_s=price.secret_s,
                 other_s=price.plain_s,
                 cpu_s=price.secret_s,
-                peak_mb=max(secret.peak_mb for _, secret in found),
+                peak_mb=max(secret.peak_mb for _, secret in pairs),
                 note="CPU seconds, the least of the rounds",
             )
 
@@ -144,13 +146,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=FULL_ROWS)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    found = measure(options.rows, options.rounds)
-    table = Table(title=f"{found[0][0].rows:,} inserts, CPU seconds, the least of {options.rounds} rounds")
+    pairs = measure(options.rows, options.rounds)
+    table = Table(title=f"{pairs[0][0].rows:,} inserts, CPU seconds, the least of {options.rounds} rounds")
     for name in ("work", "plain", "encrypted", "price"):
         table.add_column(name, justify="right")
-    for line, price in prices(found).items():
+    for line, price in prices(pairs).items():
         table.add_row(line, f"{price.plain_s:,.3f}", f"{price.secret_s:,.3f}", f"{price.ratio:.2f} ×")
-    plain, secret = found[0]
+    plain, secret = pairs[0]
     sizes = plain.store_bytes, secret.store_bytes
     table.add_row("bytes of the store", f"{sizes[0]:,}", f"{sizes[1]:,}", f"{sizes[1] / sizes[0]:.3f} ×")
     Console(width=None if sys.stdout.isatty() else 160).print(table)

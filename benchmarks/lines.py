@@ -144,12 +144,12 @@ class Measurement:
         return line
 
 
-def verdict(line: Line, found: Measurement | None) -> str:
+def verdict(line: Line, measurement: Measurement | None) -> str:
     """Returns whether the line holds, as a word."""
-    if found is None:
+    if measurement is None:
         return "not run"
-    if found.value is None:
+    if measurement.value is None:
         return "skipped"
     if line.wanted is None:
         return ""
-    return "held" if line.holds(found.value) else "not held"
+    return "held" if line.holds(measurement.value) else "not held"

@@ -138,11 +138,11 @@ def _looks(pid: int, segments: Path, began: float) -> Iterator[Look]:
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
             return
-        found = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS:", "VmHWM:"))}
-        if not found:  # it has ended, and waits for its parent
+        memory = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS:", "VmHWM:"))}
+        if not memory:  # it has ended, and waits for its parent
             return
         stored = sum(file.stat().st_size for file in segments.glob("*.binlog")) if segments.is_dir() else 0
-        yield Look(time.monotonic() - began, stored, int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024)
+        yield Look(time.monotonic() - began, stored, int(memory["VmRSS"]) / 1024, int(memory["VmHWM"]) / 1024)
         time.sleep(_EVERY_S)
 
 

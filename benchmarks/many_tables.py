@@ -63,8 +63,8 @@ def watch() -> dict[str, float]:
         for name in names:
             owner: Any = importlib.import_module(module)
             *outer, last = name.split(".")
-            for one in outer:
-                owner = getattr(owner, one)
+            for attribute in outer:
+                owner = getattr(owner, attribute)
             setattr(owner, last, timed(seconds, name, getattr(owner, last)))
     return seconds
 

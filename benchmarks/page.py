@@ -128,25 +128,28 @@ def _wrapped(text: str, first: str = "", following: str = "") -> list[str]:
     return textwrap.wrap(text, 120, initial_indent=first, subsequent_indent=following, break_on_hyphens=False)
 
 
-def _row(line: Line, found: Measurement, rows: int) -> str:
+def _row(line: Line, measurement: Measurement, rows: int) -> str:
     cells = [
         f"`{line.name}`",
         line.title(rows),
-        "–" if found.value is None else shown(found.value, line.unit),
+        "–" if measurement.value is None else shown(measurement.value, line.unit),
         line.goal(),
-        verdict(line, found),
-        *("" if value is None else f"{value:.2f}" for value in (found.ours_s, found.other_s, found.cpu_s)),
-        "" if found.peak_mb is None else f"{found.peak_mb:,.0f}",
+        verdict(line, measurement),
+        *(
+            "" if value is None else f"{value:.2f}"
+            for value in (measurement.ours_s, measurement.other_s, measurement.cpu_s)
+        ),
+        "" if measurement.peak_mb is None else f"{measurement.peak_mb:,.0f}",
     ]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _notes(found: dict[str, Measurement]) -> list[str]:
+def _notes(measurements: dict[str, Measurement]) -> list[str]:
     notes = []
     for line in LINES:
-        one = found.get(line.name)
-        if one is not None and (one.skipped or one.note):
-            notes += _wrapped(f"- `{line.name}`: {one.skipped or one.note}", "", "  ")
+        measurement = measurements.get(line.name)
+        if measurement is not None and (measurement.skipped or measurement.note):
+            notes += _wrapped(f"- `{line.name}`: {measurement.skipped or measurement.note}", "", "  ")
     return [*notes, ""] if notes else []
 
 
@@ -169,9 +172,9 @@ def plot(results: Results) -> str:
     scale. Bars to the right are better."""
     measurements = results.measurements()
     bars = [
-        (line, one.value, _better(line, one.value))
+        (line, measurement.value, _better(line, measurement.value))
         for line in results.lines_here()
-        if line.wanted is not None and (one := measurements.get(line.name)) is not None and one.value
+        if line.wanted is not None and (measurement := measurements.get(line.name)) is not None and measurement.value
     ]
     height = _TOP + _STEP * len(bars) + 40
     center = (_LEFT + _WIDTH - _RIGHT) / 2

@@ -92,8 +92,8 @@ def main() -> None:
                 print(f"{name}: {watch.span.seconds:.2f} s", file=sys.stderr, flush=True)
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT COUNT(*) FROM bench.days")
-            ((left,),) = cursor.fetchall()
-        loads.append(_snapshot(config, int(left)))
+            ((rows_left,),) = cursor.fetchall()
+        loads.append(_snapshot(config, int(rows_left)))
     table = Table(
         title=f"{options.rows // options.days:,} of {options.rows:,} rows, {options.cores} of {os.cpu_count()} processors"
     )

@@ -202,16 +202,18 @@ def _print(
         "capture's speed",
     ):
         table.add_column(name, justify="left" if name == "reader" else "right")
-    best = min(mine, key=lambda one: one.seconds)
+    best = min(mine, key=lambda reading: reading.seconds)
     table.add_row("cdc capture", f"{rows:,}", "", f"{rows / best.seconds:,.0f}", f"{best.cpu_s * 1e6 / rows:.1f}",
                   f"{best.peak_mb:.0f}", "")  # fmt: skip
     for peer in peers:
-        read = min(peer.sample or rows, rows)
-        one = min(readings[peer.name], key=lambda reading: reading.whole.seconds)
-        per_s = read / one.whole.seconds
+        rows_read = min(peer.sample or rows, rows)
+        fastest = min(readings[peer.name], key=lambda reading: reading.whole.seconds)
+        per_s = rows_read / fastest.whole.seconds
         table.add_row(
-            peer.name, f"{read:,}", f"{read / min(r.seconds for r in readings[peer.name]):,.0f}", f"{per_s:,.0f}",
-            f"{one.whole.cpu_s * 1e6 / read:.1f}", f"{one.whole.peak_mb:.0f}", f"{rows / best.seconds / per_s:.2f} ×",
+            peer.name, f"{rows_read:,}", f"{rows_read / min(r.seconds for r in readings[peer.name]):,.0f}",
+            f"{per_s:,.0f}",
+            f"{fastest.whole.cpu_s * 1e6 / rows_read:.1f}", f"{fastest.whole.peak_mb:.0f}",
+            f"{rows / best.seconds / per_s:.2f} ×",
         )  # fmt: skip
     console.print(table)
 

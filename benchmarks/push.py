@@ -76,8 +76,8 @@ def main() -> int:
                             format=form,
                             subscriber=f"{form}-{step}",
                         )
-                        one = config.model_copy(update={"mq": mq})
-                        pusher = Pusher(one, sender=None if step == "pushed" else lambda _: _Nowhere())
+                        mq_config = config.model_copy(update={"mq": mq})
+                        pusher = Pusher(mq_config, sender=None if step == "pushed" else lambda _: _Nowhere())
                         begin, before = time.perf_counter(), time.process_time()
                         stats = pusher.run(until_empty=True)
                         measured.append((time.perf_counter() - begin, time.process_time() - before))

@@ -96,16 +96,16 @@ def load_as(model: type[_Model], file: Path, newest: int) -> _Model:
     """Reads a file of results of one kind; ``newest`` is the version that is known. Raises ResultsError for a newer
     version and for anything unknown."""
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        document: Any = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"{file} cannot be read: {error}") from None
     except ValueError as error:
         raise ResultsError(f"{file} cannot be read, since it is no JSON: {error}") from None
-    version = found.get("version") if isinstance(found, dict) else None
+    version = document.get("version") if isinstance(document, dict) else None
     if not isinstance(version, int) or not 1 <= version <= newest:
         raise ResultsError(f"{file} is of format version {version}, and this checkout knows up to {newest}: update it")
     try:
-        return model.model_validate(found)
+        return model.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -145,11 +145,11 @@ def refuse_partial(old: Results | None, lines: Collection[str], rows: int) -> No
 
 def merged(old: Results | None, new: Results) -> Results:
     """Returns the new results with the old ones of lines that the new run left out; see :func:`refuse_partial`."""
-    known = {line.line: line for line in new.lines}
-    if old is None or known.keys() >= {line.line for line in old.lines}:
+    lines = {line.line: line for line in new.lines}
+    if old is None or lines.keys() >= {line.line for line in old.lines}:
         return new
-    known = {line.line: line for line in old.lines} | known
-    return old.model_copy(update={"lines": tuple(known[name] for name in BY_NAME if name in known)})
+    lines = {line.line: line for line in old.lines} | lines
+    return old.model_copy(update={"lines": tuple(lines[name] for name in BY_NAME if name in lines)})
 
 
 def this_machine() -> Machine:
@@ -184,7 +184,7 @@ def current_versions(*more: str) -> dict[str, str]:
 def _commit() -> str:
     """Returns the checkout's commit, with a plus sign if tracked files were changed; "unknown" outside of git."""
     try:
-        found = subprocess.run(
+        described = subprocess.run(
             ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
             cwd=ROOT,
             capture_output=True,
@@ -193,7 +193,7 @@ def _commit() -> str:
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
+    return described.stdout.strip()
 
 
 def _rounded(values: dict[str, Any]) -> dict[str, Any]:

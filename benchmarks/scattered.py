@@ -51,10 +51,14 @@ def main() -> None:
                         f"ON t.id = s.seq * {rows // options.changes} - {turn} SET t.total = t.total + 1"
                     )
                     capture(config)
-                    found = merged(config, tree, window=False)
-                    known = best.get((size, way), found)
-                    best[size, way] = min(found[0], known[0]), min(found[1], known[1])
-                    print(f"{size}, {_WAYS[way]}: {found[0]:.2f} s, {found[1]:.2f} CPU s", file=sys.stderr, flush=True)
+                    measured = merged(config, tree, window=False)
+                    least = best.get((size, way), measured)
+                    best[size, way] = min(measured[0], least[0]), min(measured[1], least[1])
+                    print(
+                        f"{size}, {_WAYS[way]}: {measured[0]:.2f} s, {measured[1]:.2f} CPU s",
+                        file=sys.stderr,
+                        flush=True,
+                    )
     table = Table(title=f"{options.changes:,} scattered updates")
     for column in ("way", *(f"{rows:,} rows, s" for rows in sizes.values()), "ratio", "CPU s", "CPU s", "ratio"):
         table.add_column(column, justify="right")

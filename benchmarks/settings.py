@@ -51,8 +51,8 @@ def during_statements(settings: Mapping[str, str]) -> Iterator[None]:
         try:
             return execute(self, statement)
         finally:
-            for key, known in before.items():
-                conf.unset(key) if known is None else conf.set(key, known)
+            for key, former in before.items():
+                conf.unset(key) if former is None else conf.set(key, former)
 
     with mock.patch.object(commit.Commit, "execute", with_settings):
         yield
@@ -93,30 +93,35 @@ def main() -> None:
         table.add_column(column, justify="left" if column in ("work", "settings") else "right")
     with destination(options.cores, options=LARGE_SERVER) as (server, config, tree):
         for names in small.values():
-            server.execute(*(f"CREATE TABLE bench.{one} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for one in names))
-        for (one,) in large.values():
-            server.execute(create_table(one), *inserts(one, options.rows, each=50_000))
+            server.execute(
+                *(
+                    f"CREATE TABLE bench.{small_table} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)"
+                    for small_table in names
+                )
+            )
+        for (table_name,) in large.values():
+            server.execute(create_table(table_name), *inserts(table_name, options.rows, each=50_000))
         capture(config)
         merged(config, tree, window=False)
         for work, tables in (("small tables", small), ("one large table", large)):
             best: dict[str, tuple[float, float, int]] = {}
             for turn in range(options.rounds + 1 if tables else 0):  # the first one compiles, and does not count
                 for name in chosen:
-                    for one in tables[name]:
+                    for table_name in tables[name]:
                         if work == "small tables":
-                            server.execute(f"INSERT INTO bench.{one} (v) VALUES (1), (2), (3)")
-                            server.execute(f"UPDATE bench.{one} SET v = v + 1 WHERE id <= 2")
+                            server.execute(f"INSERT INTO bench.{table_name} (v) VALUES (1), (2), (3)")
+                            server.execute(f"UPDATE bench.{table_name} SET v = v + 1 WHERE id <= 2")
                         else:
-                            server.execute(f"UPDATE bench.{one} SET total = total + 1 WHERE id % 100 = {turn}")
+                            server.execute(f"UPDATE bench.{table_name} SET total = total + 1 WHERE id % 100 = {turn}")
                     capture(config)
                     before = jobs(config)
                     with during_statements(SETTINGS[name]):
                         seconds, cpu_s = merged(config, tree, window=False)
-                    found = (seconds, cpu_s, jobs(config) - before)
+                    measured = (seconds, cpu_s, jobs(config) - before)
                     print(f"{work}, {name}: {seconds:.2f} s, {cpu_s:.2f} CPU s", file=sys.stderr, flush=True)
                     if turn:
-                        known = best.get(name, found)
-                        best[name] = min(found[0], known[0]), min(found[1], known[1]), found[2]
+                        least = best.get(name, measured)
+                        best[name] = min(measured[0], least[0]), min(measured[1], least[1]), measured[2]
             for name, (seconds, cpu_s, count) in best.items():
                 table.add_row(
                     work, name, f"{seconds:.2f}", f"{cpu_s:.2f}", str(count), str(files(config, tables[name]))

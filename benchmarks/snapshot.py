@@ -129,13 +129,13 @@ def _ways(config: DestinationConfig, server: Server, setup: Setup, folder: Path)
     source = identity(server)
 
     def into_delta() -> None:
-        (found,) = pipeline.snapshot(config, ["bench.orders"])
-        assert found.rows == setup.rows
+        (loaded,) = pipeline.snapshot(config, ["bench.orders"])
+        assert loaded.rows == setup.rows
 
     def files() -> None:
-        found = snapshot.take(config, "bench.orders", source)
-        assert sum(record.rows for record in found.records()) == setup.rows
-        found.remove()
+        taken = snapshot.take(config, "bench.orders", source)
+        assert sum(record.rows for record in taken.records()) == setup.rows
+        taken.remove()
 
     def dump() -> None:
         tool = [
@@ -181,9 +181,9 @@ def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
         yield Measurement(
             "snapshot",
             value=median(other.seconds / own.seconds for own, other in zip(ours, dumps, strict=True)),
-            ours_s=median(one.seconds for one in ours),
-            other_s=median(one.seconds for one in dumps),
-            cpu_s=median(one.cpu_s for one in ours),
+            ours_s=median(span.seconds for span in ours),
+            other_s=median(span.seconds for span in dumps),
+            cpu_s=median(span.cpu_s for span in ours),
             peak_mb=tree.peak_mb(*ours),
             note=f"{setup.parallel} connections",
         )
@@ -206,8 +206,8 @@ def main() -> None:
 
 
 def _print(options: argparse.Namespace, spans: dict[str, list[Span]]) -> None:
-    wall = {name: [span.seconds for span in found] for name, found in spans.items()}
-    cpu = {name: [span.cpu_s for span in found] for name, found in spans.items()}
+    wall = {name: [span.seconds for span in runs] for name, runs in spans.items()}
+    cpu = {name: [span.cpu_s for span in runs] for name, runs in spans.items()}
     console = Console(width=None if sys.stdout.isatty() else 120)
     base = "mariadb-dump" if "mariadb-dump" in spans else "JDBC" if "JDBC" in spans else "files"
     table = Table(

@@ -285,15 +285,16 @@ def _many_part(folder: Path, options: argparse.Namespace, console: Console) -> N
     made = make_transactions(1)[0]
     for putters in PUTTERS:
         lists = list(at_rising_positions(made, max(100, int(options.scale * 4000)) + 1, 1))
-        both = [
+        runs = [
             sorted(store_puts(folder, lists, policy, putters) for _ in range(options.rounds))[options.rounds // 2]
             for policy in (FlushPolicy(), FlushPolicy("async"))
         ]
-        one, two = both
+        synced, unsynced = runs
         table.add_row(
             str(putters),
-            f"{one.per_s:,.0f}", f"{one.p50_us:,.0f}", f"{one.p99_us:,.0f}", f"{(len(lists) - 1) / one.flushes:.1f}",
-            f"{two.per_s:,.0f}", f"{two.p50_us:,.0f}", f"{two.p99_us:,.0f}",
+            f"{synced.per_s:,.0f}", f"{synced.p50_us:,.0f}", f"{synced.p99_us:,.0f}",
+            f"{(len(lists) - 1) / synced.flushes:.1f}",
+            f"{unsynced.per_s:,.0f}", f"{unsynced.p50_us:,.0f}", f"{unsynced.p99_us:,.0f}",
         )  # fmt: skip
     console.print(table)
 
@@ -314,17 +315,18 @@ def group_part(folder: Path, options: argparse.Namespace, console: Console) -> N
         table.add_column(name, justify="right")
     made = make_transactions(1)[0]
     with files.use(SlowFlushes()):
-        one = bare(folder, made.data, max(50, int(500 * options.scale)), sync=True)
+        bare_run = bare(folder, made.data, max(50, int(500 * options.scale)), sync=True)
         for putters in PUTTERS:
             lists = list(at_rising_positions(made, max(50, int(options.scale * 250)) * putters + 1, 1))
-            found = sorted(store_puts(folder, lists, FlushPolicy(), putters) for _ in range(options.rounds))
-            run = found[len(found) // 2]
+            runs = sorted(store_puts(folder, lists, FlushPolicy(), putters) for _ in range(options.rounds))
+            run = runs[len(runs) // 2]
             table.add_row(
                 str(putters), f"{run.per_s:,.0f}", f"{run.p50_us:,.0f}", f"{run.p99_us:,.0f}",
-                f"{(len(lists) - 1) / run.flushes:.1f}", f"{run.per_s / one.per_s:.1f}", "8" if putters == 32 else "",
+                f"{(len(lists) - 1) / run.flushes:.1f}", f"{run.per_s / bare_run.per_s:.1f}",
+                "8" if putters == 32 else "",
             )  # fmt: skip
     console.print(table)
-    console.print(f"One flush per put, in a bare loop: {one.per_s:,.0f} per second.")
+    console.print(f"One flush per put, in a bare loop: {bare_run.per_s:,.0f} per second.")
 
 
 # --- preparing files, joining writes (docs/decisions/0016)
@@ -449,10 +451,10 @@ def _behind(path: Path, made: list[Transaction]) -> Iterator[Transaction]:
     """Yields the transactions again, in the source's next file."""
     number = split_seq(StoreReader(path).last_seq() or 0).file_number + 1
     source = SourceFile(0, make_file_name("binlog", number), made[0].source.format_description, 1)
-    for one in made:
-        entry = one.entry.copy()
-        entry["seq"] = make_seq(0, number, split_seq(one.seq).offset)
-        yield Transaction(entry, one.data, source, one.tables)
+    for transaction in made:
+        entry = transaction.entry.copy()
+        entry["seq"] = make_seq(0, number, split_seq(transaction.seq).offset)
+        yield Transaction(entry, transaction.data, source, transaction.tables)
 
 
 def _crash(path: Path, made: list[Transaction]) -> None:
@@ -460,8 +462,8 @@ def _crash(path: Path, made: list[Transaction]) -> None:
     child = os.fork()
     if child == 0:
         log = TransactionLog(path, destination="bench", segment_bytes=1 << 40, policy=FlushPolicy("async"))
-        for one in _behind(path, made):
-            log.put([one])
+        for transaction in _behind(path, made):
+            log.put([transaction])
         log.flush()
         os.kill(os.getpid(), signal.SIGKILL)
     _, status = os.waitpid(child, 0)
@@ -506,7 +508,7 @@ def find_part(folder: Path, options: argparse.Namespace, console: Console) -> No
     table.add_row("opening after a clean stop", f"{statistics.median(opened) * 1e3:.1f}", "", "1000")
     made = _to_crash(CRASHED_MB[-1] * 1_000_000)
     for megabytes in CRASHED_MB:
-        part = [one for one in made if split_seq(one.seq).offset <= megabytes * 1_000_000]
+        part = [transaction for transaction in made if split_seq(transaction.seq).offset <= megabytes * 1_000_000]
         opened = []
         for _ in range(3):
             _crash(path, part)
@@ -534,9 +536,9 @@ def ring_part(folder: Path, options: argparse.Namespace, console: Console) -> No
             began = time.perf_counter()
             for transactions in lists:
                 store.put(transactions)
-                found = store.try_get(1 << 20)
-                assert found.ack is not None
-                store.ack(found.ack)
+                batch = store.try_get(1 << 20)
+                assert batch.ack is not None
+                store.ack(batch.ack)
             best = max(best, len(lists) * each / (time.perf_counter() - began))
             store.close()
         console.print(f"Memory ring, {each} at a time: {best:,.0f} transactions per second through put, get and ack.")

@@ -117,7 +117,7 @@ def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
     """The line ``verify``: ten times as many rows as other lines have, of five columns."""
     with replicated("mariadb11", {"narrow": 10 * options.rows}, options.cores) as (config, tree):
         spans = in_turn(config, "narrow", options.rounds, tree)
-        seconds = {name: min(span.seconds for span in found) for name, found in spans.items()}
+        seconds = {name: min(span.seconds for span in runs) for name, runs in spans.items()}
         slower = max(_SOURCE, _LAKE, key=lambda name: seconds[name])
         yield Measurement(
             "verify",
@@ -141,13 +141,14 @@ def main() -> None:
     rows = {name: count for name, count in (("narrow", args.rows), ("orders", args.wide_rows)) if count}
     with replicated(args.server, rows, args.cores) as (config, tree):
         spans = {name: in_turn(config, name, args.times, tree) for name in rows}
-    found = {
-        table: {name: min(span.seconds for span in many) for name, many in one.items()} for table, one in spans.items()
+    seconds_by_table = {
+        table: {name: min(span.seconds for span in many) for name, many in by_name.items()}
+        for table, by_name in spans.items()
     }
     table = Table(
         "table", "rows", "", "seconds", "ratio to the slower scan", "goal", title=f"Verification, {args.server}"
     )
-    for name, seconds in found.items():
+    for name, seconds in seconds_by_table.items():
         slower = max(value for what, value in seconds.items() if what != _VERIFY)
         for what, value in seconds.items():
             goal = "at most 2" if what == _VERIFY else ""

@@ -61,9 +61,9 @@ def _round(
         capture(config)
     with Stopwatch(tree) as inserted:
         apply(config)
-    if (found := count(config, name)) != rows:
-        raise RuntimeError(f"{name} has {found} rows instead of {rows}")
-    read = None if peer is None or peer.missing else peer.read(server, file, rows)
+    if (lake_rows := count(config, name)) != rows:
+        raise RuntimeError(f"{name} has {lake_rows} rows instead of {rows}")
+    reading = None if peer is None or peer.missing else peer.read(server, file, rows)
     with Stopwatch(tree) as own:
         _parquet_to_delta(config, name, own)
     updated = Stopwatch(tree)
@@ -72,7 +72,7 @@ def _round(
         capture(config)
         with updated:
             apply(config)
-    return _Round(captured.span, inserted.span, updated.span, own.span, read)
+    return _Round(captured.span, inserted.span, updated.span, own.span, reading)
 
 
 def last_file(server: Server) -> tuple[str, int]:
@@ -115,32 +115,35 @@ def _lines(
     peer: Peer | None,
     tree: Tree,
 ) -> Iterator[Measurement]:
-    own_s = median([one.own.seconds for one in rounds])
-    for name, spans in (("inserts", [one.inserted for one in rounds]), ("updates", [one.updated for one in rounds])):
+    own_s = median([turn.own.seconds for turn in rounds])
+    for name, spans in (
+        ("inserts", [turn.inserted for turn in rounds]),
+        ("updates", [turn.updated for turn in rounds]),
+    ):
         if name in chosen:
             yield Measurement(
                 name,
-                value=median([span.seconds / one.own.seconds for span, one in zip(spans, rounds, strict=True)]),
+                value=median([span.seconds / turn.own.seconds for span, turn in zip(spans, rounds, strict=True)]),
                 ours_s=median([span.seconds for span in spans]),
                 other_s=own_s,
                 cpu_s=median([span.cpu_s for span in spans]),
                 peak_mb=tree.peak_mb(*spans),
             )
-    whole_s = [one.captured.seconds + one.inserted.seconds for one in rounds]
-    cpu_s = [one.captured.cpu_s + one.inserted.cpu_s for one in rounds]
-    peak_mb = tree.peak_mb(*(span for one in rounds for span in (one.captured, one.inserted)))
+    whole_s = [turn.captured.seconds + turn.inserted.seconds for turn in rounds]
+    cpu_s = [turn.captured.cpu_s + turn.inserted.cpu_s for turn in rounds]
+    peak_mb = tree.peak_mb(*(span for turn in rounds for span in (turn.captured, turn.inserted)))
     if "binlog" in chosen:
         assert peer is not None
-        reads = [one.read for one in rounds if one.read is not None]
-        ratios = [ours / read.seconds for ours, read in zip(whole_s, reads, strict=False)]
+        reads = [turn.read for turn in rounds if turn.read is not None]
+        ratios = [ours / reading.seconds for ours, reading in zip(whole_s, reads, strict=False)]
         yield Measurement(
             "binlog",
             value=median(ratios) if ratios else None,
             ours_s=median(whole_s),
-            other_s=median([read.seconds for read in reads]) if reads else None,
+            other_s=median([reading.seconds for reading in reads]) if reads else None,
             cpu_s=median(cpu_s),
             peak_mb=peak_mb,
-            note=f"capture {median([one.captured.seconds for one in rounds]):.2f} s; the peer from its first to its last row",
+            note=f"capture {median([turn.captured.seconds for turn in rounds]):.2f} s; the peer from its first to its last row",
             skipped=peer.missing,
         )
     if "cpu" in chosen:
@@ -254,7 +257,7 @@ def scattered(options: Options, _: Collection[str]) -> Iterator[Measurement]:
         large, small = spans["large"], spans["small"]
         yield Measurement(
             "scattered",
-            value=median([one.seconds / other.seconds for one, other in zip(large, small, strict=True)]),
+            value=median([large_span.seconds / other.seconds for large_span, other in zip(large, small, strict=True)]),
             ours_s=median([span.seconds for span in large]),
             other_s=median([span.seconds for span in small]),
             cpu_s=median([span.cpu_s for span in large]),

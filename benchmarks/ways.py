@@ -101,11 +101,11 @@ def main() -> None:
                 for window in (True, False):
                     server.execute(*statements)
                     capture(config)
-                    found = merged(config, tree, window=window)
-                    known = best.get(window, found)
-                    best[window] = min(found[0], known[0]), min(found[1], known[1])
+                    measured = merged(config, tree, window=window)
+                    least = best.get(window, measured)
+                    best[window] = min(measured[0], least[0]), min(measured[1], least[1])
                     word = "window" if window else "plan"
-                    print(f"{name}, {word}: {found[0]:.2f} s, {found[1]:.2f} CPU s", file=sys.stderr, flush=True)
+                    print(f"{name}, {word}: {measured[0]:.2f} s, {measured[1]:.2f} CPU s", file=sys.stderr, flush=True)
             row = [name]
             for i in range(2):
                 row += [f"{best[True][i]:.2f}", f"{best[False][i]:.2f}", f"{best[False][i] / best[True][i]:.2f}"]

@@ -60,8 +60,8 @@ def mark_second_servers(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
         kinds = [name for name, value in given.items() if isinstance(value, str) and value in _PAIR]
         if len(kinds) == 1 and item.get_closest_marker("long") is None and item.get_closest_marker("field") is None:
-            rest = sorted(f"{name}={value!r}" for name, value in given.items() if name != kinds[0])
-            pairs.setdefault((item.nodeid.partition("[")[0], *rest), {})[str(given[kinds[0]])] = item
+            other_params = sorted(f"{name}={value!r}" for name, value in given.items() if name != kinds[0])
+            pairs.setdefault((item.nodeid.partition("[")[0], *other_params), {})[str(given[kinds[0]])] = item
     for key, by_kind in pairs.items():
         if len(by_kind) == len(_PAIR):
             by_kind[_PAIR[zlib.crc32(key[0].encode()) % 2]].add_marker(pytest.mark.long)

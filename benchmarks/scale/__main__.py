@@ -71,26 +71,26 @@ def measure_whole(destinations: Destinations, new_tables_s: float) -> Whole:
     few, config = destinations.config(destinations.names[-1]), destinations.config(WHOLE)
     table, few_table = destinations.table_names(0)[0], destinations.table_names(destinations.count - 1)[0]
 
-    def applied(of: DestinationConfig, changed: str) -> Cost:
-        found = []
+    def applied(target: DestinationConfig, changed: str) -> Cost:
+        runs = []
         for _ in range(2):
-            change(destinations, of, changed)
-            done = run([*CDC, "--conf-dir", str(of.file.parent), "apply", of.name, "--json"])
+            change(destinations, target, changed)
+            done = run([*CDC, "--conf-dir", str(target.file.parent), "apply", target.name, "--json"])
             (batch,) = json.loads(done.output)["batches"]
-            if [one["table"] for one in batch["tables"]] != [changed]:
+            if [applied_table["table"] for applied_table in batch["tables"]] != [changed]:
                 raise RuntimeError(f"cdc apply has changed other tables than {changed}: {batch['tables']}")
-            found.append(done)
-        return cost(found[-1])
+            runs.append(done)
+        return cost(runs[-1])
 
-    for one in (config, few):  # what came meanwhile
-        Capture(one).run(until_current=True)
-        merge_all(one)
+    for changed_config in (config, few):  # what came meanwhile
+        Capture(changed_config).run(until_current=True)
+        merge_all(changed_config)
     apply, few_apply = applied(config, table), applied(few, few_table)
     warm = []
     for _ in range(3):
         change(destinations, config, table)
         warm.append(merge_all(config))
-    nothing, few_nothing = (command(destinations, one.name, "apply") for one in (config, few))
+    nothing, few_nothing = (command(destinations, destination.name, "apply") for destination in (config, few))
     before = stored_bytes(config)
     destinations.server.execute(*[INSERT.format(table)] * 200)
     Capture(config).run(until_current=True)
@@ -154,11 +154,11 @@ def requests(tables: int) -> tuple[Requests, ...]:
 
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Measures all parts, one after the other."""
-    found: dict[str, Any] = {"destinations": options.destinations, "tables": options.tables}
-    found["requests"] = requests(options.s3_tables)
-    say(f"requests: {found['requests']}")
-    found["waiting"] = waiting.measure(options.destinations, options.idle_seconds, 40)
-    say(f"destinations at a server: {found['waiting']}")
+    results: dict[str, Any] = {"destinations": options.destinations, "tables": options.tables}
+    results["requests"] = requests(options.s3_tables)
+    say(f"requests: {results['requests']}")
+    results["waiting"] = waiting.measure(options.destinations, options.idle_seconds, 40)
+    say(f"destinations at a server: {results['waiting']}")
     with (
         tempfile.TemporaryDirectory(prefix="towpath-scale-") as folder,
         Server("mysql9", options=SERVER) as server,
@@ -166,33 +166,33 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
         destinations = Destinations(Path(folder), server, options.destinations, options.tables)
         destinations.prepare()
         say("databases, tables and configurations are there")
-        found["parsing"] = list(parsing(destinations.conf))
+        results["parsing"] = list(parsing(destinations.conf))
         say("DAG files are parsed")
         airflow = Airflow(Path(folder) / "airflow", destinations)
         try:
-            found["captures"] = measure_captures(destinations)
-            say(f"{options.destinations} captures read: {found['captures']}")
+            results["captures"] = measure_captures(destinations)
+            say(f"{options.destinations} captures read: {results['captures']}")
             new_tables_s = destinations.make_tables()
             say("Delta tables are there")
-            found["start"] = airflow.begin()
-            say(f"Airflow has its DAGs: {found['start']}")
+            results["start"] = airflow.begin()
+            say(f"Airflow has its DAGs: {results['start']}")
             before, began = airflow.cpu_s(), time.monotonic()
             time.sleep(20)
             idle_cores = (airflow.cpu_s() - before) / (time.monotonic() - began)
-            found["watches"] = airflow.burst("capture", options.destinations, idle_cores)
-            say(f"captures are watched: {found['watches']}")
-            found["empty_runs"] = airflow.burst("apply", options.destinations, idle_cores)
-            say(f"runs that found nothing: {found['empty_runs']}")
-            found["idle"] = airflow.window(options.idle_seconds)
-            say(f"idle: {found['idle']}")
-            found["traffic"] = airflow.traffic(options.active, options.seconds, options.pause)
-            say(f"traffic: {found['traffic']}")
+            results["watches"] = airflow.burst("capture", options.destinations, idle_cores)
+            say(f"captures are watched: {results['watches']}")
+            results["empty_runs"] = airflow.burst("apply", options.destinations, idle_cores)
+            say(f"runs that found nothing: {results['empty_runs']}")
+            results["idle"] = airflow.window(options.idle_seconds)
+            say(f"idle: {results['idle']}")
+            results["traffic"] = airflow.traffic(options.active, options.seconds, options.pause)
+            say(f"traffic: {results['traffic']}")
         finally:
             airflow.stop()
             destinations.stop_captures()
-        found["whole"] = measure_whole(destinations, new_tables_s)
-        say(f"one destination with all tables: {found['whole']}")
-    return found
+        results["whole"] = measure_whole(destinations, new_tables_s)
+        say(f"one destination with all tables: {results['whole']}")
+    return results
 
 
 def main() -> int:
@@ -213,13 +213,13 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s: {text}", file=sys.stderr, flush=True)
 
-    found = measure(options, say)
+    results = measure(options, say)
     done = Results(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
         machine=machine,
         versions=machines.current_versions("apache-airflow", "deltalake"),
-        **found,
+        **results,
     )
     done = Results.model_validate(_rounded(done.model_dump()))
     console.print(page.markdown(done), markup=False, soft_wrap=True)
@@ -233,9 +233,9 @@ def main() -> int:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
+        return [_rounded(item) for item in value]
     return round(value, 3) if isinstance(value, float) else value
 
 

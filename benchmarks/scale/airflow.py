@@ -69,8 +69,8 @@ def parsing(conf: Path) -> Iterator[Parsing]:
 
     for name in [*KINDS, "configuration"]:
         done = run([sys.executable, "-c", _PARSE, str(ROOT / "dags" / f"{name}.py")], CDC_CONF=str(conf))
-        found = json.loads(done.output.splitlines()[-1])
-        yield Parsing(file=f"dags/{name}.py", dags=found["dags"], cpu_s=found["cpu_s"])
+        parsed = json.loads(done.output.splitlines()[-1])
+        yield Parsing(file=f"dags/{name}.py", dags=parsed["dags"], cpu_s=parsed["cpu_s"])
 
 
 @dataclass(frozen=True)
@@ -108,21 +108,21 @@ class Airflow(RealAirflow):
 
     def usage(self) -> dict[str, tuple[Usage, list[int]]]:
         """Returns what each part has used so far, and its processes."""
-        look, found = Look(), {}
+        look, usages = Look(), {}
         captures = [capture.pid for capture in self.destinations.captures]
-        found["captures"] = look.usage(captures), captures
+        usages["captures"] = look.usage(captures), captures
         source = self.destinations.server.pid
-        found["source"] = look.usage([source]), [source]
+        usages["source"] = look.usage([source]), [source]
         for name, process in self.processes.items():
             whole = look.usage([process.pid])
             pids = look.tree([process.pid])
             if name == "scheduler":
                 own = look.own(process.pid)
-                found["scheduler"] = own, [process.pid]
-                found["tasks"] = Usage(whole.processes - 1, whole.cpu_s - own.cpu_s), pids[1:]
+                usages["scheduler"] = own, [process.pid]
+                usages["tasks"] = Usage(whole.processes - 1, whole.cpu_s - own.cpu_s), pids[1:]
             else:
-                found[name] = whole, pids
-        return found
+                usages[name] = whole, pids
+        return usages
 
     def cpu_s(self) -> float:
         """Returns the CPU seconds of Airflow's processes."""
@@ -131,17 +131,17 @@ class Airflow(RealAirflow):
     @contextmanager
     def sampled(self) -> Iterator[list[tuple[int, int]]]:
         """Collects the slots every two seconds while the block runs."""
-        found: list[tuple[int, int]] = []
+        slots: list[tuple[int, int]] = []
         over = threading.Event()
 
         def sample() -> None:
             while not over.wait(_POLL_S):
-                found.append(self.slots())
+                slots.append(self.slots())
 
         thread = threading.Thread(target=sample, name="slots", daemon=True)
         thread.start()
         try:
-            yield found
+            yield slots
         finally:
             over.set()
             thread.join()
@@ -182,10 +182,10 @@ class Airflow(RealAirflow):
 
     def finished(self, kind: str) -> int:
         """Returns how many runs of a kind have ended well."""
-        found = self._ask(
+        answer = self._ask(
             "GET", "/dags/~/dagRuns", params={"state": "success", "dag_id_pattern": f"{kind}_%", "limit": 1}
         )
-        return int(found["total_entries"])
+        return int(answer["total_entries"])
 
     def window(self, seconds: float) -> Window:
         """Measures while nothing but this process disturbs."""
@@ -207,7 +207,7 @@ class Airflow(RealAirflow):
             )
             for part, (usage, pids) in after.items()
         )
-        busy = [one for one, _ in slots]
+        busy = [running for running, _ in slots]
         return Window(
             seconds=seconds,
             shares=shares,
@@ -224,9 +224,9 @@ class Airflow(RealAirflow):
             before, began = self.usage(), time.monotonic()
             numbers = [number * len(self.destinations.names) // active for number in range(active)]
             commits = [
-                one
-                for found in pool.map(lambda number: list(self._commits(number, ends, pause_s)), numbers)
-                for one in found
+                commit
+                for commits_of_client in pool.map(lambda number: list(self._commits(number, ends, pause_s)), numbers)
+                for commit in commits_of_client
             ]
             window = self._window(before, time.monotonic() - began, slots)
         self.wait_quiet(len(self.destinations.names))
@@ -261,7 +261,7 @@ class Airflow(RealAirflow):
                 else:
                     for step, begin, end in zip(STEPS, at, at[1:], strict=False):
                         steps[step].append(end - begin)
-        return {step: median(found) for step, found in steps.items()}
+        return {step: median(seconds) for step, seconds in steps.items()}
 
     def _commits(self, number: int, ends: float, pause_s: float) -> Iterator[_Commit]:
         """Inserts a row into one of a destination's tables at a time. Yields what was committed once Delta has it."""

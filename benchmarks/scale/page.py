@@ -67,9 +67,15 @@ def _destinations(results: Results) -> Iterator[str]:
     )
     rows = []
     for part, title in _PARTS.items():
-        one, other = idle.share(part), busy.share(part)
+        idle_share, other = idle.share(part), busy.share(part)
         rows.append(
-            (title, f"{one.processes}", _percent(one.cpu_percent), _percent(other.cpu_percent), f"{one.mb:,.0f}")
+            (
+                title,
+                f"{idle_share.processes}",
+                _percent(idle_share.cpu_percent),
+                _percent(other.cpu_percent),
+                f"{idle_share.mb:,.0f}",
+            )
         )
     rows.append(
         (
@@ -99,16 +105,18 @@ def _destinations(results: Results) -> Iterator[str]:
 
 
 def _captures(results: Results) -> Iterator[str]:
-    found = results.captures
+    captures = results.captures
     yield "## Captures"
     yield _text(
-        f"A capture is a process of its own. It takes {found.mb:.0f} MB (PSS) and, while nothing changes, "
-        f"{_capture_percent(results):.2f} % of a core; {found.count} of them take {found.count * found.mb / 1000:.1f} GB. "
-        f"Its start takes {found.start_cpu_s:.1f} CPU seconds, so all of them read the source after {found.start_s:.0f} s."
+        f"A capture is a process of its own. It takes {captures.mb:.0f} MB (PSS) and, while nothing changes, "
+        f"{_capture_percent(results):.2f} % of a core; {captures.count} of them take "
+        f"{captures.count * captures.mb / 1000:.1f} GB. "
+        f"Its start takes {captures.start_cpu_s:.1f} CPU seconds, so all of them read the source after "
+        f"{captures.start_s:.0f} s."
     )
     yield _text(
         "The source sends its whole binlog to each capture, and keeps two connections for each: raise "
-        f"`max_connections`. MySQL took {found.source_mb:,.0f} MB with all of them."
+        f"`max_connections`. MySQL took {captures.source_mb:,.0f} MB with all of them."
     )
 
 
@@ -119,8 +127,8 @@ def _airflow(results: Results) -> Iterator[str]:
         "The DAG processor parses each file again and again, every 30 s by default, in a process that has imported "
         "Airflow:"
     )
-    rows = [(f"`{one.file}`", f"{one.dags}", f"{one.cpu_s:.2f}") for one in results.parsing]
-    total = sum(one.dags for one in results.parsing), sum(one.cpu_s for one in results.parsing)
+    rows = [(f"`{parsing.file}`", f"{parsing.dags}", f"{parsing.cpu_s:.2f}") for parsing in results.parsing]
+    total = sum(parsing.dags for parsing in results.parsing), sum(parsing.cpu_s for parsing in results.parsing)
     yield _table(("DAG file", "DAGs", "CPU, s"), [*rows, ("**all**", f"{total[0]}", f"{total[1]:.2f}")])
     yield _bullets(
         f"Airflow knows all {start.dags} DAGs {start.ready_s:.0f} s after its start, which takes {start.cpu_s:.0f} CPU "
@@ -289,8 +297,8 @@ def _run_cpu_s(results: Results) -> float:
 
 
 def _idle_requests(results: Results) -> float:
-    one = next(request for request in results.requests if request.work == UNCHANGED)
-    return one.total / one.tables
+    unchanged = next(request for request in results.requests if request.work == UNCHANGED)
+    return unchanged.total / unchanged.tables
 
 
 def _changed_requests(results: Results) -> int:
@@ -312,8 +320,8 @@ def _cost(cost: Cost) -> str:
     return f"{cost.seconds:.1f} s, {cost.cpu_s:.1f} CPU s"
 
 
-def _per_table(one: Requests) -> str:
-    return f"{one.total / one.tables:.1f}" if one.tables else ""
+def _per_table(requests: Requests) -> str:
+    return f"{requests.total / requests.tables:.1f}" if requests.tables else ""
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

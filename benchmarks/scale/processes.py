@@ -55,12 +55,12 @@ class Look:
 
     def tree(self, roots: Iterable[int]) -> list[int]:
         """Returns these processes and their descendants."""
-        found, waiting = [], [pid for pid in roots if pid in self._all]
+        pids, waiting = [], [pid for pid in roots if pid in self._all]
         while waiting:
             pid = waiting.pop()
-            found.append(pid)
+            pids.append(pid)
             waiting += self._children[pid]
-        return found
+        return pids
 
     def usage(self, roots: Iterable[int]) -> Usage:
         """Returns the sum over these processes and their descendants, ended ones included."""

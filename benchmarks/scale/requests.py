@@ -105,7 +105,7 @@ def _part_of(request: str) -> str:
 
 
 def measure(tables: int) -> list[Requests]:
-    found = []
+    measured = []
     os.environ[PASSWORD_ENV] = PASSWORD
     os.environ["BENCH_S3_SECRET"] = SECRET
     with (
@@ -118,7 +118,7 @@ def measure(tables: int) -> list[Requests]:
         config = bench.make_tables()
 
         def add(work: str, count: int, part: str) -> None:
-            found.append(Requests(work=work, tables=count, counts=bench.counted(part)))
+            measured.append(Requests(work=work, tables=count, counts=bench.counted(part)))
 
         bench.change(config)
         bench.begin()
@@ -135,14 +135,14 @@ def measure(tables: int) -> list[Requests]:
         bench.begin()
         collect(config)
         add("later `cdc status`, tables that did not change", tables - 1, "idle")
-    return found
+    return measured
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tables", type=int, default=500)
     options = parser.parse_args()
-    print(json.dumps([one.model_dump() for one in measure(options.tables)]))
+    print(json.dumps([requests.model_dump() for requests in measure(options.tables)]))
 
 
 if __name__ == "__main__":

@@ -216,8 +216,8 @@ def record(config: DestinationConfig, ids: dict[str, str]) -> None:
     lease = pipeline.fetch(config, OWNER, wait_s=0)
     assert lease is not None, "the store has a transaction"
     with open_meta(config).change() as state:
-        known = state.subscription("apply").tables
-        known |= {table: TableRecord(0, 0, 0, identity).text for table, identity in ids.items()}
+        records = state.subscription("apply").tables
+        records |= {table: TableRecord(0, 0, 0, identity).text for table, identity in ids.items()}
     pipeline.finalize(config, lease, False)
 
 

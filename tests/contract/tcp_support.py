@@ -109,7 +109,7 @@ class Destination:
         if is_new:
             record_beginning(config.store.path, Beginning(begin, "binlog.000001", 4, None, 0, "first start"))
         meta.bind_source(IDENTITY)
-        log.put([one for one in self.made if one.seq > begin], timeout_s=30)
+        log.put([transaction for transaction in self.made if transaction.seq > begin], timeout_s=30)
         self.port = self._running.enter_context(listening([self.served]))
 
     def stop(self) -> None:
@@ -126,9 +126,9 @@ class Destination:
 
     def connect(self, client_id: int = 1001, table_filter: str = "") -> TcpConnector:
         """Returns a client with a subscription."""
-        found = connect(f"127.0.0.1:{self.port}", "shop", client_id=client_id, retry_for_s=5)
-        found.subscribe(table_filter)
-        return found
+        client = connect(f"127.0.0.1:{self.port}", "shop", client_id=client_id, retry_for_s=5)
+        client.subscribe(table_filter)
+        return client
 
 
 class _Part(NamedTuple):
@@ -222,13 +222,15 @@ class TcpStore(EventStore):
         return True
 
     def _is_whole(self, size: int) -> bool:
-        return sum(one.events for one in self._ready) >= size or any(one.ddl for one in self._ready)
+        return sum(transaction.events for transaction in self._ready) >= size or any(
+            transaction.ddl for transaction in self._ready
+        )
 
     def _take(self, size: int) -> Events:
         taken: list[Transaction] = []
         while self._ready:
-            one = self._ready[0]
-            if taken and (one.ddl or taken[0].ddl or sum(t.events for t in taken) + one.events > size):
+            transaction = self._ready[0]
+            if taken and (transaction.ddl or taken[0].ddl or sum(t.events for t in taken) + transaction.events > size):
                 break
             taken.append(self._ready.popleft())
         self._got += taken
@@ -239,12 +241,14 @@ class TcpStore(EventStore):
     def ack(self, position: LogPosition) -> None:
         with self._lock:
             self._check_open()
-            known = [n for n, one in enumerate(self._got) if one.position.identity == position.identity]
-            if not known:
+            indexes = [
+                n for n, transaction in enumerate(self._got) if transaction.position.identity == position.identity
+            ]
+            if not indexes:
                 raise BatchError("no outstanding transaction ends there", place=str(position))
-            self._ack_count += known[0] + 1
+            self._ack_count += indexes[0] + 1
             self._acked = position.seq
-            del self._got[: known[0] + 1]
+            del self._got[: indexes[0] + 1]
             while self._parts and self._parts[0].last_seq <= self._acked:
                 self._connector.ack(self._parts.pop(0).id, confirm=True)
 
@@ -258,7 +262,7 @@ class TcpStore(EventStore):
             if not batch.transactions:
                 return
             seqs = {transaction.seq for transaction in batch.transactions}
-            first = next((n for n, one in enumerate(self._got) if one.seq in seqs), None)
+            first = next((n for n, transaction in enumerate(self._got) if transaction.seq in seqs), None)
             if first is None:
                 raise BatchError("the batch is not outstanding", place=str(batch.start))
             begin = self._got[first].seq
@@ -288,17 +292,17 @@ class TcpStore(EventStore):
 
     def metrics(self) -> StoreMetrics:
         """The counts of the client."""
-        held = sum(one.events for one in self._got)
+        held = sum(transaction.events for transaction in self._got)
         return StoreMetrics(ack_transactions=self._ack_count, held_events=held)
 
     def reopen(self) -> TcpStore:
         """Starts the server again, and returns a new client."""
         self.close()
         self.destination.restart()
-        again = TcpStore(self.destination)
-        again._by_gtid = self._by_gtid
-        again._latest = self._latest
-        return again
+        reopened = TcpStore(self.destination)
+        reopened._by_gtid = self._by_gtid
+        reopened._latest = self._latest
+        return reopened
 
     def close(self) -> None:
         self._closed = True

@@ -53,13 +53,13 @@ class Served:
     def make(self, config: DestinationConfig, store: NumberStore, clock: Clock | None = None) -> RemoteBatchService:
         """Makes a service like :func:`make_service` on a server, and returns its client."""
         store.folder = config.store.path
-        here = make_service(config, store, clock)
+        local_service = make_service(config, store, clock)
         with self._mutex:
             if config.file not in self._known:
                 served = ServedDestination(with_tokens(config))
                 self._known[config.file] = (served, self._stack.enter_context(in_thread([served])))
             served, url = self._known[config.file]
-            served.batches = here
+            served.batches = local_service
         return RemoteBatchService(Connection(url, config.name, TOKEN, retry_for_s=5), config.batch)
 
 
@@ -93,7 +93,7 @@ def test_each_subscriber_has_its_token_and_sees_its_own_subscription(service: Re
     ):
         with pytest.raises(UsageError, match="the token belongs to subscriber apply, not to audit"):
             action()
-    assert [one.batch for one in audit.outstanding("audit")] == [other.batch]
+    assert [lease.batch for lease in audit.outstanding("audit")] == [other.batch]
 
 
 def test_a_subscription_is_added_changed_and_removed(service: RemoteBatchService) -> None:
@@ -114,9 +114,9 @@ def test_a_get_repeated_with_its_token_returns_the_same_batch(service: RemoteBat
     """The answer of the first one was lost, perhaps with the server's process."""
     token = "ab" * 16
     first = service.get(A, ahead=ahead, token=token)
-    again = service.get(A, ahead=ahead, token=token)
+    repeated = service.get(A, ahead=ahead, token=token)
     assert first is not None
-    assert again == first
+    assert repeated == first
     assert len(service.outstanding()) == 1
     service.ack(first.batch, token)
 
@@ -125,9 +125,9 @@ def test_a_get_following_repeated_with_its_token_returns_the_same_batch(service:
     lease = get(service)
     service.ack(lease.batch, lease.token)
     arguments = {"owner": A, "acked": lease.batch, "acked_token": lease.token, "token": "cd" * 16}
-    first, again = (service._call("get", "apply", arguments) for _ in range(2))
-    assert first["manifest"] == again["manifest"]
-    assert first["token"] == again["token"] == "cd" * 16
+    first, repeated = (service._call("get", "apply", arguments) for _ in range(2))
+    assert first["manifest"] == repeated["manifest"]
+    assert first["token"] == repeated["token"] == "cd" * 16
     with pytest.raises(TokenError, match="another process has taken"):
         service._call("get", "apply", {**arguments, "token": "ef" * 16})
 
@@ -171,8 +171,8 @@ def test_a_service_of_this_machine_and_a_client_share_the_batches(
     service: RemoteBatchService, config: DestinationConfig, clock: Clock
 ) -> None:
     lease = get(service)
-    here = make_service(config, NumberStore(last=10, folder=config.store.path), clock)
-    assert [one.token for one in here.outstanding()] == [lease.token]
+    local_service = make_service(config, NumberStore(last=10, folder=config.store.path), clock)
+    assert [outstanding.token for outstanding in local_service.outstanding()] == [lease.token]
     with pytest.raises(LeaseHeldError):
-        here.get(B)
-    assert isinstance(here, BatchService)
+        local_service.get(B)
+    assert isinstance(local_service, BatchService)

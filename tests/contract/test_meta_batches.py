@@ -25,21 +25,21 @@ KINDS = ("memory", "file", "file-mixed", "zookeeper", "zookeeper-mixed")
 
 @pytest.fixture(params=KINDS)
 def meta(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meta]:
-    found: Meta
+    meta: Meta
     if request.param == "memory":
-        found = MemoryMeta("shop")
+        meta = MemoryMeta("shop")
     else:
         durable = (
             FileMeta(tmp_path / "shop" / "meta", "shop")
             if request.param.startswith("file")
             else maker(request.getfixturevalue("zookeeper"))()
         )
-        found = durable
+        meta = durable
         if request.param.endswith("mixed"):
-            found = MixedMeta(FileMeta(tmp_path / "memory", "shop"), durable, period_s=0.05)
-            found.begin()
-    with found:
-        yield found
+            meta = MixedMeta(FileMeta(tmp_path / "memory", "shop"), durable, period_s=0.05)
+            meta.begin()
+    with meta:
+        yield meta
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def get(service: BatchService, *, ahead: bool = False) -> tuple[int, str, tuple[
 
 @pytest.mark.rule("canal-meta-11")
 def test_get_ack_to_the_end(service: BatchService) -> None:
-    found = []
+    ranges = []
     while (lease := service.get(A)) is not None:
-        found.append((lease.batch, lease.manifest.first_seq, lease.manifest.last_seq))
+        ranges.append((lease.batch, lease.manifest.first_seq, lease.manifest.last_seq))
         service.ack(lease.batch, lease.token)
         service.ack(lease.batch, lease.token)  # repeating it does nothing
-    assert found == [(1, 1, 3), (2, 4, 6), (3, 7, 9), (4, 10, 10)]
+    assert ranges == [(1, 1, 3), (2, 4, 6), (3, 7, 9), (4, 10, 10)]
     assert service.meta.cursor("apply") == 10
 
 
@@ -82,9 +82,9 @@ def test_get_after_rollback_gives_the_same_transactions_in_a_new_batch(service: 
     second, token, range_2 = get(service, ahead=True)
     third, _, range_3 = get(service, ahead=True)
     assert service.rollback(second, token) == [second, third]
-    again = [get(service, ahead=True) for _ in range(2)]
-    assert [bounds for _, _, bounds in again] == [range_2, range_3]
-    assert [batch for batch, _, _ in again] == [third + 1, third + 2]
+    repeated = [get(service, ahead=True) for _ in range(2)]
+    assert [bounds for _, _, bounds in repeated] == [range_2, range_3]
+    assert [batch for batch, _, _ in repeated] == [third + 1, third + 2]
     first, token, bounds = get(service)
     assert (first, bounds) == (1, range_1)
     assert service.rollback(first, token) == [1, third + 1, third + 2]

@@ -72,13 +72,13 @@ def test_what_a_kill_loses_comes_again_under_new_ids(tmp_path: Path, durable: Ma
     killed.update_cursor("canal-1001", 5)
     add_batch(killed, "canal-1001", entry(7, 5, 9))
     killed._durable.close()  # as its death would release it, without a last write
-    again = begun(tmp_path, durable)
+    reopened = begun(tmp_path, durable)
     try:
-        subscription = again.read().subscription("canal-1001")
+        subscription = reopened.read().subscription("canal-1001")
         assert (subscription.acked_seq, subscription.outstanding) == (0, [])
         assert subscription.next_batch > 7
     finally:
-        again.close()
+        reopened.close()
 
 
 def test_a_change_by_the_capture_is_stored_too(tmp_path: Path, durable: MakeDurable) -> None:

@@ -72,8 +72,8 @@ def test_nodes_of_others_stay(zookeeper: Server) -> None:
         kazoo.create(f"{base(make)}/1002/cursor", b"theirs", makepath=True)
         kazoo.create(f"{base(make)}/cluster", b"")
         kazoo.create(f"{base(make)}2/towpath", b"another destination", makepath=True)
-        left = meta.remove()
-        assert [place.rpartition("/")[2] for place in left] == ["1001", "1002"]
+        kept = meta.remove()
+        assert [place.rpartition("/")[2] for place in kept] == ["1001", "1002"]
         assert kazoo.get(f"{base(make)}/1001/running")[0] == b"theirs"
         assert kazoo.get_children(f"{base(make)}/1001") == ["running"]
         assert kazoo.exists(f"{base(make)}/towpath") is None

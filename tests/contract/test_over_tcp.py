@@ -61,7 +61,7 @@ QUICK = (KINDS[1],)
 
 
 def _params(quick: Sequence[Kind]) -> list[object]:
-    return [pytest.param(one, id=one.name, marks=[] if one in quick else pytest.mark.long) for one in KINDS]
+    return [pytest.param(kind, id=kind.name, marks=[] if kind in quick else pytest.mark.long) for kind in KINDS]
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ class TestStoreOverTcp(StoreContract):
     def test_all_rows_come(self, store: EventStore) -> None:
         transactions = make_transactions(40, rows=30)
         self.fill(store, transactions)
-        assert self.seqs(store.try_get(1 << 40)) == [one.seq for one in transactions]
+        assert self.seqs(store.try_get(1 << 40)) == [transaction.seq for transaction in transactions]
         assert isinstance(store, TcpStore)
         assert store.rows == 40 * 30
 
@@ -130,10 +130,10 @@ class TestStoreOverTcp(StoreContract):
         for _ in range(3):
             store.try_get(1)
         store.ack(transactions[1].position)
-        with self.reopen(store) as again:
-            self.fill(again, transactions[4:])
+        with self.reopen(store) as reopened:
+            self.fill(reopened, transactions[4:])
             first = 0 if destination.kind.forgets else 2
-            assert self.seqs(again.try_get(1 << 40)) == [one.seq for one in transactions[first:]]
+            assert self.seqs(reopened.try_get(1 << 40)) == [transaction.seq for transaction in transactions[first:]]
 
 
 for _name in NOT_ASKED:
@@ -148,12 +148,12 @@ def ids(batches: Sequence[Batch]) -> list[int]:
 
 def every(connector: TcpConnector, *, ack: bool = True) -> list[Batch]:
     """All batches that there are."""
-    found = []
+    batches = []
     while batch := connector.get_without_ack():
-        found.append(batch)
+        batches.append(batch)
         if ack:
             connector.ack(batch.id, confirm=True)
-    return found
+    return batches
 
 
 def rows(first: int, last: int) -> list[Transaction]:
@@ -187,9 +187,9 @@ class TestMetaOverTcp:
         expected = {1001: [0, 2], 1002: [1, 3]}
         if destination.kind.forgets:
             expected = {1001: [0, 1, 2, 3], 1002: [0, 1, 2, 3]}
-        for client_id, found in expected.items():
+        for client_id, expected_ids in expected.items():
             with destination.connect(client_id) as client:  # without a filter: the one that is there stays
-                assert ids(every(client)) == found
+                assert ids(every(client)) == expected_ids
 
     def test_unsubscribe_removes_the_cursor_and_nothing_else(self, destination: Destination) -> None:
         destination.put(rows(1, 4))
@@ -245,14 +245,14 @@ class TestMetaOverTcp:
 
     def test_rollback_of_a_batch_rolls_back_the_later_ones(self, destination: Destination) -> None:
         with destination.connect() as client:
-            found = []
+            batches = []
             for first in (1, 4, 7):
                 destination.put(rows(first, first + 2))
-                found.append(client.get_without_ack())
-            client.rollback(found[1].id, confirm=True)
-            client.ack(found[0].id, confirm=True)
+                batches.append(client.get_without_ack())
+            client.rollback(batches[1].id, confirm=True)
+            client.ack(batches[0].id, confirm=True)
             with pytest.raises(BatchError):
-                client.ack(found[2].id)
+                client.ack(batches[2].id)
             assert ids(every(client)) == [3, 4, 5, 6, 7, 8]
 
     def test_everything_acked_is_there_when_it_is_opened_again(self, destination: Destination) -> None:

@@ -101,11 +101,11 @@ def _held(place: Path) -> list[Path]:
 
 def statements(place: Path) -> dict[str, str]:
     """Returns the statements that are held there, by table without the database."""
-    return {here.stem.rpartition(".")[2]: here.read_text().strip() for here in _held(place)}
+    return {marker.stem.rpartition(".")[2]: marker.read_text().strip() for marker in _held(place)}
 
 
 def release(place: Path, tables: Collection[str] | None = None) -> None:
     """Lets the statements run that are held there: those of these tables, or all."""
-    for here in _held(place):
-        if tables is None or here.stem.rpartition(".")[2] in tables:
-            here.with_suffix(".go").touch()
+    for marker in _held(place):
+        if tables is None or marker.stem.rpartition(".")[2] in tables:
+            marker.with_suffix(".go").touch()

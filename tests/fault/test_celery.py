@@ -261,13 +261,13 @@ def test_tasks_in_separate_machines(setup: Setup) -> None:
     for run in merged:
         fetched = airflow.xcoms(APPLY, run["dag_run_id"], "fetch")["return_value"]
         assert set(fetched) == {"batch", "lease", "manifest"}
-        found = airflow.xcoms(APPLY, run["dag_run_id"], "merge")["return_value"]
-        assert set(found) == {"batch", "lease", "results", "acked", "fetched"}
+        merge_result = airflow.xcoms(APPLY, run["dag_run_id"], "merge")["return_value"]
+        assert set(merge_result) == {"batch", "lease", "results", "acked", "fetched"}
         finalized = airflow.xcoms(APPLY, run["dag_run_id"], "finalize")
         assert finalized.get("return_value") is None
-        text = json.dumps([fetched, found])
+        text = json.dumps([fetched, merge_result])
         assert TOKEN not in text
-        assert all(one not in text for one in (os.environ["LAKE_SECRET"], os.environ["CLUSTER_SECRET"]))
+        assert all(secret not in text for secret in (os.environ["LAKE_SECRET"], os.environ["CLUSTER_SECRET"]))
         assert len(text) < 20_000
     for machine in airflow.workers:
         assert not machine.path("shop").exists(), "the store's folder"

@@ -66,8 +66,8 @@ def kill_at(loop: Loop, moment: str, place: Path, chunks: int, *arguments: str) 
         process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, moment, str(place), str(chunks), *words], stdout=output, stderr=output
         )
-    here = place.with_name(place.name + ".here")
-    wait_for(lambda: here.exists() or process.poll() is not None, f"the snapshot at its {moment}", 300)
+    marker = place.with_name(place.name + ".here")
+    wait_for(lambda: marker.exists() or process.poll() is not None, f"the snapshot at its {moment}", 300)
     assert process.poll() is None, log.read_text()[-3000:]
     process.kill()
     process.wait()
@@ -113,11 +113,11 @@ def test_a_snapshot_of_columns_is_killed(
         assert (parked.due, parked.columns and parked.columns.names) == ("snapshot", ("u",))
         done = chunks(loop)
         assert len(done) == kept if moment == "chunk" else len(done) > 6
-        (found,) = pipeline.snapshot(loop.config)
+        (loaded,) = pipeline.snapshot(loop.config)
     if moment == "level":  # the values were merged, and only the rest of the way was left
-        assert (found.columns, found.chunks) == ((), 0)
+        assert (loaded.columns, loaded.chunks) == ((), 0)
     else:
-        assert (found.columns, found.rows, found.reread) == (("u",), ROWS - 1, 0)
+        assert (loaded.columns, loaded.rows, loaded.reread) == (("u",), ROWS - 1, 0)
     assert BatchService(loop.config).subscription().parked == {} and chunks(loop) == {}
     current = loop.delta("t", "id, v, u, n, _current", "id, _seq")
     assert [{k: row[k] for k in ("id", "v", "u", "n")} for row in current if row["_current"]] == loop.select("t")

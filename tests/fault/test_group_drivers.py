@@ -21,12 +21,12 @@ LOST_BATCH = {"TokenError", "BatchError"}
 
 @pytest.fixture
 def pair(mysql9: Server, mariadb11: Server, tmp_path: Path, database: Database) -> tuple[Member, Member]:
-    found = members(mysql9, mariadb11, tmp_path, database, apply="partition_by: []")
-    for loop in found:
+    loops = members(mysql9, mariadb11, tmp_path, database, apply="partition_by: []")
+    for loop in loops:
         loop.capture()
         fill(loop)
         loop.capture()
-    return found
+    return loops
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_two_drivers_write_one_file(
     us.sql(*[ddl.format(table) for table in TABLES])
     for loop in pair:
         change(loop, 1)
-    for number, both in enumerate(zip_longest(BY_TABLE, AFTER_DDL)):
-        _merge_together(drivers, both, tmp_path / f"step{number}")
+    for number, statements in enumerate(zip_longest(BY_TABLE, AFTER_DDL)):
+        _merge_together(drivers, statements, tmp_path / f"step{number}")
     for table in TABLES:
         assert DeltaTable(str(eu.path(table))).version() >= before[table] + 3
     assert [driver.get(None) for driver in drivers] == [None, None]

@@ -73,7 +73,7 @@ def test_a_driver_is_killed_within_a_statement_about_partitions(
         finally:
             driver.end()
         loop.apply_all()
-        for name, one in modes.items():
-            require_equal(loop, name, one)
+        for name, mode_of_table in modes.items():
+            require_equal(loop, name, mode_of_table)
         target, meta = loop.config.apply.target, loop.config.meta.path
         assert [fault for name in modes for fault in ledger_faults(target, loop.db, name, meta)] == []

@@ -46,7 +46,7 @@ def be_master(store: Path, journal: Path, pool: list[Transaction], address: Addr
     configure("console")
     log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
     newest = log.last_seq or 0
-    rest = iter([t for t in pool if t.seq > newest])
+    transactions = iter([t for t in pool if t.seq > newest])
     master = open_master(log, listen=address, timeout_s=2)
     order, stop = threading.Lock(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -56,7 +56,7 @@ def be_master(store: Path, journal: Path, pool: list[Transaction], address: Addr
         choose = random.Random(seed)
         while not stop.is_set():
             with order:  # seqs must increase: the putter that takes the next transactions puts them first
-                some = [next(rest) for _ in range(choose.choice((1, 1, 2, 5)))]
+                some = [next(transactions) for _ in range(choose.choice((1, 1, 2, 5)))]
                 future = log.put_async(some, timeout_s=10)
             status = future.result()
             os.write(fd, "".join(f"{t.seq} {status.name}\n" for t in some).encode())
@@ -118,7 +118,7 @@ class Pair:
     def wait_for(self, status: PutStatus | None) -> None:
         """Waits for the next put with this status (None: any status)."""
         before, deadline = len(self.lines()), time.monotonic() + 60
-        while not any(status in (None, one) for _, one in self.lines()[before:]):
+        while not any(status in (None, line_status) for _, line_status in self.lines()[before:]):
             assert time.monotonic() < deadline, f"no put is answered {'' if status is None else status.name}"
             assert self.master.is_alive(), f"the master has ended with {self.master.exitcode}"
             assert self.standby.is_alive(), f"the standby has ended with {self.standby.exitcode}"

@@ -157,28 +157,28 @@ def _changes(table: str, turn: int) -> list[str]:
             f"UPDATE journal SET v = '{new}' WHERE id = 0",
             f"DELETE FROM journal WHERE id = {new - 2}",
         ]
-    found = [f"INSERT INTO {table} VALUES ({new}, 'new')"]
+    turn_statements = [f"INSERT INTO {table} VALUES ({new}, 'new')"]
     if table == "fresh":
-        return found + (["UPDATE fresh SET v = 'changed' WHERE id = 1000"] if turn == ROUNDS - 1 else [])
-    found.append(f"UPDATE {table} SET v = '{turn}' WHERE id IN (7, {turn})")
+        return turn_statements + (["UPDATE fresh SET v = 'changed' WHERE id = 1000"] if turn == ROUNDS - 1 else [])
+    turn_statements.append(f"UPDATE {table} SET v = '{turn}' WHERE id IN (7, {turn})")
     if turn:
-        found.append(f"UPDATE {table} SET v = 'again' WHERE id = {new - 1}")
-        found.append(f"DELETE FROM {table} WHERE id = {100 + turn}")
+        turn_statements.append(f"UPDATE {table} SET v = 'again' WHERE id = {new - 1}")
+        turn_statements.append(f"DELETE FROM {table} WHERE id = {100 + turn}")
     if turn == 3:
-        found.append(f"DELETE FROM {table} WHERE id = {new}")
-        found.append(f"INSERT INTO {table} VALUES (101, 'back')")
-        found.append(f"UPDATE {table} SET id = 5000 WHERE id = 50")
-    return found
+        turn_statements.append(f"DELETE FROM {table} WHERE id = {new}")
+        turn_statements.append(f"INSERT INTO {table} VALUES (101, 'back')")
+        turn_statements.append(f"UPDATE {table} SET id = 5000 WHERE id = 50")
+    return turn_statements
 
 
 def kinds(case: Case) -> dict[str, str]:
     """Returns what the statements of the killed driver do."""
-    found = {table: KINDS[table] for table in case.tables}
+    kind_by_table = {table: KINDS[table] for table in case.tables}
     if case.ours is None:
-        found["fresh"] = "rewrites files"  # one of its rows changes
+        kind_by_table["fresh"] = "rewrites files"  # one of its rows changes
     if case.engine == "delta-rs":
-        found |= dict.fromkeys(BY_DELTA_RS, "delta-rs")
-    return found
+        kind_by_table |= dict.fromkeys(BY_DELTA_RS, "delta-rs")
+    return kind_by_table
 
 
 def written(loop: Loop, tables: Collection[str]) -> set[str]:
@@ -191,11 +191,11 @@ def versions(loop: Loop, tables: Collection[str]) -> dict[str, int]:
 
 
 def expected_journal() -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
+    journal: list[tuple[str, int]] = []
     for turn in range(ROUNDS):
-        found += [("insert", turn), ("insert", 1000 + turn), ("update", 0)]
-        found += [("delete", 998 + turn)] if turn > 1 else []
-    return found
+        journal += [("insert", turn), ("insert", 1000 + turn), ("update", 0)]
+        journal += [("delete", 998 + turn)] if turn > 1 else []
+    return journal
 
 
 def expected_periods() -> dict[int, list[tuple[str, bool]]]:
@@ -203,8 +203,8 @@ def expected_periods() -> dict[int, list[tuple[str, bool]]]:
     values: dict[int, list[tuple[str, bool]]] = {}
 
     def put(key: int, value: str | None) -> None:
-        known = [(old, False) for old, _ in values.get(key, [("old", True)] if key < FILLED else [])]
-        values[key] = known if value is None else [*known, (value, True)]
+        periods = [(old, False) for old, _ in values.get(key, [("old", True)] if key < FILLED else [])]
+        values[key] = periods if value is None else [*periods, (value, True)]
 
     for turn in range(ROUNDS):
         for key in {7, turn}:
@@ -250,9 +250,9 @@ def with_connect(config: DestinationConfig, port: int) -> DestinationConfig:
     text = config.file.read_text(encoding="utf-8").replace("{master:", f"{{remote: 'sc://localhost:{port}', master:")
     file.write_text(text, encoding="utf-8")
     assert cli.main(["--conf-dir", str(file.parent), "spark", "start", config.name, "--port", str(port)]) == 0
-    found = load(file)
-    assert (found.store.path, found.apply.target) == (config.store.path, config.apply.target)
-    return found
+    loaded = load(file)
+    assert (loaded.store.path, loaded.apply.target) == (config.store.path, config.apply.target)
+    return loaded
 
 
 @pytest.mark.long

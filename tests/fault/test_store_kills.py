@@ -34,7 +34,7 @@ def put_for_ever(store: Path, journal: Path, pool: list[Transaction], policy: Fl
     """Several threads put transactions in turn; each records the status after it got it."""
     log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES, policy=policy)
     newest = log.last_seq or 0
-    rest = iter([t for t in pool if t.seq > newest])
+    transactions = iter([t for t in pool if t.seq > newest])
     order = threading.Lock()
     fd = os.open(journal, os.O_WRONLY | os.O_APPEND)
 
@@ -42,7 +42,7 @@ def put_for_ever(store: Path, journal: Path, pool: list[Transaction], policy: Fl
         choose = random.Random(seed)
         while True:
             with order:  # seqs rise: whoever takes the next transactions puts them before anybody else
-                some = [next(rest) for _ in range(choose.choice((1, 1, 2, 5)))]
+                some = [next(transactions) for _ in range(choose.choice((1, 1, 2, 5)))]
                 future = log.put_async(some)
             status = future.result()
             os.write(fd, "".join(f"{t.seq} {status.name}\n" for t in some).encode())
@@ -63,12 +63,12 @@ def wait_for_more(journal: Path) -> None:
 
 def visible(store: Path) -> list[tuple[int, Path, int, int]]:
     """Returns every visible transaction: seq, segment, offset, length."""
-    found = []
+    ranges = []
     for segment in layout.list_segments(store):
         entries = IndexFile(segment).entries
         entries = entries[entries["length"] > 0]
-        found += [(int(e["seq"]), segment, int(e["offset"]), int(e["length"])) for e in np.array(entries)]
-    return found
+        ranges += [(int(e["seq"]), segment, int(e["offset"]), int(e["length"])) for e in np.array(entries)]
+    return ranges
 
 
 @pytest.mark.rule("canal-ring-34")
@@ -100,16 +100,16 @@ def test_nothing_acknowledged_is_missing(policy: FlushPolicy, tmp_path: Path, se
         assert process.exitcode == -signal.SIGKILL
 
         TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES).close()
-        there = visible(store)
-        assert [number[seq] for seq, *_ in there] == list(range(len(there)))  # a prefix: no gap, none twice
-        for seq, segment, offset, length in there[checked:]:
+        stored = visible(store)
+        assert [number[seq] for seq, *_ in stored] == list(range(len(stored)))  # a prefix: no gap, none twice
+        for seq, segment, offset, length in stored[checked:]:
             with segment.open("rb") as file:
                 file.seek(offset)
                 assert file.read(length) == pool[number[seq]].data
-        checked = len(there)
+        checked = len(stored)
         lines = [line.split() for line in read_whole_lines(journal)]
         acknowledged = [int(seq) for seq, status in lines if status == PutStatus.PUT_OK.name]
-        assert max(number[seq] for seq in acknowledged) < len(there)
+        assert max(number[seq] for seq in acknowledged) < len(stored)
     assert len(acknowledged) > KILLS
     assert StoreReader(store).last_seq() == pool[checked - 1].seq
     print(f"{checked} transactions, {len(acknowledged)} acknowledged, {KILLS} kills")

@@ -88,8 +88,10 @@ class Field:
             assert shown_rows(self.server, db, table) == (columns, right), f"{table}: SELECT"
         for table, sentence in case.refused.items():
             assert re.search(sentence, self.parked[f"{db}.{table}"].reason), self.parked[f"{db}.{table}"].reason
-        others = {one for one in self.parked if one.startswith(f"{db}.")} - {f"{db}.{one}" for one in case.refused}
-        assert not others, [self.parked[one].reason for one in others]
+        others = {parked_name for parked_name in self.parked if parked_name.startswith(f"{db}.")} - {
+            f"{db}.{refused_name}" for refused_name in case.refused
+        }
+        assert not others, [self.parked[parked_name].reason for parked_name in others]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,16 +108,16 @@ def fields(
     """The chosen cases of a server, applied when the first of them is asked for."""
     runs: dict[str, Field] = {}
 
-    def of(server: str) -> Field:
+    def field_of(server: str) -> Field:
         if server not in runs:
             items: list[Any] = [item for item in request.session.items if item.path == request.path]
-            chosen = {one.callspec.params["name"] for one in items if one.callspec.params["server"] == server}
+            chosen = {item.callspec.params["name"] for item in items if item.callspec.params["server"] == server}
             cases = {name: case for name, case in CASES.items() if name in chosen}
             runs[server] = Field(tmp_path_factory.mktemp("field"), request.getfixturevalue(server), cases)
             runs[server].run()
         return runs[server]
 
-    yield of
+    yield field_of
     for run in runs.values():
         run.close()
 

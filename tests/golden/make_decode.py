@@ -74,7 +74,7 @@ def shown(value: Any, column: Typed) -> Any:
         return format(value, "f") if isinstance(value, Decimal) else str(value)
     if column.form == "floats":
         raw = bytes.fromhex(value)
-        return [shortest(one) for one in struct.unpack(f"<{len(raw) // 4}f", raw)]
+        return [shortest(number) for number in struct.unpack(f"<{len(raw) // 4}f", raw)]
     if column.form in ("day", "moment", "instant"):
         if value in NO_DATES:
             return None
@@ -117,7 +117,7 @@ def fill_tables(cursor: Any, kind: str) -> dict[str, Any]:
             )
         cursor.execute(f"INSERT INTO shop.{table} (id) VALUES (3)")
         cursor.execute("COMMIT")
-        found = {"inserted": select(cursor, kind, table)}
+        selected = {"inserted": select(cursor, kind, table)}
         # Rows one and two exchange their values, and row three changes its key.
         cursor.execute("BEGIN")
         for number in (0, 1):
@@ -125,14 +125,14 @@ def fill_tables(cursor: Any, kind: str) -> dict[str, Any]:
             cursor.execute(f"UPDATE shop.{table} SET {changes} WHERE id = {number + 1}")
         cursor.execute(f"UPDATE shop.{table} SET id = 4 WHERE id = 3")
         cursor.execute("COMMIT")
-        found["updated"] = select(cursor, kind, table)
+        selected["updated"] = select(cursor, kind, table)
         if kind == "mysql9":
             cursor.execute("SET binlog_row_value_options = 'PARTIAL_JSON'")
             for at, patch in enumerate(PATCHES):
                 cursor.execute(patch)
-                found[f"patched{at}"] = select(cursor, kind, table)
+                selected[f"patched{at}"] = select(cursor, kind, table)
         cursor.execute(f"DELETE FROM shop.{table}")
-        values[table] = found
+        values[table] = selected
     return values
 
 

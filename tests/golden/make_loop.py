@@ -98,19 +98,19 @@ def make(folder: Path, server: Server) -> None:
 
 def expected(server: Server) -> dict[str, list[dict[str, str | None]]]:
     """Returns the rows of each table, with values as text and bytes in hexadecimal."""
-    found = {}
+    rows_by_table = {}
     with server.connect() as connection, connection.cursor() as cursor:
         for table in TABLES:
             cursor.execute(f"SELECT * FROM shop.{table} ORDER BY 1")
             names = [column[0] for column in cursor.description]
-            found[table] = [
+            rows_by_table[table] = [
                 {
                     n: v.hex() if isinstance(v, bytes) else None if v is None else str(v)
                     for n, v in zip(names, row, strict=True)
                 }
                 for row in cursor.fetchall()
             ]
-    return found
+    return rows_by_table
 
 
 def main(archive: Path) -> None:

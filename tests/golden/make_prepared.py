@@ -28,9 +28,9 @@ def main() -> None:
         prepared.note(PreparedTransaction("x'6364',x'65',7", 17179869184 + 900, 1700000000000002))
         ended = PreparedTransaction("x'66',x'',1", 17179869184 + 901, 1700000000000003, None, ("shop.items",))
         prepared.put_aside(ended, header, log.events[1:])
-        known = prepared.find(ended.xid)
-        assert known is not None
-        prepared.end(known, 17179869184 + 5000)
+        pending = prepared.find(ended.xid)
+        assert pending is not None
+        prepared.end(pending, 17179869184 + 5000)
         prepared.sync()
         shutil.copytree(Path(folder) / FOLDER, HERE / "prepared-v1", dirs_exist_ok=True)
 

@@ -101,7 +101,7 @@ def test_tables_equal_select(kind: str, tmp_path: Path, request: pytest.FixtureR
         "DELETE FROM `odd, name` WHERE `a key` = 'z'",
     )
     loop.capture()
-    found = loop.apply_all()
+    results_by_table = loop.apply_all()
     loop.require_equal("customers")
     loop.require_equal("pairs")
     assert DeltaTable(str(loop.path("empty_one"))).to_pyarrow_table().num_rows == 0
@@ -113,7 +113,7 @@ def test_tables_equal_select(kind: str, tmp_path: Path, request: pytest.FixtureR
         ("delete", 2, "b", {"id": 2, "note": "b"}),
     ]
     assert all(r["_gtid"] and r["_commit_time"] for r in log)
-    inserted = sum(r.inserted for r in found["log"])
+    inserted = sum(r.inserted for r in results_by_table["log"])
     assert inserted == 4
 
     # A name that becomes %20 in the lake: Spark reads it, and another batch finds its position.
@@ -157,12 +157,12 @@ def test_the_same_batch_again_changes_nothing(loop: Loop) -> None:
     while (lease := loop.fetch()).manifest.ddl:
         pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
     first = pipeline.merge(loop.config, lease)
-    again = pipeline.merge(loop.config, lease)
+    repeated = pipeline.merge(loop.config, lease)
     assert {r.table.partition(".")[2]: r.inserted for r in first} == {"log": 5, "mirror": 3}
-    assert [(r.inserted, r.updated, r.deleted, r.skipped) for r in again] == [(0, 0, 0, 5), (0, 0, 0, 5)]
-    assert [(r.table, r.delta_version) for r in again] == [(r.table, r.delta_version) for r in first]
-    pipeline.finalize(loop.config, lease, True, again)
-    pipeline.finalize(loop.config, lease, True, again)
+    assert [(r.inserted, r.updated, r.deleted, r.skipped) for r in repeated] == [(0, 0, 0, 5), (0, 0, 0, 5)]
+    assert [(r.table, r.delta_version) for r in repeated] == [(r.table, r.delta_version) for r in first]
+    pipeline.finalize(loop.config, lease, True, repeated)
+    pipeline.finalize(loop.config, lease, True, repeated)
     loop.require_equal("mirror")
     assert loop.changelog("log") == expected_log(3)
 
@@ -183,9 +183,9 @@ def test_the_same_batch_again_from_a_server_that_names_no_columns(
     loop.apply()
     lease = loop.fetch()
     assert [result.inserted for result in pipeline.merge(loop.config, lease)] == [2]
-    [again] = pipeline.merge(loop.config, lease)
-    assert (again.inserted, again.updated, again.skipped) == (0, 0, 3)
-    pipeline.finalize(loop.config, lease, True, [again])
+    [repeated] = pipeline.merge(loop.config, lease)
+    assert (repeated.inserted, repeated.updated, repeated.skipped) == (0, 0, 3)
+    pipeline.finalize(loop.config, lease, True, [repeated])
     loop.require_equal("t")
 
 
@@ -204,7 +204,7 @@ def test_other_batch_boundaries_after_a_rollback(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(None, 3), *(pytest.param(*one, marks=pytest.mark.long) for one in ((3, None), (5, 5)))]
+    ("ours", "theirs"), [(None, 3), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((3, None), (5, 5)))]
 )
 def test_an_orphan_commits_between_position_and_statement(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, ours: int | None, theirs: int | None
@@ -361,19 +361,19 @@ def test_a_damaged_segment_is_named(loop: Loop) -> None:
 @contextmanager
 def command_lines() -> Iterator[set[str]]:
     """Yields the command lines of all child processes, sampled while the block runs."""
-    found: set[str] = set()
+    lines: set[str] = set()
     done = threading.Event()
 
     def look() -> None:
         while not done.wait(0.3):
             for child in psutil.Process().children(recursive=True):
                 with suppress(psutil.Error):
-                    found.add(" ".join(child.cmdline()))
+                    lines.add(" ".join(child.cmdline()))
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        yield found
+        yield lines
     finally:
         done.set()
         thread.join()

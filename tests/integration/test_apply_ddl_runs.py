@@ -19,11 +19,11 @@ CREATE = "CREATE TABLE t{} (id INT PRIMARY KEY, v VARCHAR(20)) COMMENT = 'it''s;
 
 def batches(loop: Loop) -> list[tuple[int, bool, int]]:
     """Returns transactions, DDL flag and tables of each pending batch."""
-    service, found = BatchService(loop.config), []
+    service, shapes = BatchService(loop.config), []
     while (lease := service.get(OWNER, limits=Limits(), ahead=True)) is not None:
-        found.append((lease.manifest.transactions, lease.manifest.ddl, len(lease.manifest.tables)))
+        shapes.append((lease.manifest.transactions, lease.manifest.ddl, len(lease.manifest.tables)))
     service.release(OWNER)
-    return found
+    return shapes
 
 
 @pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])

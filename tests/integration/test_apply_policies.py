@@ -47,8 +47,8 @@ def digest(text: str) -> str:
 def rows(loop: Loop, table: str, *columns: str, order: str) -> list[Any]:
     """Returns rows as Spark reads them, as tuples of these expressions."""
     spark = session.acquire(loop.config.spark).spark
-    found = spark.read.format("delta").load(str(loop.path(table))).orderBy(*order.split()).selectExpr(*columns)
-    return [tuple(row) for row in found.collect()]
+    frame = spark.read.format("delta").load(str(loop.path(table))).orderBy(*order.split()).selectExpr(*columns)
+    return [tuple(row) for row in frame.collect()]
 
 
 def types(loop: Loop, table: str) -> dict[str, str]:
@@ -72,10 +72,10 @@ def test_every_policy_in_both_modes(
     overrides = f"DB.people: {{{COLUMNS}}}, DB.log: {{mode: append, {COLUMNS}}}"
     loop = Loop(tmp_path, server, database(server), overrides=overrides, apply=APPLY)
     plans: list[str] = []
-    read = merge.read_changes
+    original = merge.read_changes
 
     def seen(*arguments: Any, **options: Any) -> Any:
-        frame = read(*arguments, **options)
+        frame = original(*arguments, **options)
         plans.append(frame._jdf.queryExecution().toString())
         return frame
 
@@ -122,10 +122,10 @@ def test_every_policy_in_both_modes(
 
     first = ("email", "phone", "salary", "alias", "active", "flag", "at", text.format("doc"), "born", "small")
     day = date(2001, 2, 3)
-    one = (digest("ada1@example.org"), "*" * 10 + "451", None, "Nick1", True)
+    masked = (digest("ada1@example.org"), "*" * 10 + "451", None, "Nick1", True)
     two = (digest("ada2@example.org"), "*" * 10 + "452", None, "Nick2", True)
     assert rows(loop, "people", "id", *first, "extra", "pin", text.format("more"), order="id") == [
-        (1, *one, True, us(1), n(1), day, 1, 8, None, "[1]"),
+        (1, *masked, True, us(1), n(1), day, 1, 8, None, "[1]"),
         (2, *two, False, us(2), n(2), None, 2, None, None, None),
         (4, digest("d@x"), *[None] * 12),
         (30, digest("new@x"), "12", None, "Nick3", False, True, us(3), n(3), day, 3, None, None, None),
@@ -133,9 +133,9 @@ def test_every_policy_in_both_modes(
     old = ("_before.email", "_before.phone", "_before.salary", "_before.alias", "_before.active")
     columns = ("_op", "id", *first[:5], "born", *old, text.format("_before.doc"), "_before IS NULL")
     assert rows(loop, "log", *columns, order="_seq _row") == [
-        ("insert", 1, *one, day, *[None] * 6, True),
+        ("insert", 1, *masked, day, *[None] * 6, True),
         ("insert", 2, *two, None, *[None] * 6, True),
-        ("update", 1, one[0], "***abc", *one[2:], day, *one, n(1), False),
+        ("update", 1, masked[0], "***abc", *masked[2:], day, *masked, n(1), False),
         ("delete", 2, *two, None, *two, n(2), False),
     ]
 

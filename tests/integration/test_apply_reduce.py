@@ -49,8 +49,8 @@ def test_the_last_change_of_each_key_wins(spark: SparkSession) -> None:
         ],
         "id INT, v STRING",
     )
-    found = {row["id"]: (row["_op"], row["v"]) for row in latest(changes, ["id"]).collect()}
-    assert found == {1: (UPDATE, "c"), 2: (DELETE, "x"), 3: (UPDATE, "four"), 4: (DELETE, "four"), 5: (UPDATE, "new")}
+    reduced = {row["id"]: (row["_op"], row["v"]) for row in latest(changes, ["id"]).collect()}
+    assert reduced == {1: (UPDATE, "c"), 2: (DELETE, "x"), 3: (UPDATE, "four"), 4: (DELETE, "four"), 5: (UPDATE, "new")}
 
 
 def test_a_changed_key_that_is_not_primary_removes_the_old_row(spark: SparkSession) -> None:
@@ -67,8 +67,8 @@ def test_a_changed_key_that_is_not_primary_removes_the_old_row(spark: SparkSessi
     )
     rows = latest(with_moved_rows(changes, ["a key"]), ["a key"])
     assert "_before" not in rows.columns
-    found = {row["a key"]: (row["_op"], row["v"]) for row in rows.collect()}
-    assert found == {"k": (DELETE, 1), "l": (UPDATE, 2), None: (UPDATE, 3), "m": (DELETE, 3), "z": (DELETE, 9)}
+    reduced = {row["a key"]: (row["_op"], row["v"]) for row in rows.collect()}
+    assert reduced == {"k": (DELETE, 1), "l": (UPDATE, 2), None: (UPDATE, 3), "m": (DELETE, 3), "z": (DELETE, 9)}
 
 
 def test_key_ranges_are_literals_of_the_keys_types(spark: SparkSession) -> None:

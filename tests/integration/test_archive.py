@@ -152,7 +152,7 @@ def test_a_lost_host_is_rebuilt(
     assert "written by the store of" in said.out and "Archive s3://archives/" in said.out
     assert SECRET not in said.out + said.err
     objects = s3.filesystem().find(f"archives/{loop.db}")
-    assert not any(SECRET.encode() in s3.filesystem().cat_file(one) for one in objects)
+    assert not any(SECRET.encode() in s3.filesystem().cat_file(key) for key in objects)
 
 
 @pytest.mark.long

@@ -79,8 +79,8 @@ def replayed(frame: DataFrame) -> Rows:
     return sorted(state.items())
 
 
-def require(loop: Loop, found: dict[str, DataFrame], expected: Rows, seq: int) -> None:
-    shown = {name: found[f"{loop.db}.{name}"] for name in NAMES}
+def require(loop: Loop, frame_by_table: dict[str, DataFrame], expected: Rows, seq: int) -> None:
+    shown = {name: frame_by_table[f"{loop.db}.{name}"] for name in NAMES}
     assert rows(shown["upsert"]) == expected
     assert rows(shown["soft_delete"], "NOT _deleted") == expected
     assert rows(shown["plain"], "NOT _deleted") == expected
@@ -101,8 +101,8 @@ def test_a_table_as_of_a_transaction(mysql9: Server, tmp_path: Path, database: C
     loop.apply_all()
     table = f"{loop.db}.upsert"
     for seq, expected in points:
-        found = cdc.read_as_of(spark_of(loop), loop.config, seq=seq, tables=[table])
-        assert rows(found[table]) == expected
+        frame_by_table = cdc.read_as_of(spark_of(loop), loop.config, seq=seq, tables=[table])
+        assert rows(frame_by_table[table]) == expected
 
 
 @pytest.mark.long
@@ -123,9 +123,9 @@ def test_each_transaction_in_every_mode(loop: Loop) -> None:
         assert frames(cdc.read_as_of(spark, loop.config.file, seq=seq)) == before
     for name in NAMES:
         spark.sql(f"OPTIMIZE delta.`{loop.path(name)}`")
-    found = cdc.read_as_of(spark, loop.config, seq=points[-1][0])
-    require(loop, found, points[-1][1], points[-1][0])
-    assert rows(found[f"{loop.db}.upsert"]) == points[-1][1]
+    frame_by_table = cdc.read_as_of(spark, loop.config, seq=points[-1][0])
+    require(loop, frame_by_table, points[-1][1], points[-1][0])
+    assert rows(frame_by_table[f"{loop.db}.upsert"]) == points[-1][1]
     # The same by GTID and as views.
     with loop.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@gtid_executed")
@@ -138,10 +138,10 @@ def test_each_transaction_in_every_mode(loop: Loop) -> None:
     ]
 
 
-def frames(found: dict[str, DataFrame]) -> dict[str, Rows]:
+def frames(frame_by_table: dict[str, DataFrame]) -> dict[str, Rows]:
     return {
         table: sorted((tuple(row) for row in frame.select(*sorted(frame.columns)).collect()), key=repr)
-        for table, frame in found.items()
+        for table, frame in frame_by_table.items()
     }
 
 

@@ -96,8 +96,8 @@ def test_a_damaged_segment(site: Site, which: str) -> None:
         assert {k: v for k, v in site.files().items() if "segments" in k} == {
             k: v for k, v in before.items() if "segments" in k
         }
-    again, decoded = site.bundle(CAPTURE, decode(site))
-    succeeded(again)
+    recaptured, decoded = site.bundle(CAPTURE, decode(site))
+    succeeded(recaptured)
     assert rows(decoded) == list(range(ROWS))
 
 
@@ -114,8 +114,8 @@ def test_a_damaged_end_is_not_appended_to(site: Site) -> None:
     flip(segment, middle(segment))
     segment.rename(site.folder / segment.name)
     index_path(segment).unlink()
-    again, decoded = site.bundle(CAPTURE, decode(site))
-    succeeded(again)
+    recaptured, decoded = site.bundle(CAPTURE, decode(site))
+    succeeded(recaptured)
     assert rows(decoded) == list(range(ROWS))
 
 
@@ -221,12 +221,12 @@ def test_folders_that_cannot_be_used(server: Server, tmp_path: Path) -> None:
         file.write_text(file.read_text().replace(*keys))
         cases.append(site)
     done = bundle([(site, CAPTURE) for site in cases] + [(site, ["status", "shop"]) for site in cases[:3]])
-    for one in done[:3]:
-        refused(one, 2, str(tmp_path / "file"), "cannot be used", "Make the folder writable", "configuration")
+    for outcome in done[:3]:
+        refused(outcome, 2, str(tmp_path / "file"), "cannot be used", "Make the folder writable", "configuration")
     refused(done[3], 2, "/proc/towpath", "no folder can be made there", "configuration")
-    for one in done[4:]:
-        if one.code:
-            refused(one, one.code, str(tmp_path / "file"))
+    for outcome in done[4:]:
+        if outcome.code:
+            refused(outcome, outcome.code, str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "not ours"
     site = cases[0]
     site.configure(server.url, DB)
@@ -283,8 +283,8 @@ def test_a_full_disk(server: Server, tmp_path: Path, way: str) -> None:
         refused(done, 1, str(site.store), reason, "Nothing that was acknowledged is lost")
         if way == "tmpfs":
             subprocess.run(["mount", "-o", "remount,size=10m", str(site.store)], check=True)
-        again, decoded = site.bundle(CAPTURE, decode(site))
-        succeeded(again)
+        recaptured, decoded = site.bundle(CAPTURE, decode(site))
+        succeeded(recaptured)
         assert rows(decoded) == list(range(ROWS))
 
 
@@ -310,8 +310,8 @@ def test_targets_and_segments_that_cannot_be_merged(template: Site, server: Serv
     capture = [(site, CAPTURE) for site in sites.values()]
     apply = ("apply", "shop", "--until-empty", "--json")
     captured = bundle(capture)
-    for one in captured:
-        succeeded(one)
+    for outcome in captured:
+        succeeded(outcome)
     flip(segment, middle(segment))
     before = {name: site.files() for name, site in sites.items()}
     strange, file, damaged = bundle([(site, apply) for site in sites.values()], timeout_s=280)

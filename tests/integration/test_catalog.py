@@ -75,15 +75,15 @@ class Reader:
 def metastore(folder: Path, *, address: str | None = None) -> dict[str, str]:
     """Returns settings of Spark for a metastore in a folder or, with an address, on another machine."""
     java = f"{LOCAL_CONF['spark.driver.extraJavaOptions']} -Dderby.stream.error.file={folder}/derby.log"
-    found = LOCAL_CONF | {
+    conf = LOCAL_CONF | {
         "spark.driver.extraJavaOptions": java,
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
     if address is not None:
-        return found | {"spark.hadoop.hive.metastore.uris": address}
+        return conf | {"spark.hadoop.hive.metastore.uris": address}
     url = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
-    return found | {"spark.hadoop.javax.jdo.option.ConnectionURL": url}
+    return conf | {"spark.hadoop.javax.jdo.option.ConnectionURL": url}
 
 
 def hive(folder: Path, master: str = "local[2]") -> str:
@@ -331,11 +331,11 @@ def test_drivers_under_spark_submit_register(mysql9: Server, tmp_path: Path, dat
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    found = free_port()
-    yield found
+    number = free_port()
+    yield number
     session.discard()
-    connect_server.stop(found)
-    shutil.rmtree(connect_server.folder_of(found), ignore_errors=True)
+    connect_server.stop(number)
+    shutil.rmtree(connect_server.folder_of(number), ignore_errors=True)
 
 
 @pytest.mark.long

@@ -124,8 +124,8 @@ def test_a_row_for_which_it_is_not_certain_parks_the_table(loop: Loop) -> None:
     loop.apply_all()
     parked = BatchService(loop.config).subscription().parked
     for table, (sql, _, reason) in DOUBTS.items():
-        found = parked[f"{loop.db}.{table}"]
-        assert found.due == "snapshot" and sql in found.reason and reason in found.reason
+        entry = parked[f"{loop.db}.{table}"]
+        assert entry.due == "snapshot" and sql in entry.reason and reason in entry.reason
 
 
 @pytest.mark.timeout(900)
@@ -144,8 +144,8 @@ def test_a_kill_between_the_steps_loses_no_value(loop: Loop) -> None:
     assert len(steps) > 3
     pipeline.finalize(loop.config, lease, True, results)
     frame = session.acquire(loop.config.spark).spark.read.format("delta").load(str(loop.path("t")))
-    found = frame.selectExpr("CAST(halves AS STRING)", "sorts", "word2").collect()
-    assert ordered(tuple(row) for row in found) == ordered(
+    rows = frame.selectExpr("CAST(halves AS STRING)", "sorts", "word2").collect()
+    assert ordered(tuple(row) for row in rows) == ordered(
         [("1.30", "c,a", "four"), (None, None, None), ("-1.30", "c,b", "")]
     )
 

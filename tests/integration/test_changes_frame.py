@@ -52,7 +52,7 @@ def segment(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def reader_of(kind: str, table: str, images: Literal["after", "both"]) -> tuple[SplitReader, SourceColumns]:
     name, schema = f"shop.{table}", schemas_of(kind).tables[f"shop.{table}"]
-    layout = next(found for _, found, _ in range_layouts(typed(kind), {name: schema}))
+    layout = next(range_layout for _, range_layout, _ in range_layouts(typed(kind), {name: schema}))
     columns = columns_of_layout(layout, TablePolicies(name))
     fields = [*from_arrow_schema(pa.schema(METADATA_FIELDS)), *columns.read_fields]
     if images == "both":
@@ -111,8 +111,8 @@ def test_pieces_without_rows_end_no_local_relation(spark: SparkSession) -> None:
     rows = pa.concat_tables(pieces)
     fields = t.StructType([t.StructField("id", t.LongType())])
     assert spark.createDataFrame(rows, fields).count() < 4, "Spark reads all of them now: local_frame has no use"
-    found = changes.local_frame(TableSession(spark), rows, fields)
-    assert sorted(row["id"] for row in found.collect()) == [1, 2, 3, 4]
+    frame = changes.local_frame(TableSession(spark), rows, fields)
+    assert sorted(row["id"] for row in frame.collect()) == [1, 2, 3, 4]
     assert changes.local_frame(TableSession(spark), rows.slice(0, 0), fields).count() == 0
 
 
@@ -125,10 +125,10 @@ def test_an_executor_with_another_version_is_refused(tmp_path: Path) -> None:
         next(other([pa.RecordBatch.from_pydict({"id": [0]})]))
 
 
-def _range(one: dict[str, Any]) -> Any:
+def _range(document: dict[str, Any]) -> Any:
     from cdc.batches.manifest import ByteRange
 
-    return ByteRange.model_validate(one)
+    return ByteRange.model_validate(document)
 
 
 def _comparable(rows: list[dict[str, Any]]) -> str:

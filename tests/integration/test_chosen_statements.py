@@ -39,18 +39,18 @@ def inserts(first: int, count: int) -> list[str]:
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements for rows in their order: ``insert`` or ``general``."""
-    found: list[str] = []
+    words: list[str] = []
     for name, word in (
         ("insert_statement", "insert"), ("upsert_statement", "general"), ("soft_delete_statement", "general"),
     ):  # fmt: skip
         make = getattr(merge, name)
 
         def seen(*given: object, make: Callable[..., str] = make, word: str = word, **options: object) -> str:
-            found.append(word)
+            words.append(word)
             return make(*given, **options)
 
         monkeypatch.setattr(merge, name, seen)
-    return found
+    return words
 
 
 @pytest.mark.long
@@ -135,7 +135,7 @@ def test_an_orphan_commits_between_plan_and_statement(
         return
     assert "insert" in chosen
     rows = loop.delta("t", "id, v", "1") if mode == "upsert" else loop.delta("t", "id, v, _deleted", "1")
-    there = [{"id": row["id"], "v": row["v"]} for row in rows if not row.get("_deleted")]
-    assert there == loop.select("t")
+    lake_rows = [{"id": row["id"], "v": row["v"]} for row in rows if not row.get("_deleted")]
+    assert lake_rows == loop.select("t")
     if mode == "soft_delete":
         assert [row["id"] for row in rows if row["_deleted"]] == [10]

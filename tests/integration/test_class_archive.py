@@ -49,10 +49,10 @@ def run(table: Path, java: str) -> str:
 def _written(classes: Path) -> Path:
     """Waits for the archive, which the JVM writes after the command has ended."""
     deadline = time.monotonic() + 120
-    while not (found := list(classes.glob("*.jsa"))):
+    while not (archives := list(classes.glob("*.jsa"))):
         assert time.monotonic() < deadline, list(classes.iterdir())
         time.sleep(0.2)
-    (archive,) = found
+    (archive,) = archives
     return archive
 
 

@@ -51,13 +51,13 @@ class Tables(Loop):
 
     def parked(self) -> dict[str, ParkedTable]:
         parked = BatchService(self.config).subscription().parked
-        return {name.partition(".")[2]: one for name, one in parked.items()}
+        return {name.partition(".")[2]: entry for name, entry in parked.items()}
 
     def snapshot(self, *tables: str, whole: bool = False) -> dict[str, SnapshotResult]:
         names = [f"{self.db}.{table}" for table in tables] or None
         with capturing(self.config):
             snapshot = pipeline.snapshot(self.config, names, whole=whole)
-        return {one.table.partition(".")[2]: one for one in snapshot}
+        return {result.table.partition(".")[2]: result for result in snapshot}
 
     def files(self) -> list[Path]:
         """Returns the files of snapshots that are not loaded, or of columns."""
@@ -108,15 +108,17 @@ def test_new_columns(tmp_path: Path, mariadb11: Server, database: Database, monk
         ", ADD COLUMN c INT NOT NULL DEFAULT 7",
     )  # fmt: skip
     parked = loop.parked()
-    assert {table: one.columns and one.columns.names for table, one in parked.items()} == dict.fromkeys(
+    assert {table: entry.columns and entry.columns.names for table, entry in parked.items()} == dict.fromkeys(
         MODES, ("n", "u")
     )
-    assert all("which reads n, u and the key again" in one.reason for one in parked.values())
-    assert all(one.keep_seq is not None for one in parked.values())
+    assert all("which reads n, u and the key again" in entry.reason for entry in parked.values())
+    assert all(entry.keep_seq is not None for entry in parked.values())
     versions = {table: loop.version(table) for table in MODES}
     snapshot = loop.snapshot()
-    assert {table: (one.columns, one.rows) for table, one in snapshot.items()} == dict.fromkeys(MODES, (("n", "u"), 11))
-    assert all(one.chunks > 2 for one in snapshot.values())
+    assert {table: (result.columns, result.rows) for table, result in snapshot.items()} == dict.fromkeys(
+        MODES, (("n", "u"), 11)
+    )
+    assert all(result.chunks > 2 for result in snapshot.values())
     assert loop.parked() == {}
     loop.require_present()
     # The values right after the statement are in the versions that the later changes have closed.
@@ -152,12 +154,14 @@ def test_other_values_and_types(tmp_path: Path, mysql9: Server, database: Databa
     loop.each("UPDATE {} SET d = 'other' WHERE id IN (1, 2)", "UPDATE {} SET v = 'same' WHERE id = 3")
     loop.capture()
     loop.apply_all()
-    assert {table: one.columns and one.columns.names for table, one in loop.parked().items()} == dict.fromkeys(
+    assert {table: entry.columns and entry.columns.names for table, entry in loop.parked().items()} == dict.fromkeys(
         MODES, ("d",)
     )
     others = {table: loop.present(table) for table in MODES}
     snapshot = loop.snapshot(*MODES)
-    assert {table: (one.columns, one.rows) for table, one in snapshot.items()} == dict.fromkeys(MODES, (("d",), 12))
+    assert {table: (result.columns, result.rows) for table, result in snapshot.items()} == dict.fromkeys(
+        MODES, (("d",), 12)
+    )
     loop.require_present()
     closed = {row["id"]: row["d"] for row in loop.present("versions", "NOT _current")}
     assert closed == {1: "1.5", 2: "2.5", 3: "3.5"}
@@ -168,11 +172,11 @@ def test_other_values_and_types(tmp_path: Path, mysql9: Server, database: Databa
     loop.each("UPDATE {} SET id = id + 100 WHERE id < 4", "ALTER TABLE {} ADD INDEX (v)")
     loop.capture()
     loop.apply_all()
-    assert all(one.columns is not None for one in loop.parked().values())
+    assert all(entry.columns is not None for entry in loop.parked().values())
     loop.each("ALTER TABLE {} ADD COLUMN later INT DEFAULT 5, DROP COLUMN ww", "DELETE FROM {} WHERE id = 5")
     loop.capture()
     snapshot = loop.snapshot()
-    assert all(one.columns == ("g", "u") and one.rows == 11 for one in snapshot.values())
+    assert all(result.columns == ("g", "u") and result.rows == 11 for result in snapshot.values())
     loop.apply_all()
     require_computed(loop)
     closed = {row["id"]: row for row in loop.present("versions", "NOT _current AND id IN (3, 5) AND gg IS NOT NULL")}
@@ -183,21 +187,21 @@ def test_other_values_and_types(tmp_path: Path, mysql9: Server, database: Databa
     loop.capture()
     loop.apply_all()
     before = {table: loop.version(table) for table in MODES}
-    assert all(one.columns and one.columns.names == ("g",) for one in loop.parked().values())
+    assert all(entry.columns and entry.columns.names == ("g",) for entry in loop.parked().values())
     loop.snapshot()
     require_computed(loop)
     for table, version in before.items():
-        merges = [one for one in DeltaTable(str(loop.path(table))).history() if one["version"] > version]
-        metrics = next(one["operationMetrics"] for one in merges if one["operation"] == "MERGE")
+        merges = [commit for commit in DeltaTable(str(loop.path(table))).history() if commit["version"] > version]
+        metrics = next(commit["operationMetrics"] for commit in merges if commit["operation"] == "MERGE")
         assert int(metrics["numTargetRowsUpdated"]) == 1, metrics
 
 
 def require_computed(loop: Tables) -> None:
     """Compares tables whose column ``g`` is renamed, and whose ``u`` is hashed."""
     for table in MODES:
-        found, shown = loop.present(table), loop.select(table)
-        assert all(len(row.pop("u")) == 64 and row["later"] == 5 for row in found)
-        assert found == [{"gg" if name == "g" else name: row[name] for name in row if name != "u"} for row in shown]
+        rows, shown = loop.present(table), loop.select(table)
+        assert all(len(row.pop("u")) == 64 and row["later"] == 5 for row in rows)
+        assert rows == [{"gg" if name == "g" else name: row[name] for name in row if name != "u"} for row in shown]
 
 
 @pytest.mark.long
@@ -213,9 +217,9 @@ def test_the_whole_table_is_read_where_columns_are_not_enough(
     )  # the first ones are gone
     loop.capture()
     loop.apply_all()
-    assert all(one.columns is not None for one in loop.parked().values())
+    assert all(entry.columns is not None for entry in loop.parked().values())
     snapshot = loop.snapshot()
-    assert all((one.columns, one.rows, one.reread) == (None, 12, 1) for one in snapshot.values())
+    assert all((result.columns, result.rows, result.reread) == (None, 12, 1) for result in snapshot.values())
     loop.require_present()
     # A row is missing in the lake, which nobody may have noticed.
     loop.each("ALTER TABLE {} ADD COLUMN w CHAR(36) DEFAULT (CONCAT('w', id))")
@@ -225,13 +229,13 @@ def test_the_whole_table_is_read_where_columns_are_not_enough(
     snapshot = loop.snapshot("mirror")
     assert (snapshot["mirror"].columns, snapshot["mirror"].rows) == (None, 12)
     snapshot = loop.snapshot(whole=True)
-    assert {table: one.columns for table, one in snapshot.items()} == {"soft": None, "versions": None}
+    assert {table: result.columns for table, result in snapshot.items()} == {"soft": None, "versions": None}
     loop.require_present()
     # A removed row may not have a value of the new type; and the key has other values.
     loop.each("DELETE FROM {} WHERE id = 1", "ALTER TABLE {} MODIFY d VARCHAR(30)")
     loop.capture()
     loop.apply_all()
-    names = {table: one.columns and one.columns.names for table, one in loop.parked().items()}
+    names = {table: entry.columns and entry.columns.names for table, entry in loop.parked().items()}
     assert names == {"mirror": ("d",), "soft": None, "versions": None}
     loop.snapshot()
     loop.require_present()
@@ -274,7 +278,7 @@ def test_rows_that_change_while_they_are_read(tmp_path: Path, mariadb11: Server,
     finally:
         stop.set()
         writer.join()
-    assert all(one.columns == ("u",) and one.chunks > 50 for one in snapshot.values()), snapshot
+    assert all(result.columns == ("u",) and result.chunks > 50 for result in snapshot.values()), snapshot
     loop.capture()
     loop.apply_all()
     loop.require_present()

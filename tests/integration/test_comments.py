@@ -20,8 +20,8 @@ ODD = "it's \\\\ `a` ${env:HOME} ü\nß"
 def comments(loop: Loop, table: str = "t") -> dict[str, str]:
     """Returns the comments of a Delta table as ``deltalake`` shows them; the table's own under an empty name."""
     delta = DeltaTable(str(loop.path(table)))
-    found = {field.name: field.metadata.get("comment", "") for field in delta.schema().fields}
-    return {name: text for name, text in ({"": delta.metadata().description or ""} | found).items() if text}
+    by_column = {field.name: field.metadata.get("comment", "") for field in delta.schema().fields}
+    return {name: text for name, text in ({"": delta.metadata().description or ""} | by_column).items() if text}
 
 
 @pytest.mark.long

@@ -24,8 +24,8 @@ def required(loop: Loop, table: str = "t") -> set[str]:
 
 
 def key(loop: Loop, table: str = "t") -> list[str]:
-    found: list[str] = json.loads(DeltaTable(str(loop.path(table))).metadata().configuration["towpath.primary_key"])
-    return found
+    columns: list[str] = json.loads(DeltaTable(str(loop.path(table))).metadata().configuration["towpath.primary_key"])
+    return columns
 
 
 @pytest.mark.long
@@ -94,8 +94,8 @@ def test_constraints_outlive_new_generations(mysql9: Server, tmp_path: Path, dat
     loop.apply_all()
     assert required(loop) == {"id", "w", "n"}
     assert required(loop, "log") == set()
-    for again in (pipeline.snapshot, pipeline.replay):
-        again(loop.config, [f"{loop.db}.t"])
+    for job in (pipeline.snapshot, pipeline.replay):
+        job(loop.config, [f"{loop.db}.t"])
         assert required(loop) == {"id", "w", "n"}
         assert key(loop) == ["id"]
     loop.sql("UPDATE t SET id = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2", "RENAME TABLE t TO u")
@@ -137,8 +137,8 @@ RENAMED = ("RENAME COLUMN n TO m", "RENAME COLUMN m TO n", r"has a column m, and
     [
         ("deltalake", *CHECK),
         ("spark", *RENAMED),
-        *(pytest.param("spark", *one, marks=pytest.mark.long) for one in (CHECK, APPEND)),
-        *(pytest.param("deltalake", *one, marks=pytest.mark.long) for one in (APPEND, RENAMED)),
+        *(pytest.param("spark", *case, marks=pytest.mark.long) for case in (CHECK, APPEND)),
+        *(pytest.param("deltalake", *case, marks=pytest.mark.long) for case in (APPEND, RENAMED)),
     ],
 )
 def test_a_rule_that_another_program_has_set_is_named_with_the_way_out(

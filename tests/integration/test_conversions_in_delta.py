@@ -45,7 +45,7 @@ FOLLOWED = {
 
 @pytest.fixture(
     scope="module",
-    params=["mysql9", *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb11", "mariadb10", "mysql56"))],
+    params=["mysql9", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb11", "mariadb10", "mysql56"))],
 )
 def server(request: pytest.FixtureRequest) -> Server:
     server: Server = request.getfixturevalue(request.param)
@@ -98,29 +98,29 @@ def test_old_rows_are_as_select_shows_them(conversions: Conversions, seed: int, 
 
     wrong, compared = [], []
     for outcome in outcomes:
-        found = converts(outcome.claim)
-        if found is None or isinstance(outcome.old, bytes) or isinstance(outcome.new, bytes):
+        rule = converts(outcome.claim)
+        if rule is None or isinstance(outcome.old, bytes) or isinstance(outcome.new, bytes):
             continue  # the table is parked
         have = kinds[outcome.claim.old]
-        if found.expression is None and have == found.type and isinstance(have, t.StringType):
+        if rule.expression is None and have == rule.type and isinstance(have, t.StringType):
             if outcome.old != outcome.new:
                 wrong.append(outcome)
         else:
-            compared.append((outcome, comparison(outcome, found, have)))
+            compared.append((outcome, comparison(outcome, rule, have)))
     assert len(compared) > 100
     compared = [
-        (one, sql)
-        for number, (one, sql) in enumerate(compared)
-        if number % step == seed % step or (one.claim.old, one.claim.new) in FOLLOWED
+        (case, sql)
+        for number, (case, sql) in enumerate(compared)
+        if number % step == seed % step or (case.claim.old, case.claim.new) in FOLLOWED
     ]
     spark = session.acquire(SparkConfig(master="local[2]", conf=LOCAL_CONF)).spark
     for at in range(0, len(compared), PER_QUERY):
         part = compared[at : at + PER_QUERY]
         wrong += [
-            one for (one, _), equal in zip(part, evaluated(spark, [sql for _, sql in part]), strict=True) if not equal
+            case for (case, _), equal in zip(part, evaluated(spark, [sql for _, sql in part]), strict=True) if not equal
         ]
     assert not wrong, "\n".join(f"{o.claim.old} to {o.claim.new}: {o.old!r} became {o.new!r}" for o in wrong)
-    followed = {(one.claim.old, one.claim.new) for one, _ in compared}
+    followed = {(case.claim.old, case.claim.new) for case, _ in compared}
     assert followed >= FOLLOWED
 
 
@@ -149,32 +149,33 @@ def test_values_that_change_are_computed_or_doubted(conversions: Conversions, se
         name: delta_type(conversions, name) for outcome in outcomes for name in (outcome.claim.old, outcome.claim.new)
     }
     asked: list[tuple[Outcome, str, str]] = []
-    for one in outcomes:
-        effect, have = one.claim.effect, kinds[one.claim.old]
-        old, new = conversions.column(one.claim.old), conversions.column(one.claim.new)
-        found = conversion(old, new, have, kinds[one.claim.new], effect)
+    for outcome in outcomes:
+        effect, have = outcome.claim.effect, kinds[outcome.claim.old]
+        old, new = conversions.column(outcome.claim.old), conversions.column(outcome.claim.new)
+        rule = conversion(old, new, have, kinds[outcome.claim.new], effect)
         assert not isinstance(effect, Unknown)
-        value = f"CAST({in_delta(one.old, old)} AS {ddl_type(have)})"
+        value = f"CAST({in_delta(outcome.old, old)} AS {ddl_type(have)})"
         doubts = [doubtful(doubt, value, have, is_set=old.data_type == "set") for doubt in effect.unless]
-        if found is None or None in doubts:
+        if rule is None or None in doubts:
             continue  # the table is parked
         doubt = f"coalesce({' OR '.join([*map(str, doubts), 'false'])}, false)"
-        kind = ddl_type(found.type)
-        become = value if found.expression is None else found.expression(value)
-        equal = f"CAST({become} AS {kind}) <=> CAST({in_delta(one.new, new)} AS {kind})"
-        asked.append((one, doubt, f"CASE WHEN NOT {doubt} THEN {equal} END"))
+        kind = ddl_type(rule.type)
+        become = value if rule.expression is None else rule.expression(value)
+        equal = f"CAST({become} AS {kind}) <=> CAST({in_delta(outcome.new, new)} AS {kind})"
+        asked.append((outcome, doubt, f"CASE WHEN NOT {doubt} THEN {equal} END"))
     spark = session.acquire(SparkConfig(master="local[2]", conf=LOCAL_CONF)).spark
     wrong, computed, doubted = [], set(), 0
     for at in range(0, len(asked), PER_QUERY):
         part = asked[at : at + PER_QUERY]
-        held = evaluated(spark, [sql for _, *both in part for sql in both])
-        for (one, _, _), is_doubted, is_equal in zip(part, held[::2], held[1::2], strict=True):
+        held = evaluated(spark, [sql for _, *checks in part for sql in checks])
+        for (outcome, _, _), is_doubted, is_equal in zip(part, held[::2], held[1::2], strict=True):
             doubted += is_doubted
-            if not is_doubted and one.old is not None:
-                computed.add(getattr(one.claim.effect, "to", "same"))
+            if not is_doubted and outcome.old is not None:
+                computed.add(getattr(outcome.claim.effect, "to", "same"))
                 if not is_equal:
                     wrong.append(
-                        f"{one.claim.old} to {one.claim.new}: {one.old!r} became {one.new!r}: {one.claim.effect}"
+                        f"{outcome.claim.old} to {outcome.claim.new}: {outcome.old!r} became {outcome.new!r}: "
+                        f"{outcome.claim.effect}"
                     )
     assert not wrong, "\n".join(wrong)
     kinds_of_effects = set(typing.get_args(typing.get_type_hints(Converted)["to"]))
@@ -196,12 +197,12 @@ def in_delta(value: str | bytes | None, column: ColumnSchema) -> str:
     return text_literal(_text(value))
 
 
-def comparison(one: Outcome, found: Conversion, have: t.DataType) -> str:
+def comparison(outcome: Outcome, rule: Conversion, have: t.DataType) -> str:
     """SQL that says whether Delta's conversion of the old value is the new one."""
-    old, new = ("NULL" if value is None else text_literal(_text(value)) for value in (one.old, one.new))
+    old, new = ("NULL" if value is None else text_literal(_text(value)) for value in (outcome.old, outcome.new))
     value = f"CAST({old} AS {ddl_type(have)})"
-    value = value if found.expression is None else found.expression(value)
-    kind = ddl_type(found.type)
+    value = value if rule.expression is None else rule.expression(value)
+    kind = ddl_type(rule.type)
     return f"CAST({value} AS {kind}) <=> CAST({new} AS {kind})"
 
 

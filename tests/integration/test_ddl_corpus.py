@@ -45,10 +45,12 @@ def test_delta_equals_select_or_the_statement_is_refused(
     with ThreadPoolExecutor(_PARALLEL) as pool:
         for number, _ in enumerate(pool.map(CorpusRun.run, runs)):
             print(kind, number, counts(runs[number].outcomes), flush=True)
-    outcomes = [one for run in runs for one in run.settle()]
+    outcomes = [outcome for run in runs for outcome in run.settle()]
     print(kind, counts(outcomes), flush=True)
     wrong = [outcome for outcome in outcomes if outcome.kind in ("different", "not run")]
-    assert not wrong, "\n".join(f"{one.kind}: {one.case.name}: {one.case.sql}: {one.details}" for one in wrong)
+    assert not wrong, "\n".join(
+        f"{outcome.kind}: {outcome.case.name}: {outcome.case.sql}: {outcome.details}" for outcome in wrong
+    )
     assert any(outcome.kind == "equal" for outcome in outcomes)
     if WRITES:
         assert SAMPLE == "all"

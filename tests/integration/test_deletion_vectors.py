@@ -39,7 +39,7 @@ def made(folder: Path) -> Path:
 
 def filled(loop: Loop) -> Loop:
     """Makes the table, in two files."""
-    for statements in ((TABLE,), *((one,) for one in FILL)):
+    for statements in ((TABLE,), *((statement,) for statement in FILL)):
         loop.sql(*statements)
         loop.capture()
         loop.apply_all()
@@ -48,14 +48,14 @@ def filled(loop: Loop) -> Loop:
 
 def marked(loop: Loop) -> int:
     """Returns how many rows of the newest version are marked in deletion vectors, by a log without checkpoints."""
-    found: dict[str, int] = {}
+    marked_rows: dict[str, int] = {}
     for log in sorted((loop.path("t") / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in log.read_text().splitlines()]
         for action in (action["remove"] for action in actions if "remove" in action):
-            found.pop(action["path"], None)
+            marked_rows.pop(action["path"], None)
         for action in (action["add"] for action in actions if "add" in action):
-            found[action["path"]] = (action.get("deletionVector") or {}).get("cardinality", 0)
-    return sum(found.values())
+            marked_rows[action["path"]] = (action.get("deletionVector") or {}).get("cardinality", 0)
+    return sum(marked_rows.values())
 
 
 def reader(loop: Loop) -> str | None:
@@ -127,7 +127,7 @@ def test_a_table_that_has_vectors_is_decided_by_batch_and_one_that_refuses_them_
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("mode", [pytest.param(one, marks=pytest.mark.long) for one in ("soft_delete", "scd2")])
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=pytest.mark.long) for mode in ("soft_delete", "scd2")])
 def test_other_modes_mark_rows_too(mode: str, mysql9: Server, tmp_path: Path, database: Database) -> None:
     setting = f"DB.t: {{deletion_vectors: true, mode: {mode}}}"
     loop = filled(Loop(tmp_path, mysql9, database(mysql9), overrides=setting))

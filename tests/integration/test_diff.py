@@ -57,10 +57,10 @@ def test_rows_that_differ(loop: Loop, capsys: pytest.CaptureFixture[str]) -> Non
     middle = seq_of(loop)
     for table in MODES:
         key = "nr" if table == "upsert" else "id"
-        found = pipeline.diff(loop.config, f"{loop.db}.{table}", str(first), str(middle))
-        assert (found.inserted, found.updated, found.deleted, found.mode) == (1, 1, 1, table)
-        assert found.columns == {"v": 1, "n": 1}
-        assert [(row.kind, row.key, row.before, row.after) for row in found.rows] == [
+        diff = pipeline.diff(loop.config, f"{loop.db}.{table}", str(first), str(middle))
+        assert (diff.inserted, diff.updated, diff.deleted, diff.mode) == (1, 1, 1, table)
+        assert diff.columns == {"v": 1, "n": 1}
+        assert [(row.kind, row.key, row.before, row.after) for row in diff.rows] == [
             ("update", {key: "2"}, {"v": "b", "n": "2"}, {"v": "B", "n": "20"}),
             ("delete", {key: "4"}, {key: "4", "v": "d", "b": None, "n": "4"}, None),
             ("insert", {key: "5"}, None, {key: "5", "v": "e", "b": "FF", "n": None}),

@@ -75,7 +75,7 @@ def test_a_store_that_was_encrypted_later_and_whose_key_was_changed(
         change(loop, 1000 * n)
         loop.capture()
     headers = [header_of(segment) for segment in list_segments(loop.config.store.path)]
-    assert [None if one is None else one.key_id for one in headers] == [
+    assert [None if header is None else header.key_id for header in headers] == [
         None,
         keys.WrappingKey.of(FIRST).id,
         keys.WrappingKey.of(SECOND).id,

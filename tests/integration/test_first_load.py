@@ -178,7 +178,7 @@ class Source:
         self.loop, self.chance, self.any_letters = loop, random.Random(seed), any_letters
         # MySQL before 8.0 refuses two of them where transactions have GTIDs.
         is_old = loop.server.kind.name in ("mysql56", "mysql57")
-        stories = [one for one in stories if not (is_old and one in (selected, taken_back))]
+        stories = [story for story in stories if not (is_old and story in (selected, taken_back))]
         if seed:
             stories = random.Random(seed).sample(stories, _SAMPLED)
         self.tables = {f"t{number}": story for number, story in enumerate(stories)}
@@ -244,9 +244,9 @@ def bring_level(loop: Loop) -> None:
 
 def require_all_equal(loop: Loop, source: Source) -> None:
     assert left_out(loop.config) == []
-    with session.acquire(loop.config.spark, 0).tables.one() as one:  # other readers do not know widened types
+    with session.acquire(loop.config.spark, 0).tables.one() as table_session:  # other readers do not know widened types
         for table in source.list_tables():
-            frame = one.spark.read.format("delta").load(str(loop.path(table)))
+            frame = table_session.spark.read.format("delta").load(str(loop.path(table)))
             current = {"soft_delete": "NOT _deleted", "scd2": "_current"}.get(loop.config.apply.mode)
             if loop.config.apply.mode != "append":  # verify folds the changes
                 rows = frame.where(current or "true").drop(*_MODE_COLUMNS).orderBy("id").collect()
@@ -275,7 +275,7 @@ def ignoring_case() -> Iterator[Callable[[str], Server]]:
 
 
 @pytest.mark.parametrize(
-    "mode", ["upsert", *(pytest.param(one, marks=pytest.mark.long) for one in ("soft_delete", "append", "scd2"))]
+    "mode", ["upsert", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("soft_delete", "append", "scd2"))]
 )
 def test_a_migration_before_the_first_snapshot_needs_nothing_of_its_helpers(
     mode: str, mysql9: Server, tmp_path: Path, database: Database
@@ -289,7 +289,7 @@ def test_a_migration_before_the_first_snapshot_needs_nothing_of_its_helpers(
     loop.capture()
     take_snapshots(loop.config)
     loop.apply_all()
-    assert [one.table.partition(".")[2] for one in left_out(loop.config)] == []
+    assert [entry.table.partition(".")[2] for entry in left_out(loop.config)] == []
     loop.capture()
     subscription = BatchService(loop.config).subscription()
     assert set(subscription.tables) >= {f"{loop.db}.{table}" for table in source.list_tables()}

@@ -37,17 +37,17 @@ class InMode:
     @property
     def tables(self) -> list[str]:
         names = (re.match(r"CREATE TABLE (\w+@)", sql) for sql in self.case["create"])
-        return [self.here(found[1]) for found in names if found is not None]
+        return [self.here(match[1]) for match in names if match is not None]
 
 
-def _execute(server: Server, db: str, one: InMode, statements: list[str]) -> None:
+def _execute(server: Server, db: str, variant: InMode, statements: list[str]) -> None:
     """``?`` before a statement: the server may refuse it."""
     with server.connect() as connection, connection.cursor() as cursor:
         connection.autocommit(True)
         cursor.execute(f"USE `{db}`")
         for sql in statements:
             try:
-                cursor.execute(one.here(sql))
+                cursor.execute(variant.here(sql))
             except Exception:
                 if not sql.startswith("? "):
                     raise
@@ -56,7 +56,7 @@ def _execute(server: Server, db: str, one: InMode, statements: list[str]) -> Non
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    "kind", ["mariadb11", *(pytest.param(one, marks=pytest.mark.long) for one in ("mysql9", "mariadb10", "mysql56"))]
+    "kind", ["mariadb11", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mysql9", "mariadb10", "mysql56"))]
 )
 def test_each_mode_has_the_rows_of_the_source(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Server], str], seed: int
@@ -67,26 +67,26 @@ def test_each_mode_has_the_rows_of_the_source(
     cases = [InMode(case, mode, number) for number, case in enumerate(chosen) for mode in MODES]
     overrides = ", ".join(f"DB.{name}: {{mode: {case.mode}}}" for case in cases for name in case.tables)
     loop = Loop(tmp_path, server, db, overrides=overrides, apply="on_error: park", start="now")
-    for one in cases:  # before capture begins: each CREATE TABLE would be a batch of its own
-        _execute(server, db, one, [sql for sql in one.case["create"] if sql.startswith("CREATE TABLE")])
+    for variant in cases:  # before capture begins: each CREATE TABLE would be a batch of its own
+        _execute(server, db, variant, [sql for sql in variant.case["create"] if sql.startswith("CREATE TABLE")])
     loop.capture()
-    for one in cases:
-        _execute(server, db, one, [sql for sql in one.case["create"] if not sql.startswith("CREATE TABLE")])
+    for variant in cases:
+        _execute(server, db, variant, [sql for sql in variant.case["create"] if not sql.startswith("CREATE TABLE")])
     loop.capture()
     loop.apply_all()
-    for one in cases:
-        _execute(server, db, one, one.case["change"])
+    for variant in cases:
+        _execute(server, db, variant, variant.case["change"])
     loop.capture()
     loop.apply_all()
     reasons = {name: parked.reason for name, parked in BatchService(loop.config).subscription().parked.items()}
     assert reasons == {}
     wrong = []
-    for one in cases:
-        for table in one.tables:
+    for variant in cases:
+        for table in variant.tables:
             keys = _keys(server, db, table)
             shown, lake = selected_rows(server, db, table), present_rows(loop.config, db, table, keys)
             if shown != lake:
-                wrong.append(f"{one.case['name']}, {one.mode}: {table} has {lake}, SELECT shows {shown}")
+                wrong.append(f"{variant.case['name']}, {variant.mode}: {table} has {lake}, SELECT shows {shown}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -39,11 +39,11 @@ def parked_after(loop: Loop, *statements: str) -> dict[str, str]:
 
 
 def batches(loop: Loop) -> list[PreparedBatch]:
-    service, found = BatchService(loop.config), []
+    service, prepared = BatchService(loop.config), []
     while (lease := service.get("test", wait_s=0)) is not None:
-        found.append(prepare(lease.manifest, loop.config, lambda: None, service.subscription()))
+        prepared.append(prepare(lease.manifest, loop.config, lambda: None, service.subscription()))
         service.ack(lease.manifest.batch, lease.token)
-    return found
+    return prepared
 
 
 def begun(loop: Loop) -> Loop:
@@ -56,7 +56,7 @@ def begun(loop: Loop) -> Loop:
 @pytest.fixture(
     params=[
         "mariadb11",
-        *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb10", "mysql56", "mysql57", "mysql80")),
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb10", "mysql56", "mysql57", "mysql80")),
     ]
 )
 def silent(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> Iterator[Loop]:
@@ -70,12 +70,12 @@ def test_a_change_of_a_parent_parks_the_children_that_it_reaches(silent: Loop) -
     db = silent.db
     assert parked_after(silent, "UPDATE p SET v = 7", "INSERT INTO p VALUES (5, 50, 5)", "DELETE FROM g") == {}
     assert parked_after(silent, "UPDATE p SET code = 10 WHERE id = 1", "UPDATE p SET code = code") == {}
-    found = parked_after(silent, "DELETE FROM p WHERE id = 1")
-    assert sorted(found) == [f"{db}.c", f"{db}.g"]
-    assert f"deleted rows of {db}.p, and the foreign key c_p (ON DELETE CASCADE) changed rows" in found[f"{db}.c"]
-    assert "position" in found[f"{db}.c"]
-    assert f"cdc snapshot shop {db}.c" in found[f"{db}.c"]
-    assert f"through {db}.c" in found[f"{db}.g"]
+    reasons = parked_after(silent, "DELETE FROM p WHERE id = 1")
+    assert sorted(reasons) == [f"{db}.c", f"{db}.g"]
+    assert f"deleted rows of {db}.p, and the foreign key c_p (ON DELETE CASCADE) changed rows" in reasons[f"{db}.c"]
+    assert "position" in reasons[f"{db}.c"]
+    assert f"cdc snapshot shop {db}.c" in reasons[f"{db}.c"]
+    assert f"through {db}.c" in reasons[f"{db}.g"]
     assert list(parked_after(silent, "UPDATE p SET code = 21 WHERE code = 20")) == [f"{db}.u"]
     assert sorted(parked_after(silent, "REPLACE INTO p VALUES (3, 30, 4)")) == [f"{db}.c", f"{db}.g"]
     assert parked_after(silent, "SET foreign_key_checks = 0", "DELETE FROM p WHERE id = 2") == {}
@@ -122,9 +122,9 @@ def test_a_parent_that_is_not_captured_parks_its_children_unless_the_user_accept
     [error] = [f for f in check_source(silent.config) if f.subject == f"table {db}.c"]
     assert (error.level, error.stops) == ("error", "apply")
     assert f"{db}.p is not captured" in error.message
-    found = parked_after(silent, "INSERT INTO c VALUES (7, 2)")
-    assert sorted(found) == [f"{db}.c", f"{db}.u"]
-    assert "not captured" in found[f"{db}.c"]
+    reasons = parked_after(silent, "INSERT INTO c VALUES (7, 2)")
+    assert sorted(reasons) == [f"{db}.c", f"{db}.u"]
+    assert "not captured" in reasons[f"{db}.c"]
     apply = silent.config.apply.model_copy(update={"foreign_keys": "ignore"})
     silent.config = silent.config.model_copy(update={"apply": apply})
     assert parked_after(silent, "INSERT INTO c VALUES (8, 2)") == {}
@@ -237,9 +237,9 @@ def test_capture_that_is_behind_is_waited_for(follows: Loop) -> None:
 
 def test_a_table_between_that_is_not_followed_parks_what_lies_behind(follows: Loop) -> None:
     db = follows.db
-    left = "CREATE TABLE `left` (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)"
+    create_left = "CREATE TABLE `left` (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)"
     behind = "CREATE TABLE behind (id INT PRIMARY KEY, l INT, FOREIGN KEY (l) REFERENCES `left` (id) ON DELETE CASCADE)"
-    assert parked_after(follows, left, behind, "INSERT INTO p VALUES (7, 70, 7)") == {}
+    assert parked_after(follows, create_left, behind, "INSERT INTO p VALUES (7, 70, 7)") == {}
     parked = parked_after(follows, "DELETE FROM p WHERE id = 7")
     assert list(parked) == [f"{db}.behind"]
     assert f"for {db}.left" in parked[f"{db}.behind"]

@@ -20,7 +20,7 @@ from tests.support.capturing import capturing
 from tests.support.foreign_keys import MODES, RandomRows, present_rows, selected_rows
 
 Database = Callable[[Server], str]
-SERVERS = ("mariadb11", *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb10", "mysql56")))
+SERVERS = ("mariadb11", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb10", "mysql56")))
 KEYS = {
     "p": ["id"],
     "s": ["id"],
@@ -73,7 +73,7 @@ def made(folder: Path, server: Server, db: str, apply: str = "") -> Loop:
 def require_equal(loop: Loop) -> None:
     """Checks that nothing is parked, and that all tables have the rows of the source."""
     parked = BatchService(loop.config).subscription().parked
-    assert parked == {}, [one.reason for one in parked.values()]
+    assert parked == {}, [entry.reason for entry in parked.values()]
     for table, keys in KEYS.items():
         shown = selected_rows(loop.server, loop.db, table)
         assert present_rows(loop.config, loop.db, table, keys) == shown, table
@@ -150,7 +150,7 @@ def test_jobs_and_views_execute_the_actions(tmp_path: Path, mariadb11: Server, d
     require_equal(loop)
     [report] = pipeline.verify(loop.config, tables=[table]).tables
     assert report.state == "proved"
-    pipeline.replay(loop.config, [f"{loop.db}.{one}" for one in ("c_upsert", "c_append", "g_scd2")])
+    pipeline.replay(loop.config, [f"{loop.db}.{name}" for name in ("c_upsert", "c_append", "g_scd2")])
     snapshot(loop.config, [f"{loop.db}.c_soft_delete"])
     loop.apply_all()
     require_equal(loop)
@@ -217,7 +217,7 @@ def test_random_keys_and_changes(tmp_path: Path, server: Server, database: Datab
         loop.capture()
         loop.apply_all(transactions=rng.randint(5, 60))
         parked = BatchService(loop.config).subscription().parked
-        assert parked == {}, [one.reason for one in parked.values()]
+        assert parked == {}, [entry.reason for entry in parked.values()]
         for table in rows.tables:
             shown = selected_rows(server, loop.db, table.name)
             assert present_rows(loop.config, loop.db, table.name, table.primary_key) == shown, table.name

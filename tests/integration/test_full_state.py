@@ -51,12 +51,12 @@ class Table:
 
     def truncate(self, seq: int, time: datetime) -> MergeStats:
         commit, no_change = self.commit(seq), Statement("ddl", "TRUNCATE")
-        by = DdlStatement(seq, "TRUNCATE t", 0, no_change, time, "it's:1")
-        return commit.execute(truncate_statement(self.target, by, commit.state.applied_seq))
+        statement = DdlStatement(seq, "TRUNCATE t", 0, no_change, time, "it's:1")
+        return commit.execute(truncate_statement(self.target, statement, commit.state.applied_seq))
 
     def rows(self, columns: str) -> list[tuple[Any, ...]]:
-        found = self.spark.sql(f"SELECT {columns} FROM {self.target.sql}").collect()
-        return sorted((tuple(row) for row in found), key=repr)
+        rows = self.spark.sql(f"SELECT {columns} FROM {self.target.sql}").collect()
+        return sorted((tuple(row) for row in rows), key=repr)
 
     def position(self) -> int:
         state = self.target.state()
@@ -77,78 +77,78 @@ def t(moment: int | None) -> datetime | None:
 
 @pytest.mark.long
 def test_soft_delete(table: Callable[[str], Table]) -> None:
-    one = table("soft_delete")
+    soft = table("soft_delete")
     columns = "`a key`, v, w, _deleted, _seq"
-    one.load(10, [(1, 0.0, "a"), (2, 1.0, None), (3, float("nan"), "c")], T[0])
-    assert one.rows(columns) == [(1, 0.0, "a", False, 10), (2, 1.0, None, False, 10), (3, pytest.approx(float("nan"), nan_ok=True), "c", False, 10)]  # fmt: skip
+    soft.load(10, [(1, 0.0, "a"), (2, 1.0, None), (3, float("nan"), "c")], T[0])
+    assert soft.rows(columns) == [(1, 0.0, "a", False, 10), (2, 1.0, None, False, 10), (3, pytest.approx(float("nan"), nan_ok=True), "c", False, 10)]  # fmt: skip
     # 0.0 and -0.0 are different values; NaN and null are equal to themselves.
-    one.load(20, [(1, -0.0, "a"), (3, float("nan"), "c"), (4, None, None)], T[1])
-    found = {row[0]: row for row in one.rows(columns)}
-    assert str(found[1][1]) == "-0.0" and found[1][3:] == (False, 20)
-    assert found[2] == (2, 1.0, None, True, 20)
-    assert found[3][3:] == (False, 10)
-    assert found[4] == (4, None, None, False, 20)
-    assert not one.load(20, [], T[1]).ran, "the position was there already"
-    one.load(30, [(1, -0.0, "a"), (2, 1.0, None), (3, float("nan"), "c"), (4, None, None)], T[2])
-    assert [row[3:] for row in one.rows(columns)] == [(False, 20), (False, 30), (False, 10), (False, 20)]
-    one.load(40, [(1, -0.0, "a"), (2, 1.0, None), (3, float("nan"), "c"), (4, None, None)], T[3])
-    assert one.position() == 40, "equal states move the position"
-    one.truncate(50, T[4])
-    assert {row[3:] for row in one.rows(columns)} == {(True, 50)}
-    one.truncate(60, T[5])
-    assert {row[3:] for row in one.rows(columns)} == {(True, 50)}
-    assert one.position() == 60
+    soft.load(20, [(1, -0.0, "a"), (3, float("nan"), "c"), (4, None, None)], T[1])
+    row_by_id = {row[0]: row for row in soft.rows(columns)}
+    assert str(row_by_id[1][1]) == "-0.0" and row_by_id[1][3:] == (False, 20)
+    assert row_by_id[2] == (2, 1.0, None, True, 20)
+    assert row_by_id[3][3:] == (False, 10)
+    assert row_by_id[4] == (4, None, None, False, 20)
+    assert not soft.load(20, [], T[1]).ran, "the position was there already"
+    soft.load(30, [(1, -0.0, "a"), (2, 1.0, None), (3, float("nan"), "c"), (4, None, None)], T[2])
+    assert [row[3:] for row in soft.rows(columns)] == [(False, 20), (False, 30), (False, 10), (False, 20)]
+    soft.load(40, [(1, -0.0, "a"), (2, 1.0, None), (3, float("nan"), "c"), (4, None, None)], T[3])
+    assert soft.position() == 40, "equal states move the position"
+    soft.truncate(50, T[4])
+    assert {row[3:] for row in soft.rows(columns)} == {(True, 50)}
+    soft.truncate(60, T[5])
+    assert {row[3:] for row in soft.rows(columns)} == {(True, 50)}
+    assert soft.position() == 60
 
 
 @pytest.mark.long
 def test_scd2(table: Callable[[str], Table]) -> None:
-    one = table("scd2")
+    versioned = table("scd2")
     columns = "`a key`, w, _valid_from, _valid_to, _current, _seq"
-    one.load(10, [(1, None, "a"), (2, None, "b"), (3, None, "c")], T[1])
-    one.load(20, [(1, None, "a"), (2, None, "B")], T[2])
+    versioned.load(10, [(1, None, "a"), (2, None, "b"), (3, None, "c")], T[1])
+    versioned.load(20, [(1, None, "a"), (2, None, "B")], T[2])
     expected = [
         (1, "a", t(1), None, True, 10),
         (2, "B", t(2), None, True, 20),
         (2, "b", t(1), t(2), False, 10),
         (3, "c", t(1), t(2), False, 10),
     ]
-    assert one.rows(columns) == sorted(expected, key=repr)
+    assert versioned.rows(columns) == sorted(expected, key=repr)
     # The clock goes backwards: the intervals join all the same.
-    one.load(30, [(1, None, "A"), (2, None, "B"), (3, None, "c")], T[0])
+    versioned.load(30, [(1, None, "A"), (2, None, "B"), (3, None, "c")], T[0])
     expected[0] = (1, "a", t(1), t(1), False, 10)
     expected += [(1, "A", t(1), None, True, 30), (3, "c", t(2), None, True, 30)]
-    assert one.rows(columns) == sorted(expected, key=repr)
-    one.truncate(40, T[3])
+    assert versioned.rows(columns) == sorted(expected, key=repr)
+    versioned.truncate(40, T[3])
     closed = [(*row[:3], row[3] or t(3), False, row[5]) for row in expected]
-    assert one.rows(columns) == sorted(closed, key=repr)
-    one.truncate(50, T[4])
-    assert one.rows(columns) == sorted(closed, key=repr)
-    assert one.position() == 50
+    assert versioned.rows(columns) == sorted(closed, key=repr)
+    versioned.truncate(50, T[4])
+    assert versioned.rows(columns) == sorted(closed, key=repr)
+    assert versioned.position() == 50
 
 
 @pytest.mark.long
 def test_append(table: Callable[[str], Table]) -> None:
-    one = table("append")
-    rows = one.spark.createDataFrame([(i, 0.5, "x") for i in range(100)], COLUMNS).repartition(3)
-    assert insert_snapshot(one.commit(10), rows, T[1], "g:1").inserted == 100
-    assert not insert_snapshot(one.commit(10), rows, T[1], "g:1").ran
-    found = one.rows("`a key`, v, w, _op, _seq, _row, _commit_time, _gtid, _before")
-    assert [row[0] for row in found] != []
-    assert {(*row[1:5], *row[6:]) for row in found} == {(0.5, "x", "snapshot", 10, t(1), "g:1", None)}
-    assert len({row[5] for row in found}) == 100
-    one.truncate(20, T[2])
-    one.truncate(20, T[2])
-    found = one.rows("`a key`, v, w, _op, _seq, _row, _commit_time, _gtid, _before")
-    assert [row for row in found if row[3] != "snapshot"] == [
+    log = table("append")
+    rows = log.spark.createDataFrame([(i, 0.5, "x") for i in range(100)], COLUMNS).repartition(3)
+    assert insert_snapshot(log.commit(10), rows, T[1], "g:1").inserted == 100
+    assert not insert_snapshot(log.commit(10), rows, T[1], "g:1").ran
+    stored = log.rows("`a key`, v, w, _op, _seq, _row, _commit_time, _gtid, _before")
+    assert [row[0] for row in stored] != []
+    assert {(*row[1:5], *row[6:]) for row in stored} == {(0.5, "x", "snapshot", 10, t(1), "g:1", None)}
+    assert len({row[5] for row in stored}) == 100
+    log.truncate(20, T[2])
+    log.truncate(20, T[2])
+    stored = log.rows("`a key`, v, w, _op, _seq, _row, _commit_time, _gtid, _before")
+    assert [row for row in stored if row[3] != "snapshot"] == [
         (None, None, None, "truncate", 20, 0, t(2), "it's:1", None)
     ]
 
 
 def test_upsert(table: Callable[[str], Table]) -> None:
-    one = table("upsert")
-    one.spark.createDataFrame([(1, 0.5, "x"), (2, None, None)], COLUMNS).write.format("delta").mode("append").save(
-        one.target.path
+    mirror = table("upsert")
+    mirror.spark.createDataFrame([(1, 0.5, "x"), (2, None, None)], COLUMNS).write.format("delta").mode("append").save(
+        mirror.target.path
     )
-    assert one.truncate(20, T[2]).ran
-    assert one.truncate(30, T[2]).ran
-    assert (one.rows("*"), one.position()) == ([], 30)
+    assert mirror.truncate(20, T[2]).ran
+    assert mirror.truncate(30, T[2]).ran
+    assert (mirror.rows("*"), mirror.position()) == ([], 30)

@@ -40,17 +40,17 @@ def folder(tmp_path: Path) -> Path:
 
 def rows(folder: Path, table: str) -> list[dict[str, Any]]:
     reader = QueryBuilder().register("t", DeltaTable(str(folder / "lake" / "shop" / table)))
-    found: list[dict[str, Any]] = pa.table(reader.execute("SELECT * FROM t ORDER BY 1")).to_pylist()
-    return found
+    records: list[dict[str, Any]] = pa.table(reader.execute("SELECT * FROM t ORDER BY 1")).to_pylist()
+    return records
 
 
 def as_text(row: dict[str, Any], columns: list[str]) -> dict[str, str | None]:
     """The row as the archive's ``expected.json`` has it."""
-    found = {}
+    texts = {}
     for column in columns:
         value = row[column]
-        found[column] = value.hex() if isinstance(value, bytes) else None if value is None else str(value)
-    return found
+        texts[column] = value.hex() if isinstance(value, bytes) else None if value is None else str(value)
+    return texts
 
 
 def test_a_batch_of_an_earlier_commit_is_applied_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,11 +33,11 @@ from tests.support.orphans import merge_overtaken
 
 @pytest.fixture
 def pair(mysql9: Server, mariadb11: Server, tmp_path: Path, database: Database) -> tuple[Member, Member]:
-    found = members(mysql9, mariadb11, tmp_path, database)
-    for loop in found:
+    loops = members(mysql9, mariadb11, tmp_path, database)
+    for loop in loops:
         loop.capture()
         fill(loop)
-    return found
+    return loops
 
 
 @pytest.mark.long
@@ -74,15 +74,15 @@ def test_a_name_that_begins_like_another_one(
 ) -> None:
     names = ("Eu", "Eu.source_schema")
     pair = members(mysql9, mariadb11, tmp_path, database, names=names)
-    one, other = pair
+    member, other = pair
     for loop in pair:
         loop.capture()
         fill(loop)
         loop.level()
-    assert members_of(DeltaTable(str(one.path("mirror"))).metadata().configuration) == list(names)
-    one.sql("DROP TABLE mirror")
-    one.level()
-    one.sql(
+    assert members_of(DeltaTable(str(member.path("mirror"))).metadata().configuration) == list(names)
+    member.sql("DROP TABLE mirror")
+    member.level()
+    member.sql(
         "CREATE TABLE mirror (id INT PRIMARY KEY, v INT, note VARCHAR(20), also INT) SELECT 5 id, 1 v, 'x' note, 2 also"
     )
     other.sql("DROP TABLE marked")
@@ -169,12 +169,12 @@ def test_a_member_leaves_and_comes_back_with_another_store(
         us.apply_all()
     shutil.rmtree(tmp_path / "us")  # another store, which begins with smaller seqs than the one before
     mariadb11.execute("RESET MASTER")
-    again = Member(tmp_path, us.server, us.db, "us", overrides=MODES, start="now")
-    again.sql(*[f"DELETE FROM {table}" for table in TABLES])
-    again.capture()
-    fill(again)
-    again.level()
-    for loop in (eu, again):
+    returned = Member(tmp_path, us.server, us.db, "us", overrides=MODES, start="now")
+    returned.sql(*[f"DELETE FROM {table}" for table in TABLES])
+    returned.capture()
+    fill(returned)
+    returned.level()
+    for loop in (eu, returned):
         loop.sql(*[f"UPDATE {table} SET v = -2 WHERE id = 5" for table in TABLES])
         loop.level()
         require_own_and_proved(loop)
@@ -360,14 +360,14 @@ def test_what_a_shared_table_refuses(pair: tuple[Member, Member], tmp_path: Path
     eu.level()
     eu.require_own("clash")
     group = collect(us.config, group=True)["group"]
-    assert [one["destination"] for one in group["members"]] == ["eu", "us"]
+    assert [member["destination"] for member in group["members"]] == ["eu", "us"]
     assert group["tables"][f"{eu.db}.clash"] == ["eu"]
-    times = [one["complete_until"] for one in group["members"]]
+    times = [member["complete_until"] for member in group["members"]]
     assert group["complete_until"] == min(times)
     (tmp_path / "conf" / "us.yaml").write_text("source: 7", encoding="utf-8")
     group = collect(eu.config, group=True)["group"]
     assert group["complete_until"] is None
-    assert {one["destination"]: one["error"] is None for one in group["members"]} == {"eu": True, "us": False}
+    assert {member["destination"]: member["error"] is None for member in group["members"]} == {"eu": True, "us": False}
     alone = eu.config.apply.model_copy(update={"shared": False})
     with pytest.raises(TargetError, match=r"shared by several destinations \(eu\), and apply.shared is false"):
         target_of(eu.config.model_copy(update={"apply": alone}), f"{eu.db}.clash").state()

@@ -59,9 +59,11 @@ def test_tables_equal_select(mysql9: Server, database: Callable[[Server], str], 
     last = {row["id"]: row["v"] for row in loop.delta("logged", "id, v, _op", "_seq, _row") if row["_op"] != "delete"}
     assert last.items() >= {row["id"]: row["v"] for row in loop.select("logged")}.items()
 
-    found = {table: properties(loop, table) for table in (*tables, "small")}
-    assert {table for table in found if found[table].get(LARGE_PROPERTY) == "true"} == set(tables)
-    kept = {table: found[table].get("delta.dataSkippingStatsColumns") for table in found}
+    properties_by_table = {table: properties(loop, table) for table in (*tables, "small")}
+    assert {table for table in properties_by_table if properties_by_table[table].get(LARGE_PROPERTY) == "true"} == set(
+        tables
+    )
+    kept = {table: properties_by_table[table].get("delta.dataSkippingStatsColumns") for table in properties_by_table}
     assert kept == {
         "plain": "`id`,`n`",
         "coded": "`code`,`id`,`n`",
@@ -86,7 +88,7 @@ def test_tables_equal_select(mysql9: Server, database: Callable[[Server], str], 
     loop.apply_all()
     for table in ("plain", "coded"):
         loop.require_equal(table)
-        assert properties(loop, table) == found[table]
+        assert properties(loop, table) == properties_by_table[table]
     assert current(loop, "marked") == loop.select("marked")
     assert current(loop, "dated") == loop.select("dated")
     assert len(loop.delta("dated")) == 8

@@ -63,13 +63,13 @@ def partitions(loop: Loop) -> list[str]:
 
 def clustering(loop: Loop) -> list[list[str]]:
     """Returns the clustering that Delta itself has recorded last."""
-    found: list[list[str]] = []
+    columns: list[list[str]] = []
     for file in sorted((loop.path("t") / "_delta_log").glob("*.json")):
         for line in file.read_text(encoding="utf-8").splitlines():
             domain = json.loads(line).get("domainMetadata") or {}
             if domain.get("domain") == "delta.clustering":
-                found = json.loads(domain["configuration"])["clusteringColumns"]
-    return found
+                columns = json.loads(domain["configuration"])["clusteringColumns"]
+    return columns
 
 
 def properties(loop: Loop) -> dict[str, str]:

@@ -72,8 +72,8 @@ def test_a_batch_of_which_spark_reads_fewer_rows_is_refused_until_the_table_is_r
     loop.capture()
     loop.apply_all()
     rows = loop.delta("t", "*" if mode == "upsert" else "id, v, _deleted")
-    there = [{"id": row["id"], "v": row["v"]} for row in rows if not row.get("_deleted")]
-    assert there == loop.select("t")
+    lake_rows = [{"id": row["id"], "v": row["v"]} for row in rows if not row.get("_deleted")]
+    assert lake_rows == loop.select("t")
 
 
 @pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.long)])

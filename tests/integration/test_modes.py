@@ -33,7 +33,7 @@ def require_versions(loop: Loop, history: History, seqs: dict[int, int]) -> None
     """Checks that the table holds exactly the model's versions. ``seqs``: the seq of each transaction, where known."""
     names = (*history.keys, "n", "tx", "_valid_from", "_valid_to", "_current")
     rows = loop.delta(history.name)
-    found = sorted((naive(row, names) for row in rows), key=repr)
+    lake_rows = sorted((naive(row, names) for row in rows), key=repr)
     expected = sorted(
         (
             (
@@ -42,12 +42,12 @@ def require_versions(loop: Loop, history: History, seqs: dict[int, int]) -> None
                 version.valid_to.replace(tzinfo=None) if version.valid_to else None,
                 version.valid_to is None,
             )
-            for known in history.versions.values()
-            for version in known
+            for versions in history.versions.values()
+            for version in versions
         ),
         key=repr,
     )
-    assert found == expected
+    assert lake_rows == expected
     for row in rows:
         assert seqs.setdefault(row["tx"], row["_seq"]) == row["_seq"], "two seqs of one transaction"
     known_seqs = [seqs[tx] for tx in sorted(seqs)]
@@ -57,11 +57,12 @@ def require_versions(loop: Loop, history: History, seqs: dict[int, int]) -> None
 def require_marked(loop: Loop, history: History, seqs: dict[int, int]) -> None:
     names = (*history.keys, "n", "tx", "_deleted", "_commit_time")
     rows = loop.delta(history.name)
-    found = sorted((naive(row, names) for row in rows), key=repr)
+    lake_rows = sorted((naive(row, names) for row in rows), key=repr)
     expected = sorted(
-        ((*one.row, one.deleted, one.time.replace(tzinfo=None)) for one in history.marked.values()), key=repr
+        ((*marked.row, marked.deleted, marked.time.replace(tzinfo=None)) for marked in history.marked.values()),
+        key=repr,
     )
-    assert found == expected
+    assert lake_rows == expected
     for row in rows:
         if not row["_deleted"]:
             assert seqs.setdefault(row["tx"], row["_seq"]) == row["_seq"]
@@ -74,9 +75,9 @@ def require_source(loop: Loop, history: History) -> None:
         row for row in loop.delta(history.name) if (row["_current"] if where == "_current" else not row["_deleted"])
     ]
     names = (*history.keys, "n", "tx")
-    found = sorted((naive(row, names) for row in rows), key=repr)
-    assert found == sorted((naive(row, names) for row in loop.select(history.name)), key=repr)
-    assert found == sorted(history.state.values(), key=repr)
+    lake_rows = sorted((naive(row, names) for row in rows), key=repr)
+    assert lake_rows == sorted((naive(row, names) for row in loop.select(history.name)), key=repr)
+    assert lake_rows == sorted(history.state.values(), key=repr)
 
 
 @pytest.mark.long

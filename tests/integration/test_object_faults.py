@@ -118,8 +118,8 @@ def until_done(step: Callable[[], object], limit: int = 8) -> int:
 class Faults:
     """Answers a share of the requests with errors: before the work is done, or (a negative status) afterwards."""
 
-    def __init__(self, seed: int, share: float, statuses: list[int], *, of: str = "") -> None:
-        self._rng, self._share, self._statuses, self._of = random.Random(seed), share, statuses, of
+    def __init__(self, seed: int, share: float, statuses: list[int], *, path_part: str = "") -> None:
+        self._rng, self._share, self._statuses, self._of = random.Random(seed), share, statuses, path_part
         self._lock = threading.Lock()
         self.count = 0
 
@@ -182,15 +182,15 @@ def test_a_conflict_of_two_puts_ends_the_run_and_not_the_table(
     change(loop, 0, 5)
     loop.apply_all()
     change(loop, 5, 10)
-    left = [1]
+    conflicts_left = [1]
 
     def conflict(request: str) -> int | None:
         is_commit = request.startswith("PUT ") and "/mirror/_delta_log/" in request and request.endswith(COMMIT)
-        return 409 if is_commit and left and left.pop() else None
+        return 409 if is_commit and conflicts_left and conflicts_left.pop() else None
 
     s3.faults = conflict
     until_done(loop.apply_all)
-    assert not left
+    assert not conflicts_left
     require_exactly_once(loop, s3, tmp_path)
 
 
@@ -216,8 +216,8 @@ def start_driver(loop: Loop) -> subprocess.Popen[bytes]:
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kills a driver and its JVM."""
     everyone = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for one in everyone:
-        one.kill()
+    for driver_process in everyone:
+        driver_process.kill()
     process.wait()
     psutil.wait_procs(everyone, 30)
 
@@ -236,7 +236,7 @@ def test_a_driver_is_killed_at_its_commit(
     process = start_driver(loop)
 
     def die(request: str) -> None:
-        is_there = any(one.startswith(f"PUT {log}") for one in s3.requests)
+        is_there = any(sent.startswith(f"PUT {log}") for sent in s3.requests)
         is_commit = request.startswith(f"PUT {log}") and request.endswith(COMMIT)
         if not dead.is_set() and (is_commit if moment == "before" else is_there):
             dead.set()
@@ -282,8 +282,8 @@ def test_an_orphan_commits_beside_its_retry(mysql9: Server, tmp_path: Path, data
         s3.before = None
         go.set()
         orphan.kill()
-    puts = [one for one in s3.requests if one.startswith(f"PUT {log}") and COMMIT in one]
-    assert [one.split()[-1] for one in puts][:2] == ["200", "412"], puts
+    puts = [request for request in s3.requests if request.startswith(f"PUT {log}") and COMMIT in request]
+    assert [request.split()[-1] for request in puts][:2] == ["200", "412"], puts
     require_exactly_once(loop, s3, tmp_path)
 
 
@@ -325,7 +325,7 @@ def test_an_archive_is_whole_whatever_the_server_answers(
     loop.config.file.write_text(text.replace("store: {", f"store: {{{archive}, "))
     loop.config = load(loop.config.file)
     change(loop, 0, 200)
-    s3.faults = faults = Faults(seed, 0.5, [500, 503, -500, -503], of=f"/{loop.db}/archive")
+    s3.faults = faults = Faults(seed, 0.5, [500, 503, -500, -503], path_part=f"/{loop.db}/archive")
     until_done(lambda: Archiver(loop.config).run(everything=True))
     change(loop, 200, 300)
     until_done(lambda: Archiver(loop.config).run(everything=True))

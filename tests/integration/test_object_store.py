@@ -96,10 +96,10 @@ def test_the_whole_loop(mysql9: Server, tmp_path: Path, database: Database, s3: 
 
     report = pipeline.verify(loop.config)
     assert report.exit_code == 0, report
-    found = cdc.read_as_of(spark_of(loop), loop.config, seq=first)
-    assert sorted(tuple(row) for row in found[f"{loop.db}.a+b"].collect()) == [(1, "a"), (2, "b")]
+    frames = cdc.read_as_of(spark_of(loop), loop.config, seq=first)
+    assert sorted(tuple(row) for row in frames[f"{loop.db}.a+b"].collect()) == [(1, "a"), (2, "b")]
     done = pipeline.maintain(loop.config, [], store_only=False, vacuum=True)
-    assert {one["note"] for one in done["tables"]} == {None}
+    assert {table["note"] for table in done["tables"]} == {None}
     loop.sql("UPDATE `plain` SET v = 'e'")
     loop.capture()
     loop.apply_all()
@@ -165,7 +165,7 @@ def test_a_commit_of_another_driver_is_not_replaced(
         for request in s3.requests
         if request.startswith(f"PUT /{log}/") and request.split()[1].endswith(".json")
     ]
-    assert [one.removeprefix(f"PUT /{log}/{taken:020d}"[:-1]) for one in puts] == [
+    assert [put.removeprefix(f"PUT /{log}/{taken:020d}"[:-1]) for put in puts] == [
         f"{taken % 10}.json 200", f"{taken % 10}.json 412", f"{taken % 10 + 1}.json 200"
     ]  # fmt: skip
     assert s3.filesystem().cat_file(name) == other.encode()
@@ -185,9 +185,9 @@ def test_a_store_that_replaces_commits_is_refused(
     try:
         with pytest.raises(ConfigError, match=r"lets two drivers replace each other's commits.*single_driver"):
             prove_guard(spark, loop.config.spark)
-        found = [f for f in check_local.examine(loop.config) if f.subject == "target"]
-        assert [f.level for f in found] == ["error"]
-        assert "no conditional puts" in found[0].message
+        findings = [f for f in check_local.examine(loop.config) if f.subject == "target"]
+        assert [f.level for f in findings] == ["error"]
+        assert "no conditional puts" in findings[0].message
     finally:
         s3.ignores_conditions = False
     prove_guard(spark, loop.config.spark)
@@ -209,13 +209,17 @@ def test_an_unchanged_table_costs_two_requests_and_a_replaced_one_is_noticed(
     s3.requests.clear()
     loop.apply_all(transactions=1)
     seen = list(s3.requests)
-    found = [one for one in seen if f"/{loop.db}/100%25%20idle/" in one]
-    assert [(one.split()[0], one.split()[-1]) for one in found] == [("GET", "206"), ("GET", "404")], found
+    requests = [request for request in seen if f"/{loop.db}/100%25%20idle/" in request]
+    assert [(request.split()[0], request.split()[-1]) for request in requests] == [("GET", "206"), ("GET", "404")], (
+        requests
+    )
     status.collect(loop.config)
     s3.requests.clear()
     status.collect(loop.config)
-    found = s3.of(f"/{loop.db}/100%25%20idle/")
-    assert [(one.split()[0], one.split()[-1]) for one in found] == [("HEAD", "200"), ("GET", "404")], found
+    requests = s3.of(f"/{loop.db}/100%25%20idle/")
+    assert [(request.split()[0], request.split()[-1]) for request in requests] == [("HEAD", "200"), ("GET", "404")], (
+        requests
+    )
 
     files = s3.filesystem()
     files.rm(f"lake/tables/{loop.db}/100%25%20idle", recursive=True)

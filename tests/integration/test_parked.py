@@ -63,7 +63,7 @@ def test_a_table_that_is_gone_is_parked_and_comes_back_with_its_changes(loop: Lo
     loop.require_equal("b")
     subscriptions = BatchService(loop.config).meta.subscriptions()
     held = holders(subscriptions, RetainConfig(), record.since)
-    assert min(one.acked_seq for one in held) == cursor
+    assert min(subscription.acked_seq for subscription in held) == cursor
     assert retry_parked(loop.config) == []  # it is still gone
     assert parked(loop)[f"{loop.db}.a"].keep_seq == cursor
 
@@ -205,7 +205,7 @@ def test_rows_of_a_query_that_is_in_the_binlog_as_text_need_a_snapshot(
     as_text = {"a", *("cde" if kind == "mysql9" else ["replaced"])}
     if binlog_format == "STATEMENT":
         as_text.add("b")  # in MIXED, IGNORE is unsafe as text, and the server writes rows instead
-    assert {parked.table.partition(".")[2] for parked in left_out(loop.config)} == as_text
+    assert {entry.table.partition(".")[2] for entry in left_out(loop.config)} == as_text
     take_snapshots(loop.config)
     loop.capture()
     loop.apply_all()

@@ -128,7 +128,7 @@ def test_spark_chooses_the_rows_of_each_partition(
             fields = columns_of_schema(schema, target.policies).fields
             if frame is None:
                 frame = spark.createDataFrame([_plain(row, fields) for row in rows], t.StructType(fields)).cache()
-            there = [DeltaColumn(field.name, field.name, field.dataType) for field in fields]
+            columns = [DeltaColumn(field.name, field.name, field.dataType) for field in fields]
             names = [partition.name for partition in partitions.partitions]
             if partitions.sub_method and kind == "mysql9":
                 names += [sub for partition in partitions.partitions for sub in partition.names_of_subpartitions(3)]
@@ -137,26 +137,26 @@ def test_spark_chooses_the_rows_of_each_partition(
             for name in names:
                 cursor.execute(f"SELECT id FROM {table} PARTITION ({name})")
                 held = {row[0] for row in cursor.fetchall()}
-                condition = condition_of(partitions.reduced([name]), [name], target, schema, there)
+                condition = condition_of(partitions.reduced([name]), [name], target, schema, columns)
                 assert not frame.where(" OR ".join(condition.doubts) or "false").head(1), condition.doubts
-                found = {row["id"] for row in frame.where(condition.where).select("id").collect()} & inside
+                ids = {row["id"] for row in frame.where(condition.where).select("id").collect()} & inside
                 checked += len(held)
-                if found != held:
-                    wrong.append((scheme, name, condition.where, sorted(found - held)[:3], sorted(held - found)[:3]))
+                if ids != held:
+                    wrong.append((scheme, name, condition.where, sorted(ids - held)[:3], sorted(held - ids)[:3]))
     assert not wrong, wrong
     assert checked > 5000
 
 
 def _plain(row: tuple[Any, ...], fields: list[t.StructField]) -> tuple[Any, ...]:
     """Returns a row as Spark takes it: TIMESTAMP is in UTC, and a DECIMAL(20) is no int."""
-    found = []
+    values = []
     for value, field in zip(row, fields, strict=True):
         if isinstance(field.dataType, t.TimestampType):
             value = value.replace(tzinfo=datetime.UTC)
         elif isinstance(field.dataType, t.DecimalType) and value is not None:
             value = Decimal(value)
-        found.append(value)
-    return tuple(found)
+        values.append(value)
+    return tuple(values)
 
 
 def test_what_is_not_certain_says_why(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_what_is_not_certain_says_why(tmp_path: Path) -> None:
         )
         assert create.schema is not None and create.partitions is not None
         fields = columns_of_schema(create.schema, target.policies).fields
-        there = [DeltaColumn(field.name, field.name, field.dataType) for field in fields]
+        delta_columns = [DeltaColumn(field.name, field.name, field.dataType) for field in fields]
         with pytest.raises(Unclear) as error:
-            condition_of(create.partitions, [name], target, create.schema, there)
+            condition_of(create.partitions, [name], target, create.schema, delta_columns)
         return str(error.value)
 
     of_text = "RANGE COLUMNS (c) (PARTITION a VALUES LESS THAN ('{}'))"

@@ -43,7 +43,7 @@ def _hook() -> Iterator[None]:
 
 def parked(loop: Loop) -> dict[str, str]:
     """Returns the reasons of parked tables, by ``db.table``."""
-    return {name: one.reason for name, one in BatchService(loop.config).subscription("apply").parked.items()}
+    return {name: entry.reason for name, entry in BatchService(loop.config).subscription("apply").parked.items()}
 
 
 def present(loop: Loop, table: str, mode: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
@@ -73,12 +73,12 @@ def selected(loop: Loop, table: str) -> tuple[list[str], Counter[tuple[Any, ...]
             "ORDER BY ordinal_position",
             (db or loop.db, name),
         )
-        found = [(str(column), str(kind).lower()) for column, kind in cursor.fetchall()]
-        if not found:
+        columns = [(str(column), str(kind).lower()) for column, kind in cursor.fetchall()]
+        if not columns:
             return [], Counter()
-        asked = ", ".join(ASKED.get(kind, "{}").format(quoted(column)) for column, kind in found)
+        asked = ", ".join(ASKED.get(kind, "{}").format(quoted(column)) for column, kind in columns)
         cursor.execute(f"SELECT {asked} FROM {quoted(db or loop.db)}.{quoted(name)}")
-        return [column for column, _ in found], Counter(tuple(map(plain, row)) for row in cursor.fetchall())
+        return [column for column, _ in columns], Counter(tuple(map(plain, row)) for row in cursor.fetchall())
 
 
 def require_equal(loop: Loop, table: str, mode: str, added: Collection[str] = ()) -> None:
@@ -105,8 +105,8 @@ class InMode:
     @property
     def names(self) -> dict[str, str]:
         """The names of the case's tables, and of those that its statements make, as they are here."""
-        known = [table.name for table in self.case.tables]
-        return {name: f"{name}_{self.mode}_{self.number}" for name in (*known, "moved", "alike", "old_parts")}
+        names = [table.name for table in self.case.tables]
+        return {name: f"{name}_{self.mode}_{self.number}" for name in (*names, "moved", "alike", "old_parts")}
 
     def here(self, sql: str) -> str:
         words = sql.replace("(", " ( ").split(" ")
@@ -114,11 +114,11 @@ class InMode:
 
 
 def _cases(kind: str, seed: int) -> list[Case]:
-    found = [
+    cases = [
         case for case in cases_for(kind)
         if case.file == "partitions" and any(re.search("(DROP|TRUNCATE|EXCHANGE|CONVERT) .*PARTITION", s) for s in case.sql)
     ]  # fmt: skip
-    return found if SAMPLE == "all" else random.Random(seed).sample(found, int(SAMPLE))
+    return cases if SAMPLE == "all" else random.Random(seed).sample(cases, int(SAMPLE))
 
 
 @pytest.mark.long
@@ -131,34 +131,36 @@ def test_each_mode_shows_the_rows_that_are_left(
     db = database(server)
     all_cases = [InMode(case, mode, n) for n, case in enumerate(_cases(kind, seed)) for mode in MODES]
     overrides = ", ".join(
-        f"DB.{name}: {{mode: {one.mode if table != 'digits' else 'append'}}}"
-        for one in all_cases
-        for table, name in one.names.items()
+        f"DB.{name}: {{mode: {variant.mode if table != 'digits' else 'append'}}}"
+        for variant in all_cases
+        for table, name in variant.names.items()
     )
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"USE `{db}`")
         cursor.execute("SET time_zone = '+00:00'")
-        for one in all_cases:
-            for table in one.case.tables:
-                cursor.execute(one.here(table.create))
+        for variant in all_cases:
+            for table in variant.case.tables:
+                cursor.execute(variant.here(table.create))
     loop = Loop(tmp_path, server, db, overrides=overrides, apply="on_error: park", start="now")
     loop.capture()
-    for one in all_cases:
+    for variant in all_cases:
         loop.sql("SET sql_mode = ''", *(
-            f"INSERT INTO {one.names[table.name]} VALUES ({row})" for table in one.case.tables for row in table.rows
+            f"INSERT INTO {variant.names[table.name]} VALUES ({row})"
+            for table in variant.case.tables
+            for row in table.rows
         ))  # fmt: skip
-    for one in all_cases:
-        loop.sql(*(one.here(sql) for sql in one.case.sql))
+    for variant in all_cases:
+        loop.sql(*(variant.here(sql) for sql in variant.case.sql))
     loop.capture()
     loop.apply_all()
     left_out = parked(loop)
-    for one in all_cases:
-        uncertain = one.case.tables[0].name == "digits" or any("BY KEY" in sql for sql in one.case.sql)
-        for name in one.names.values():
+    for variant in all_cases:
+        uncertain = variant.case.tables[0].name == "digits" or any("BY KEY" in sql for sql in variant.case.sql)
+        for name in variant.names.values():
             reason = left_out.get(f"{db}.{name}")
             if reason is None and selected(loop, name)[0]:
-                added = re.findall(r"ADD COLUMN (\w+)", " ".join(one.case.sql))
-                require_equal(loop, name, one.mode if one.case.tables[0].name != "digits" else "append", added)
+                added = re.findall(r"ADD COLUMN (\w+)", " ".join(variant.case.sql))
+                require_equal(loop, name, variant.mode if variant.case.tables[0].name != "digits" else "append", added)
                 assert not uncertain, "the case is followed although only the server knows the rows"
             elif reason is not None:
                 assert uncertain, reason
@@ -490,12 +492,18 @@ class Maintenance:
         )
         self.made.append(made)
         low = self.bounds[at - 1][1] if at else bound - 8
-        found = [f"ALTER TABLE {self.table} CONVERT PARTITION {name} TO TABLE {made}", self._insert(made, low, bound)]
+        statements = [
+            f"ALTER TABLE {self.table} CONVERT PARTITION {name} TO TABLE {made}",
+            self._insert(made, low, bound),
+        ]
         if not is_last:
-            return found
+            return statements
         new = self._name()
         self.bounds.append((new, bound))
-        return [*found, f"ALTER TABLE {self.table} CONVERT TABLE {made} TO PARTITION {new} VALUES LESS THAN ({bound})"]
+        return [
+            *statements,
+            f"ALTER TABLE {self.table} CONVERT TABLE {made} TO PARTITION {new} VALUES LESS THAN ({bound})",
+        ]
 
 
 @pytest.mark.timeout(3600)

@@ -53,7 +53,7 @@ def random_case(rng: random.Random, number: int) -> Case:
 def _alike(kind: str, rng: random.Random) -> list[str]:
     """Types that a person may turn this one into: mostly those of the same family."""
     families = [
-        [one for one in TYPES if any(word in one for word in words)]
+        [column_type for column_type in TYPES if any(word in column_type for word in words)]
         for words in (("INT", "DECIMAL", "FLOAT", "DOUBLE", "BIT"), ("CHAR", "TEXT", "ENUM", "SET"), ("BINARY", "BLOB"),
                       ("DATE", "TIME", "YEAR"))
     ]  # fmt: skip
@@ -65,7 +65,7 @@ def _alike(kind: str, rng: random.Random) -> list[str]:
 @pytest.mark.timeout(14400)
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(one, marks=pytest.mark.long) for one in ("mariadb11", "mysql9", "mariadb10", "mysql56")],
+    [pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb11", "mysql9", "mariadb10", "mysql56")],
 )
 def test_delta_equals_select_or_the_table_is_parked(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, seed: int
@@ -82,7 +82,7 @@ def test_delta_equals_select_or_the_table_is_parked(
         print(kind, number, counts(outcomes), flush=True)
         wrong = [outcome for outcome in outcomes if outcome.kind == "different"]
         assert not wrong, "\n".join(
-            f"{one.case.modes} {one.case.tables} {one.case.sql}: {one.details}" for one in wrong
+            f"{outcome.case.modes} {outcome.case.tables} {outcome.case.sql}: {outcome.details}" for outcome in wrong
         )
         equal += sum(outcome.kind == "equal" for outcome in outcomes)
     assert equal > SEEDS

@@ -54,11 +54,11 @@ def test_the_changes_between_two_transactions(
     # The same from the lake, where the table's mode keeps changes; nothing has to be applied for read_changes.
     loop.apply_all()
     log = f"{loop.db}.log"
-    read = cdc.read_changes(spark, str(loop.config.file), log, after_seq=first, last_seq=second)
+    frame = cdc.read_changes(spark, str(loop.config.file), log, after_seq=first, last_seq=second)
     lake = spark.read.format("delta").load(str(loop.path("log"))).where(f"_seq > {first} AND _seq <= {second}")
-    assert read.columns == lake.columns
-    assert sorted(map(str, read.collect())) == sorted(map(str, lake.collect()))
-    assert read.count() == 2
+    assert frame.columns == lake.columns
+    assert sorted(map(str, frame.collect())) == sorted(map(str, lake.collect()))
+    assert frame.count() == 2
     nothing = cdc.read_changes(spark, loop.config, f"{loop.db}.idle", after_seq=first, last_seq=end)
     assert (nothing.columns[0], nothing.count()) == ("id", 0)
     assert cdc.read_changes(spark, loop.config, table, after_seq=end, last_seq=end).count() == 0

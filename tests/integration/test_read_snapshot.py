@@ -45,13 +45,13 @@ def test_spark_reads_many_tables_and_names_the_one_that_fails(mariadb11: Server,
     Capture(config).run(until_current=True)
     spark = session.acquire(config.spark).spark
     tables = [f"{db}.{name}" for name in "abc"]
-    found = snapshot.take_all(config, tables, identity(mariadb11), read=read_snapshot.read_in_spark(spark))
+    loads = snapshot.take_all(config, tables, identity(mariadb11), read=read_snapshot.read_in_spark(spark))
     for name in "ab":
-        files = found[f"{db}.{name}"]
+        files = loads[f"{db}.{name}"]
         assert isinstance(files, SnapshotFiles) and files.is_complete()
         assert sorted(map(repr, rows_of(files))) == sorted(map(repr, select(config, db, name).to_pylist()))
-    assert len(rows_of(found[f"{db}.a"])) == 3000  # type: ignore[arg-type]
-    error = found[f"{db}.c"]
+    assert len(rows_of(loads[f"{db}.a"])) == 3000  # type: ignore[arg-type]
+    error = loads[f"{db}.c"]
     assert isinstance(error, UnsupportedError) and "zero or impossible date" in str(error)
 
 

@@ -52,8 +52,8 @@ def others(tables: dict[str, str]) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 @pytest.mark.long
@@ -71,7 +71,8 @@ def test_every_reader_and_feature(spark: SparkSession, tmp_path: Path) -> None:
     assert all(rows for _, rows in made.values())
     result = others({name: path for name, (path, _) in made.items()})
     cells: dict[str, dict[str, Cell]] = {
-        name: {SPARK: Cell("read")} | {reader: cell(found[name], right) for reader, found in result["found"].items()}
+        name: {SPARK: Cell("read")}
+        | {reader: cell(results[name], right) for reader, results in result["found"].items()}
         for name, (_, right) in made.items()
     }
     versions = {SPARK: f"{spark.version}, Delta 4.4.0"} | result["versions"]
@@ -81,7 +82,7 @@ def test_every_reader_and_feature(spark: SparkSession, tmp_path: Path) -> None:
     kept = reader_page.kept()
     assert versions.items() <= dict(kept.versions).items()
     for name, row in cells.items():
-        assert {reader: one.verdict for reader, one in row.items()} == {
+        assert {reader: kept_cell.verdict for reader, kept_cell in row.items()} == {
             reader: kept.cells[name][reader].verdict for reader in versions
         }, name
 

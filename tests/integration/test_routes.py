@@ -44,9 +44,9 @@ def test_shards_with_the_same_keys(shards: Shards) -> None:
     shards.require_union()
     assert members_of(DeltaTable(str(shards.path("log"))).metadata().configuration) == sorted(shards.names["log"])
     for kind in KINDS:
-        one, other = shards.names[kind]
-        shards.sql(f"UPDATE {one} SET v = v + 100 WHERE id < 10", f"DELETE FROM {one} WHERE id = 11")
-        shards.sql(f"UPDATE {one} SET id = id + 1000 WHERE id IN (3, 4)", f"INSERT INTO {one} VALUES (99, 1, 'x')")
+        first, other = shards.names[kind]
+        shards.sql(f"UPDATE {first} SET v = v + 100 WHERE id < 10", f"DELETE FROM {first} WHERE id = 11")
+        shards.sql(f"UPDATE {first} SET id = id + 1000 WHERE id IN (3, 4)", f"INSERT INTO {first} VALUES (99, 1, 'x')")
         shards.sql(f"TRUNCATE TABLE {other}", f"INSERT INTO {other} VALUES (1, 1, 'after')")
     shards.level()
     shards.require_union()
@@ -55,9 +55,9 @@ def test_shards_with_the_same_keys(shards: Shards) -> None:
 
 @pytest.mark.long
 def test_ddl_goes_over_the_shards_one_by_one(mirrors: Shards) -> None:
-    one, other, third, fourth = mirrors.names["mirror"]
-    mirrors.sql(f"ALTER TABLE {one} ADD COLUMN extra INT NOT NULL DEFAULT 7, MODIFY v BIGINT")
-    mirrors.sql(f"UPDATE {one} SET v = 5000000000 WHERE id = 1", f"UPDATE {other} SET v = 5 WHERE id = 1")
+    first, other, third, fourth = mirrors.names["mirror"]
+    mirrors.sql(f"ALTER TABLE {first} ADD COLUMN extra INT NOT NULL DEFAULT 7, MODIFY v BIGINT")
+    mirrors.sql(f"UPDATE {first} SET v = 5000000000 WHERE id = 1", f"UPDATE {other} SET v = 5 WHERE id = 1")
     mirrors.level()
     mirrors.require_union()
     mirrors.sql(f"ALTER TABLE {other} DROP COLUMN note", f"ALTER TABLE {third} CHANGE note remark VARCHAR(20)")
@@ -70,7 +70,7 @@ def test_ddl_goes_over_the_shards_one_by_one(mirrors: Shards) -> None:
     db = mirrors.db
     mirrors.sql(f"DROP TABLE {fourth}", f"CREATE TABLE {db}.mirror_7 (id INT PRIMARY KEY, v INT, note VARCHAR(20))")
     mirrors.sql(f"INSERT INTO {db}.mirror_7 VALUES (1, 1, 'another shard')")
-    mirrors.names["mirror"] = [one, other, third, f"{db}.mirror_7"]
+    mirrors.names["mirror"] = [first, other, third, f"{db}.mirror_7"]
     mirrors.level()
     mirrors.require_union(besides=[fourth])  # on_drop: keep
     mirrors.require_proved()
@@ -78,11 +78,11 @@ def test_ddl_goes_over_the_shards_one_by_one(mirrors: Shards) -> None:
 
 @pytest.mark.long
 def test_a_shard_that_cannot_be_applied_leaves_the_others_alone(mirrors: Shards) -> None:
-    one, other, *_ = mirrors.names["mirror"]
+    first, other, *_ = mirrors.names["mirror"]
     mirrors.edit("on_error: block", "on_error: park, on_parked: warn")
     mirrors.level()
     mirrors.sql(f"ALTER TABLE {other} MODIFY v VARCHAR(9)", f"UPDATE {other} SET v = 'a' WHERE id = 2")
-    mirrors.sql(f"UPDATE {one} SET v = -1 WHERE id = 2")
+    mirrors.sql(f"UPDATE {first} SET v = -1 WHERE id = 2")
     mirrors.level()
     parked = BatchService(mirrors.config).subscription().parked
     assert set(parked) == {other}
@@ -90,15 +90,15 @@ def test_a_shard_that_cannot_be_applied_leaves_the_others_alone(mirrors: Shards)
     mirrors.names["mirror"].remove(other)
     mirrors.require_union(besides=[other])
     rows = {row["table"]: row for row in collect(mirrors.config, group=True)["tables"]}
-    assert (rows[one]["lake_table"], rows[other]["lake_table"]) == ("lake.mirror", "lake.mirror")
+    assert (rows[first]["lake_table"], rows[other]["lake_table"]) == ("lake.mirror", "lake.mirror")
 
 
 @pytest.mark.long
 def test_shards_are_renamed_inside_and_out_of_their_table(mirrors: Shards) -> None:
-    one, other, third, fourth = mirrors.names["mirror"]
+    first, other, third, fourth = mirrors.names["mirror"]
     mirrors.level()
     new = f"{mirrors.db}.mirror_8"
-    mirrors.sql(f"RENAME TABLE {one} TO {new}", f"UPDATE {new} SET v = -1 WHERE id = 5")
+    mirrors.sql(f"RENAME TABLE {first} TO {new}", f"UPDATE {new} SET v = -1 WHERE id = 5")
     mirrors.sql(f"RENAME TABLE {fourth} TO {mirrors.db}.archive", f"UPDATE {other} SET v = -1 WHERE id = 5")
     mirrors.level()
     archive = f"{mirrors.db}.archive"

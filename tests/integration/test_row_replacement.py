@@ -40,8 +40,8 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     """How each table was merged: ``rows`` or ``statement``."""
     ways: Ways = []
 
-    def seen(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
-        replaced = row_replacement.replace_rows(jvm, known, new, marks=marks)
+    def seen(jvm: DriverJvm, table: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
+        replaced = row_replacement.replace_rows(jvm, table, new, marks=marks)
         ways.append("statement" if replaced is None else "rows")
         return replaced
 
@@ -55,9 +55,9 @@ def values(rows: range, text: str) -> str:
 
 def newest(loop: Loop) -> dict[str, int]:
     """Returns the metrics of the table's last commit."""
-    found = DeltaTable(str(loop.path("t"))).history(1)[0]
-    assert found["operation"] == "MERGE"
-    return {name: int(value) for name, value in found["operationMetrics"].items()}
+    last_commit = DeltaTable(str(loop.path("t"))).history(1)[0]
+    assert last_commit["operation"] == "MERGE"
+    return {name: int(value) for name, value in last_commit["operationMetrics"].items()}
 
 
 def run(loop: Loop, *statements: str) -> dict[str, int]:
@@ -77,22 +77,26 @@ def test_only_files_of_which_rows_stay_are_written_again(
         monkeypatch.setattr(changes, "SMALL_BYTES", 0)
     loop = Loop(tmp_path, mysql9, database(mysql9))
     run(loop, TABLE, values(range(100), "a"))
-    found = run(loop, values(range(100, 150), "b"))
-    assert (found["numTargetRowsInserted"], found["numTargetFilesRemoved"]) == (50, 0)
+    metrics = run(loop, values(range(100, 150), "b"))
+    assert (metrics["numTargetRowsInserted"], metrics["numTargetFilesRemoved"]) == (50, 0)
     # All rows of the second file go, and none of it is copied.
-    found = run(loop, "UPDATE t SET v = CONCAT(v, '!') WHERE v = 'b'")
-    assert (found["numTargetRowsUpdated"], found["numTargetRowsCopied"], found["numTargetFilesRemoved"]) == (50, 0, 1)
-    found = run(
+    metrics = run(loop, "UPDATE t SET v = CONCAT(v, '!') WHERE v = 'b'")
+    assert (metrics["numTargetRowsUpdated"], metrics["numTargetRowsCopied"], metrics["numTargetFilesRemoved"]) == (
+        50,
+        0,
+        1,
+    )
+    metrics = run(
         loop, "UPDATE t SET v = 'x' WHERE b = 'k3'", "DELETE FROM t WHERE b = 'k4'", values(range(200, 201), "c")
     )
-    assert found["numTargetRowsCopied"] == 98
-    assert [found[f"numTargetRows{what}"] for what in ("Updated", "Deleted", "Inserted")] == [1, 1, 1]
-    assert found["numSourceRows"] == 3
+    assert metrics["numTargetRowsCopied"] == 98
+    assert [metrics[f"numTargetRows{what}"] for what in ("Updated", "Deleted", "Inserted")] == [1, 1, 1]
+    assert metrics["numSourceRows"] == 3
     # A key that moves is a delete and an insert; a row that comes and goes leaves nothing.
-    found = run(
+    metrics = run(
         loop, "UPDATE t SET b = 'k3b' WHERE b = 'k3'", values(range(300, 301), "c"), "DELETE FROM t WHERE b = 'k300'"
     )
-    assert [found[f"numTargetRows{what}"] for what in ("Updated", "Deleted", "Inserted")] == [0, 1, 1]
+    assert [metrics[f"numTargetRows{what}"] for what in ("Updated", "Deleted", "Inserted")] == [0, 1, 1]
     assert set(ways) == {"rows"}
     run(loop, "DELETE FROM t")
     assert loop.delta("t") == []
@@ -184,8 +188,8 @@ def test_rows_are_marked_in_deletion_vectors_and_marks_grow(
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides="DB.t: {deletion_vectors: true}")
     run(loop, TABLE, values(range(500), "a"))
     run(loop, "UPDATE t SET v = 'x' WHERE b IN ('k3', 'k400')")
-    found = run(loop, "UPDATE t SET v = 'y' WHERE b IN ('k3', 'k401')", "DELETE FROM t WHERE b = 'k402'")
-    assert found["numTargetRowsCopied"] == 0
+    metrics = run(loop, "UPDATE t SET v = 'y' WHERE b IN ('k3', 'k401')", "DELETE FROM t WHERE b = 'k402'")
+    assert metrics["numTargetRowsCopied"] == 0
     # The file of the two rows goes as a whole; that of the 500 stays with three more marks.
     cardinality = [
         json.loads(line)["add"]["deletionVector"]["cardinality"]
@@ -194,8 +198,10 @@ def test_rows_are_marked_in_deletion_vectors_and_marks_grow(
     ]
     assert 4 in cardinality
     # A batch that rewrites the file takes the marks along.
-    found = run(loop, "UPDATE t SET v = 'z' WHERE b LIKE '%1'")
-    assert found["numTargetRowsUpdated"] == len(loop.select("t")) - len([1 for r in loop.select("t") if r["v"] != "z"])
+    metrics = run(loop, "UPDATE t SET v = 'z' WHERE b LIKE '%1'")
+    assert metrics["numTargetRowsUpdated"] == len(loop.select("t")) - len(
+        [1 for r in loop.select("t") if r["v"] != "z"]
+    )
     assert set(ways) == {"rows"}
 
 
@@ -229,7 +235,7 @@ def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[s
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "other", ["delete", *(pytest.param(one, marks=pytest.mark.long) for one in ("optimize", "insert"))]
+    "other", ["delete", *(pytest.param(operation, marks=pytest.mark.long) for operation in ("optimize", "insert"))]
 )
 def test_another_writer_commits_between_search_and_commit(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, other: str

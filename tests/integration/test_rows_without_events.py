@@ -35,17 +35,17 @@ def _alter(server: Server, db: str, number: int, case: Case) -> list[str]:
         cursor.execute(f"USE `{db}`")
         cursor.execute(case.set_mode)
         for sql in case.sql:
-            here = sql.replace("ALTER TABLE t ", f"ALTER TABLE a{number} ", 1)
+            statement = sql.replace("ALTER TABLE t ", f"ALTER TABLE a{number} ", 1)
             try:
-                cursor.execute(here)
-                done.append(here)
+                cursor.execute(statement)
+                done.append(statement)
             except pymysql.MySQLError:
                 break
     return done
 
 
 def _parked(loop: Loop) -> dict[str, str]:
-    return {name: one.reason for name, one in BatchService(loop.config).subscription().parked.items()}
+    return {name: entry.reason for name, entry in BatchService(loop.config).subscription().parked.items()}
 
 
 def _run(folder: Path, server: Server, db: str, converts: bool, rng: random.Random) -> int:
@@ -54,7 +54,7 @@ def _run(folder: Path, server: Server, db: str, converts: bool, rng: random.Rand
     parts = [Maintenance(f"p{n}", random.Random(rng.random()), converts) for n in range(2)]
     for part in parts:
         mode |= {name: rng.choice(MODES) for name in part.names}
-    overrides = ", ".join(f"DB.{name}: {{mode: {one}}}" for name, one in mode.items())
+    overrides = ", ".join(f"DB.{name}: {{mode: {table_mode}}}" for name, table_mode in mode.items())
     loop = Loop(folder, server, db, overrides=overrides, apply="on_error: park", start="now")
     loop.sql(*(sql for part in parts for sql in part.create))
     rows = RandomRows(server, db, rng)
@@ -82,15 +82,17 @@ def _run(folder: Path, server: Server, db: str, converts: bool, rng: random.Rand
         assert name in altered, f"{name}: {words}"
         assert any(" ".join(sql.split())[:200] in words for sql in altered[name]) or "row event" in words, words
         assert f"cdc snapshot shop {name}" in words, words
-    read = [name for name, one in BatchService(loop.config).subscription().parked.items() if one.due == "snapshot"]
-    if read:
+    reread = [
+        name for name, entry in BatchService(loop.config).subscription().parked.items() if entry.due == "snapshot"
+    ]
+    if reread:
         with capturing(loop.config):
-            pipeline.snapshot(loop.config, read)
+            pipeline.snapshot(loop.config, reread)
         loop.capture()
         loop.apply_all()
-    left = _parked(loop)
+    parked_tables = _parked(loop)
     for number in range(ALTERED):
-        if f"{db}.a{number}" not in left:
+        if f"{db}.a{number}" not in parked_tables:
             assert delta_rows(loop.config, db, f"a{number}") == shown_rows(server, db, f"a{number}"), cases[number]
     for part in parts:
         for name in (part.table, part.other, *part.made):
@@ -117,8 +119,8 @@ def test_the_lake_has_the_rows_of_the_source(
     for number in range(SEEDS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        read = _run(folder, server, database(server), converts, random.Random(f"{seed} {number}"))
-        print(kind, number, f"{read} tables were read again", flush=True)
+        tables_read = _run(folder, server, database(server), converts, random.Random(f"{seed} {number}"))
+        print(kind, number, f"{tables_read} tables were read again", flush=True)
 
 
 def _version(server: Server) -> str:

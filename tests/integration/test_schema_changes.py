@@ -54,9 +54,9 @@ def rows(loop: Loop, table: str, where: str = "true") -> tuple[list[str], list[A
 
 
 def require_equal(loop: Loop, table: str, where: str = "true") -> None:
-    names, found = rows(loop, table, where)
+    names, lake_rows = rows(loop, table, where)
     selected = loop.select(table)
-    assert found == ordered(tuple(row.values()) for row in selected)
+    assert lake_rows == ordered(tuple(row.values()) for row in selected)
     assert not selected or names == list(selected[0])
 
 
@@ -143,9 +143,9 @@ def test_other_modes(tmp_path: Path, mysql9: Server, database: Database) -> None
     require_equal(loop, "soft", "NOT _deleted")
     require_equal(loop, "versions", "_current")
     assert {row[-1] for row in rows(loop, "versions", "NOT _current")[1]} == {7}  # closed rows as SELECT showed them
-    names, found = rows(loop, "log")
+    names, log_rows = rows(loop, "log")
     assert names == ["id", "aa", "b", "d", "e", "w", "z"]
-    assert sorted(repr(row[-1]) for row in found) == ["8", "None", "None"]  # old rows stay as they were
+    assert sorted(repr(row[-1]) for row in log_rows) == ["8", "None", "None"]  # old rows stay as they were
     loop.sql(*(f"TRUNCATE TABLE {name}" for name in modes), *(f"INSERT INTO {name} (id) VALUES (5)" for name in modes))
     loop.capture()
     loop.apply_all()
@@ -293,12 +293,12 @@ def test_additive_and_ignore_keep_columns_and_drop_deletes_rows(
     loop.apply_all()
     assert BatchService(loop.config).subscription("apply").parked == {}
     day, price = datetime.date(2024, 2, 3), Decimal("1.25")  # columns that are gone keep their values
-    shown, found = rows(loop, "more")
+    shown, lake_rows = rows(loop, "more")
     assert shown == ["z", "id", "aa", "a", "b", "c", "d", "e"]
-    assert found == ordered([(8, 1, 11, 10, "one", price, day, 5), (7, 2, None, None, None, None, None, 70000)])
-    shown, found = rows(loop, "same")
+    assert lake_rows == ordered([(8, 1, 11, 10, "one", price, day, 5), (7, 2, None, None, None, None, None, 70000)])
+    shown, lake_rows = rows(loop, "same")
     assert shown == ["id", "a", "b", "c", "d", "e"]
-    assert found == ordered([(1, 10, "one", price, day, 5), (2, None, None, None, None, None)])
+    assert lake_rows == ordered([(1, 10, "one", price, day, 5), (2, None, None, None, None, None)])
     assert (len(rows(loop, "gone")[1]), len(rows(loop, "kept")[1])) == (0, 2)
 
 
@@ -329,7 +329,9 @@ def test_a_shadow_table_that_is_not_captured(tmp_path: Path, mysql9: Server, dat
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("policy", ["keep", *(pytest.param(one, marks=pytest.mark.long) for one in ("drop", "fail"))])
+@pytest.mark.parametrize(
+    "policy", ["keep", *(pytest.param(policy, marks=pytest.mark.long) for policy in ("drop", "fail"))]
+)
 def test_drop_database(policy: str, tmp_path: Path, mysql9: Server) -> None:
     prefix = f"dropped{random.SystemRandom().randrange(2**32):08x}"
     loop = Loop(tmp_path, mysql9, f"{prefix}_.*", apply=f"on_drop: {policy}, on_error: park")

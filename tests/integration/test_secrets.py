@@ -79,7 +79,7 @@ def found_in(content: bytes) -> list[str]:
 
 def leaks(folder: Path, but: set[Path]) -> dict[str, list[str]]:
     """Every file below the folder whose name or content has a secret."""
-    found = {}
+    leaked_by_file = {}
     for path in sorted(folder.rglob("*")):
         if path in but or path.is_symlink() or not path.is_file():
             continue
@@ -87,8 +87,8 @@ def leaks(folder: Path, but: set[Path]) -> dict[str, list[str]]:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
         if leaked := found_in(os.fsencode(path.relative_to(folder)) + b"\n" + content):
-            found[str(path.relative_to(folder))] = leaked
-    return found
+            leaked_by_file[str(path.relative_to(folder))] = leaked
+    return leaked_by_file
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def test_no_secret_is_in_what_the_loop_writes(tmp_path: Path, mysql9: Server) ->
 
     text = errors.read_text()
     codes = json.loads((tmp_path / "codes").read_text())
-    failed = {name: found for name, found in codes.items() if any(found)}
+    failed = {name: exit_codes for name, exit_codes in codes.items() if any(exit_codes)}
     assert failed == {"check": [0, 2], "capture": [0, 0, 0, 2]}, text[-3000:]
     # The loop has done its work, and every secret was used: else nothing would be proved.
     [line] = [json.loads(line) for line in text.splitlines() if '"event": "table applied"' in line]

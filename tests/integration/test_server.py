@@ -34,12 +34,12 @@ class Far:
 
     def apply_all(self) -> list[TableResult]:
         """Merges and acks all batches."""
-        found: list[TableResult] = []
+        all_results: list[TableResult] = []
         while (lease := pipeline.fetch(self.config, OWNER, wait_s=0)) is not None:
             results = pipeline.merge(self.config, lease)
             pipeline.finalize(self.config, lease, True, results)
-            found += results
-        return found
+            all_results += results
+        return all_results
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def cdc(capsys: pytest.CaptureFixture[str]) -> Cdc:
 
     def run(far: Far, command: str, *words: str) -> str:
         capsys.readouterr()
-        found = main(["--conf-dir", str(far.config.file.parent), *command.split(), "shop", *words])
+        code = main(["--conf-dir", str(far.config.file.parent), *command.split(), "shop", *words])
         said = capsys.readouterr()
-        assert found == 0, said.err + said.out
+        assert code == 0, said.err + said.out
         return said.out
 
     return run
@@ -105,7 +105,7 @@ def test_every_command_works_through_the_server(make: Callable[..., Far], cdc: C
     loop.sql(*TABLES, "INSERT INTO mirror VALUES (1, 'a'), (2, 'b'), (3, 'c')", "INSERT INTO log VALUES (1, 'x')")
     loop.capture()
     document = json.loads(cdc(far, "apply", "--until-empty", "--json"))
-    assert [one["table"] for batch in document["batches"] for one in batch["tables"] if one["inserted"]]
+    assert [table["table"] for batch in document["batches"] for table in batch["tables"] if table["inserted"]]
     loop.require_equal("mirror")
     assert loop.changelog("log") == [("insert", 1)]
 
@@ -120,7 +120,7 @@ def test_every_command_works_through_the_server(make: Callable[..., Far], cdc: C
     loop.require_equal("mirror")
 
     status = json.loads(cdc(far, "status", "--json"))
-    assert {one["table"] for one in status["tables"]} == {f"{loop.db}.mirror", f"{loop.db}.log"}
+    assert {table["table"] for table in status["tables"]} == {f"{loop.db}.mirror", f"{loop.db}.log"}
     assert status["subscriptions"][0]["behind"]["transactions"] == 0
     assert status["store"]["there"] is True
     assert status["retention"]["disk"]["level"] in ("ok", "warn", "clean", "stop")
@@ -139,7 +139,7 @@ def test_every_command_works_through_the_server(make: Callable[..., Far], cdc: C
     report = json.loads(cdc(far, "verify", "--json"))
     assert report["ok"] is True
     checked = json.loads(cdc(far, "check", "--json"))
-    assert [one["level"] for one in checked["findings"] if one["subject"] == "server"] == ["ok"]
+    assert [finding["level"] for finding in checked["findings"] if finding["subject"] == "server"] == ["ok"]
     assert json.loads(cdc(far, "batch list", "--json"))["outstanding"] == []
     maintained = json.loads(cdc(far, "maintain", "--json"))
     assert maintained["removed"] == []
@@ -188,4 +188,4 @@ def test_kills_of_the_server_under_a_running_apply(make: Callable[..., Far], see
     batch_service = BatchService(loop.config)
     assert batch_service.outstanding() == []
     manifests = open_batches(far.config).acked_manifests()
-    assert [one.after_seq for one in manifests[1:]] == [one.last_seq for one in manifests[:-1]]
+    assert [manifest.after_seq for manifest in manifests[1:]] == [manifest.last_seq for manifest in manifests[:-1]]

@@ -175,8 +175,8 @@ def test_an_orphan_commits_between_plan_and_statement(
         assert loop.version("t") == held[0] + 1  # no commit on top of one that it has not seen
     loop.apply_all(2)
     rows = loop.delta("t", "*", "1")
-    there = [{"id": row["id"], "v": row["v"]} for row in rows if not row.get("_deleted")]
-    assert there == loop.select("t")
+    lake_rows = [{"id": row["id"], "v": row["v"]} for row in rows if not row.get("_deleted")]
+    assert lake_rows == loop.select("t")
     if mode == "soft_delete":
         assert [row["id"] for row in rows if row["_deleted"]] == [0, 10]
 
@@ -195,10 +195,10 @@ def test_a_repeated_batch_is_counted_and_not_merged(
     lease = loop.fetch()
     pipeline.merge(loop.config, lease)
     version = loop.version("t")
-    [again] = pipeline.merge(loop.config, lease)
-    assert (again.skipped, again.inserted, again.updated, again.delta_version) == (4, 0, 0, version)
+    [repeated] = pipeline.merge(loop.config, lease)
+    assert (repeated.skipped, repeated.inserted, repeated.updated, repeated.delta_version) == (4, 0, 0, version)
     assert loop.version("t") == version
-    pipeline.finalize(loop.config, lease, True, [again])
+    pipeline.finalize(loop.config, lease, True, [repeated])
     loop.require_equal("t")
 
 
@@ -306,14 +306,14 @@ def test_every_type_is_the_same_by_either_engine(mysql9: Server, tmp_path: Path)
                     use(loop, engine)
                     loop.apply_all()
                 for table in tables:
-                    one, other = (DeltaTable(str(loop.path(table.name))) for loop in loops.values())
-                    assert _rows(one) == _rows(other), f"{table.name}, turn {turn}"
+                    first, other = (DeltaTable(str(loop.path(table.name))) for loop in loops.values())
+                    assert _rows(first) == _rows(other), f"{table.name}, turn {turn}"
                     small = loops["deltalake" if turn == 0 else "spark"]
                     if engine_of(small, table.name) == "delta-rs":
                         merged.append((turn, table.name))
         assert {turn for turn, _ in merged} == {0, 1}
-        left = {table.name for table in tables} - {table for _, table in merged}
-        assert len(left) <= 2, left
+        unmerged = {table.name for table in tables} - {table for _, table in merged}
+        assert len(unmerged) <= 2, unmerged
     finally:
         mysql9.execute(f"DROP DATABASE `{name}`")
 

@@ -77,7 +77,7 @@ def simple(rows: range, text: str) -> str:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How each table was changed: ``here``, or the reason why Spark had to do it after that was tried."""
     ways: list[str] = []
-    change, left = small_tables.change, small_tables.LeftToSparkError
+    change, left_to_spark = small_tables.change, small_tables.LeftToSparkError
 
     def seen(*given: Any) -> Any:
         replaced = change(*given)
@@ -89,7 +89,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ways.append(reason)
 
     monkeypatch.setattr(small_tables, "change", seen)
-    monkeypatch.setattr(left, "__init__", tell)
+    monkeypatch.setattr(left_to_spark, "__init__", tell)
     return ways
 
 
@@ -133,12 +133,14 @@ def require_statistics(loop: Loop, table: str) -> None:
 
 def statistics(delta: DeltaTable) -> dict[str, dict[str, Any]]:
     """Returns the statistics in the log of each file that the table has, by its path."""
-    found: dict[str, dict[str, Any]] = {}
+    stats_by_path: dict[str, dict[str, Any]] = {}
     for commit in sorted(Path(delta.table_uri.removeprefix("file://"), "_delta_log").glob("*.json")):
         for line in commit.read_text().splitlines():
             if "add" in (action := json.loads(line)):
-                found[action["add"]["path"]] = json.loads(action["add"]["stats"], parse_float=Decimal)
-    return {path: stats for path, stats in found.items() if path in {Path(uri).name for uri in delta.file_uris()}}
+                stats_by_path[action["add"]["path"]] = json.loads(action["add"]["stats"], parse_float=Decimal)
+    return {
+        path: stats for path, stats in stats_by_path.items() if path in {Path(uri).name for uri in delta.file_uris()}
+    }
 
 
 @pytest.mark.long
@@ -155,9 +157,9 @@ def test_random_batches_change_rows_and_versions_as_by_spark(
     batches = 8
     chance = random.Random(f"{seed} small tables")
     db, overrides = database(mysql9), "DB.h: {mode: scd2}, DB.s: {mode: soft_delete}"
-    here = Loop(tmp_path, mysql9, db, overrides=overrides)
+    native = Loop(tmp_path, mysql9, db, overrides=overrides)
     spark = Loop(tmp_path, mysql9, db, overrides=overrides, name="other", target="other-lake")
-    here.sql(*(create(name) for name in ("t", "h", "s")))
+    native.sql(*(create(name) for name in ("t", "h", "s")))
     for number in range(batches + 1):
         statements = []
         for name in ("t", "h", "s"):
@@ -174,35 +176,35 @@ def test_random_batches_change_rows_and_versions_as_by_spark(
             statements += [f"INSERT INTO {name} VALUES {', '.join(rows)}", *(steps if number else [])]
         if number == batches:
             statements.append("DELETE FROM t")
-        here.sql(*statements)
+        native.sql(*statements)
         monkeypatch.setattr(small_tables, "TINY_BYTES", chance.choice([0, 1 << 20]))
-        here.capture()
-        here.apply_all()
+        native.capture()
+        native.apply_all()
         with by_spark():
             spark.capture()
             spark.apply_all()
         assert (
             mirror_faults(
-                mysql9, here.config.apply.target, db, "t", {"bits": "bits + 0", "lasting": "CAST(lasting AS CHAR)"}
+                mysql9, native.config.apply.target, db, "t", {"bits": "bits + 0", "lasting": "CAST(lasting AS CHAR)"}
             )
             == []
         )
         for name in ("t", "h", "s"):
-            columns = DeltaTable(str(here.path(name))).schema().to_arrow().names
-            found, expected = (delta_rows(loop.config.apply.target, db, name, columns) for loop in (here, spark))
-            assert found == expected
+            columns = DeltaTable(str(native.path(name))).schema().to_arrow().names
+            lake_rows, expected = (delta_rows(loop.config.apply.target, db, name, columns) for loop in (native, spark))
+            assert lake_rows == expected
         assert all(
-            metrics_of(here, name)[f"numTargetRows{what}"] == metrics_of(spark, name)[f"numTargetRows{what}"]
+            metrics_of(native, name)[f"numTargetRows{what}"] == metrics_of(spark, name)[f"numTargetRows{what}"]
             for name in ("t", "h", "s")
             for what in ("Inserted", "Updated", "Deleted")
         )
         for name in ("t", "h", "s"):
-            require_statistics(here, name)
+            require_statistics(native, name)
     assert set(ways) == {"here"}, ways
     assert len(ways) >= 3 * batches
-    session = acquire(here.config.spark).spark
+    session = acquire(native.config.spark).spark
     by_name = {
-        name: session.read.format("delta").load(str(loop.path("h"))) for name, loop in (("h", here), ("o", spark))
+        name: session.read.format("delta").load(str(loop.path("h"))) for name, loop in (("h", native), ("o", spark))
     }
     assert by_name["h"].exceptAll(by_name["o"]).count() == by_name["o"].exceptAll(by_name["h"]).count() == 0
     assert (

@@ -97,7 +97,7 @@ def test_tables_start_full_and_follow(
         finally:
             stop.set()
             writer.join()
-    assert [one.table for one in snapshot] == [f"{loop.db}.{name}" for name in ("empty_one", "pair", "t")]
+    assert [result.table for result in snapshot] == [f"{loop.db}.{name}" for name in ("empty_one", "pair", "t")]
     assert snapshot[2].chunks > 10
     assert due_tables(loop.config) == []
     assert BatchService(loop.config).subscription().parked == {}
@@ -115,7 +115,7 @@ def test_tables_start_full_and_follow(
     loop.require_equal("t")
     loop.require_equal("pair", "2")
     replayed = pipeline.replay(loop.config, [f"{loop.db}.t", f"{loop.db}.pair"])
-    assert [one.table for one in replayed] == [f"{loop.db}.t", f"{loop.db}.pair"]
+    assert [result.table for result in replayed] == [f"{loop.db}.t", f"{loop.db}.pair"]
     loop.require_equal("t")
     loop.require_equal("pair", "2")
     loop.sql("UPDATE t SET note = 'last' WHERE id < 700")
@@ -139,8 +139,8 @@ def test_a_table_waits_for_its_snapshot_and_the_others_go_on(
     assert record.due == "snapshot" and "has not been loaded yet" in record.reason
     assert due_tables(loop.config) == [f"{loop.db}.old"]
     with capturing(loop.config):
-        (found,) = pipeline.snapshot(loop.config)
-    assert (found.table, found.rows) == (f"{loop.db}.old", 2)
+        (loaded,) = pipeline.snapshot(loop.config)
+    assert (loaded.table, loaded.rows) == (f"{loop.db}.old", 2)
     loop.require_equal("old")
 
 
@@ -158,8 +158,8 @@ def test_without_capture_the_load_waits_and_says_so(
         pipeline.snapshot(loop.config)
     assert due_tables(loop.config) == [f"{loop.db}.t"]
     loop.capture()
-    (found,) = pipeline.snapshot(loop.config)  # the chunk that was read is used
-    assert (found.rows, found.reread) == (3, 0)
+    (loaded,) = pipeline.snapshot(loop.config)  # the chunk that was read is used
+    assert (loaded.rows, loaded.reread) == (3, 0)
     loop.require_equal("t")
 
 
@@ -256,8 +256,8 @@ def test_versions_are_corrected_at_the_position_of_their_last_change(
     loop.sql("SET sql_log_bin = 0", "UPDATE t SET v = 10 WHERE id = 1", "DELETE FROM t WHERE id = 2")
     with capturing(loop.config):
         pipeline.snapshot(loop.config, [f"{loop.db}.t"])
-    found = [(row["id"], row["v"], row["_current"]) for row in loop.delta("t", order="id, _seq")]
-    assert found == [(1, 10, True), (2, 2, False), (3, 3, True)]
+    versions = [(row["id"], row["v"], row["_current"]) for row in loop.delta("t", order="id, _seq")]
+    assert versions == [(1, 10, True), (2, 2, False), (3, 3, True)]
 
 
 @pytest.mark.timeout(900)
@@ -336,9 +336,9 @@ def test_a_snapshot_overtakes_schema_changes_and_the_history_stays(
         (*deleted, True),
         (3, 8, 31, None, False),
     ]
-    found = rows("scd2", "id", "more", "v", "moment", "_current")
-    assert [row for row in found if row[-1]] == [(1, 7, 11, moment, True), (3, 8, 31, None, True)]
-    assert (*deleted, False) in found and (1, None, 10, moment, False) in found
+    versions = rows("scd2", "id", "more", "v", "moment", "_current")
+    assert [row for row in versions if row[-1]] == [(1, 7, 11, moment, True), (3, 8, 31, None, True)]
+    assert (*deleted, False) in versions and (1, None, 10, moment, False) in versions
     for mode in modes:
         own = [name for name in loop.delta(mode)[0] if not name.startswith("_")]
         assert own == list(loop.select(mode)[0])
@@ -384,8 +384,8 @@ def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_aga
         patched.setattr(snapshot_job, "load_snapshot", kill)
         patched.setattr("cdc.source.snapshot.reader.SegmentReader.read_chunk", kill)
         with capturing(loop.config):
-            (found,) = pipeline.snapshot(loop.config, [table])
-    assert (found.rows, found.changes) == (3, 0)
+            (loaded,) = pipeline.snapshot(loop.config, [table])
+    assert (loaded.rows, loaded.changes) == (3, 0)
     assert BatchService(loop.config).subscription().parked == {}
     loop.apply_all()
     assert loop.version("t") == version + 1
@@ -394,8 +394,8 @@ def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_aga
         return
     rows = [(row["_op"], row["id"], row["v"]) for row in loop.delta("t", order="_seq, id")]
     first = [("snapshot", 1, 1), ("snapshot", 2, 2), ("snapshot", 3, 3)]
-    again = [("snapshot", 1, 7), ("snapshot", 2, 2), ("snapshot", 3, 3)]
-    assert rows == [*first, *again, ("update", 2, 8)]
+    reloaded = [("snapshot", 1, 7), ("snapshot", 2, 2), ("snapshot", 3, 3)]
+    assert rows == [*first, *reloaded, ("update", 2, 8)]
 
 
 def test_a_killed_snapshot_keeps_what_its_chunks_need_and_begins_anew_without_it(
@@ -443,8 +443,8 @@ def test_a_killed_snapshot_keeps_what_its_chunks_need_and_begins_anew_without_it
             return original(files, reader, is_complete=is_complete)  # type: ignore[arg-type]
 
         patched.setattr(SnapshotFiles, "low_seq", low_seq)
-        (found,) = pipeline.snapshot(loop.config, [name])
-    assert found.reread == 1 and len(set(calls)) == 2
+        (loaded,) = pipeline.snapshot(loop.config, [name])
+    assert loaded.reread == 1 and len(set(calls)) == 2
     loop.apply_all()
     loop.require_equal("t")
 

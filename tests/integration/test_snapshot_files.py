@@ -68,9 +68,9 @@ class Seen:
             self.taken.append(len([chunk for chunk in chunks if chunk.footer.num_rows]))
             add_files(adoption, chunks)
 
-        def rows(adoption: Adoption, found: Any) -> None:
+        def rows(adoption: Adoption, chunk_rows: Any) -> None:
             self.written += 1
-            add_rows(adoption, found)
+            add_rows(adoption, chunk_rows)
 
         monkeypatch.setattr(Adoption, "add_files", files)
         monkeypatch.setattr(Adoption, "add_rows", rows)
@@ -96,8 +96,8 @@ def test_only_chunks_with_changed_keys_are_written_anew(
 
     def reading(reader: SegmentReader, conn: Any, chunk: ChunkRange) -> ChunkRecord:
         """Changes rows of the first chunks once they are read."""
-        found = read_chunk(reader, conn, chunk)
-        calls.append(found)
+        chunk_rows = read_chunk(reader, conn, chunk)
+        calls.append(chunk_rows)
         if len(calls) == 3:
             loop.sql(
                 "UPDATE t SET v = -1 WHERE k = 7",
@@ -107,7 +107,7 @@ def test_only_chunks_with_changed_keys_are_written_anew(
                 "INSERT INTO t VALUES ('k00010x', 10, 1, NULL, NULL, NULL)",
                 "UPDATE t SET v = -2 WHERE k = 700",
             )
-        return found
+        return chunk_rows
 
     with monkeypatch.context() as patched:
         patched.setattr(SegmentReader, "read_chunk", reading)
@@ -143,11 +143,11 @@ def test_most_chunks_changed_and_a_wider_table(
     read_chunk, calls = SegmentReader.read_chunk, []
 
     def reading(reader: SegmentReader, conn: Any, chunk: ChunkRange) -> ChunkRecord:
-        found = read_chunk(reader, conn, chunk)
-        calls.append(found)
+        chunk_rows = read_chunk(reader, conn, chunk)
+        calls.append(chunk_rows)
         if len(calls) == 6:
             loop.sql("UPDATE t SET v = v + 1")
-        return found
+        return chunk_rows
 
     with monkeypatch.context() as patched:
         patched.setattr(SegmentReader, "read_chunk", reading)
@@ -178,13 +178,13 @@ def test_a_load_that_is_killed_before_its_commit_begins_again(
             patched.setattr(Adoption, "commit", kill)
             with pytest.raises(Killed):
                 loop.snapshot()
-        left = {file.name for file in loop.path("t").glob("part-*.parquet")}
-        assert left, "files that no commit names"
+        leftovers = {file.name for file in loop.path("t").glob("part-*.parquet")}
+        assert leftovers, "files that no commit names"
         with monkeypatch.context() as patched:
             patched.setattr(SegmentReader, "read_chunk", kill)  # no chunk is read again
             loop.snapshot()
         assert loop.version("t") == version
-        assert len(loop.names()) == len({file.name for file in loop.path("t").glob("part-*.parquet")} - left)
+        assert len(loop.names()) == len({file.name for file in loop.path("t").glob("part-*.parquet")} - leftovers)
         loop.require_equal("t", "2")
 
 
@@ -198,8 +198,8 @@ def test_another_writer_in_between_is_a_conflict_and_nothing_is_lost(
     commit = Adoption.commit
 
     def late(adoption: Adoption, application: str, seq: int, metadata: str) -> None:
-        one = DeltaTable(path).to_pyarrow_table().slice(0, 1)
-        write_deltalake(path, one, mode="append")
+        row = DeltaTable(path).to_pyarrow_table().slice(0, 1)
+        write_deltalake(path, row, mode="append")
         commit(adoption, application, seq, metadata)
 
     with monkeypatch.context() as patched:

@@ -72,7 +72,7 @@ def others(loop: Loop) -> dict[str, str]:
     jvm: Any = spark._jvm
     conf = getattr(jvm.org.apache.spark.sql.internal, "SQLConf$")
     entries = getattr(conf, "MODULE$").getConfigEntries().iterator()  # those that are not documented included
-    found: dict[str, str] = {}
+    changed: dict[str, str] = {}
     while entries.hasNext():
         entry = entries.next()
         key, value = str(entry.key()), str(entry.defaultValueString())
@@ -81,10 +81,10 @@ def others(loop: Loop) -> dict[str, str]:
         if not spark.conf.isModifiable(key):  # the session has it from its start
             continue
         if value in ("true", "false"):
-            found[key] = "false" if value == "true" else "true"
+            changed[key] = "false" if value == "true" else "true"
         elif key in _CHOICES:
-            found[key] = _CHOICES[key]
-    return dict(sorted(found.items()))
+            changed[key] = _CHOICES[key]
+    return dict(sorted(changed.items()))
 
 
 @pytest.mark.long

@@ -162,9 +162,9 @@ def all_command_lines() -> Iterator[set[bytes]]:
 
     def watch() -> None:
         while not ended.wait(0.1):
-            for one in Path("/proc").glob("[0-9]*/cmdline"):
+            for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
                 with suppress(OSError):
-                    seen.add(one.read_bytes())
+                    seen.add(cmdline.read_bytes())
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -202,13 +202,13 @@ def test_executors_without_disk_and_without_towpath(setup: Setup) -> None:
     assert executors
     assert any(b"cdc.lake.rows.worker_daemon" in line for line in lines), "no executor has decoded rows"
     assert [line for line in lines if holds_secret(line)] == []
-    events = [one for one in driver.path("events").rglob("*") if one.is_file()]
+    events = [path for path in driver.path("events").rglob("*") if path.is_file()]
     assert events
     for file in events:
         assert holds_secret(file.read_bytes()) == [], file
     for worker in setup.cluster.workers:
-        written = [one for one in worker.path("work").rglob("*") if one.is_file()]
-        assert [one for one in written if one.name == "stderr"], worker.name
+        written = [path for path in worker.path("work").rglob("*") if path.is_file()]
+        assert [path for path in written if path.name == "stderr"], worker.name
         for file in written:
             content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
             assert holds_secret(content) == [], file

@@ -56,9 +56,9 @@ def cdc(capsys: pytest.CaptureFixture[str]) -> Cdc:
 
     def run(loop: Loop, command: str, *words: str, code: int = 0) -> str:
         capsys.readouterr()
-        found = main(["--conf-dir", str(loop.config.file.parent), *command.split(), "shop", *words])
+        exit_code = main(["--conf-dir", str(loop.config.file.parent), *command.split(), "shop", *words])
         said = capsys.readouterr()
-        assert found == code, said.err
+        assert exit_code == code, said.err
         return said.err if code else said.out
 
     return run
@@ -98,14 +98,14 @@ def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Po
 
 def transactions(config: DestinationConfig) -> dict[int, bytes]:
     """Returns the bytes of each transaction of a store, by seq."""
-    found = {}
+    data_by_seq = {}
     for segment in list_segments(config.store.path):
         data = segment.read_bytes()
         for entry in IndexFile(segment).entries:
             offset, length = int(entry["offset"]), int(entry["length"])
             if length:
-                found[int(entry["seq"])] = data[offset : offset + length]
-    return found
+                data_by_seq[int(entry["seq"])] = data[offset : offset + length]
+    return data_by_seq
 
 
 class Writer:
@@ -230,8 +230,8 @@ def test_a_staged_batch_is_merged_from_its_copies(loop: Loop, cdc: Cdc, tmp_path
     assert loop.delta("log") == []
 
     # The next one is whole, and needs nothing of the store.
-    again = json.loads(cdc(loop, "batch get", "--json"))
-    assert again["batch"] > lease["batch"] and again["last_seq"] == lease["last_seq"]
+    repeated = json.loads(cdc(loop, "batch get", "--json"))
+    assert repeated["batch"] > lease["batch"] and repeated["last_seq"] == lease["last_seq"]
     segments = segments_folder(loop.config.store.path)
     segments.rename(tmp_path / "elsewhere")
     cdc(loop, "apply")
@@ -271,7 +271,7 @@ def test_subscribers_with_filters_and_retention(loop: Loop, cdc: Cdc) -> None:
     time.sleep(0.5)
     document = json.loads(cdc(loop, "maintain", "--json"))
     assert document["removed"] == []
-    held = {one["name"]: one["held_back"] for one in document["subscriptions"]}
+    held = {subscription["name"]: subscription["held_back"] for subscription in document["subscriptions"]}
     assert (held["apply"]["bytes"], held["apply"]["lost"], held["audit"]["lost"]) == (0, False, True)
     assert held["audit"]["bytes"] > 400_000
     assert "subscriber audit seems lost. It holds back" in cdc(loop, "maintain")
@@ -285,15 +285,15 @@ def test_subscribers_with_filters_and_retention(loop: Loop, cdc: Cdc) -> None:
         if len(seen) == 1 and not lease["ddl"]:
             document = json.loads(cdc(loop, "maintain", "--json"))
             assert document["bytes_left"] > 400_000, "a batch that is not acked stays"
-            removed += [one["segment"] for one in document["removed"]]
+            removed += [segment["segment"] for segment in document["removed"]]
         cdc(loop, "batch ack", *words)
     assert seen == {f"{loop.db}.items"}
 
     document = json.loads(cdc(loop, "maintain", "--json"))
-    assert removed + [one["segment"] for one in document["removed"]] == before[:-1]
-    assert {one["why"] for one in document["removed"]} == {"acked"}
+    assert removed + [segment["segment"] for segment in document["removed"]] == before[:-1]
+    assert {segment["why"] for segment in document["removed"]} == {"acked"}
     assert [segment.name for segment in list_segments(store)] == before[-1:]
-    assert not any(one["held_back"]["lost"] for one in document["subscriptions"])
+    assert not any(subscription["held_back"]["lost"] for subscription in document["subscriptions"])
     loop.sql("UPDATE orders SET v = id", "DELETE FROM items WHERE id = 1000")
     loop.capture()
     lease = json.loads(cdc(loop, "batch get", "--subscriber", "audit", "--json"))
@@ -336,21 +336,21 @@ def test_a_standby_takes_over_from_a_killed_master(
         time.sleep(0.5)
         standby.terminate()
         ended(standby)
-        left = {"a": transactions(a.config), "b": transactions(b.config)}
+        kept = {"a": transactions(a.config), "b": transactions(b.config)}
 
         change(b, store={"standby": {"role": "sync_master", **shared, "listen": second}})
         goes_on = start(b, "capture")
-        wait_for(lambda: len(transactions(b.config)) > len(left["a"]) + 20, "what came since", goes_on)
+        wait_for(lambda: len(transactions(b.config)) > len(kept["a"]) + 20, "what came since", goes_on)
     term = read_epoch(b.config.store.path)
     assert term is not None and (term.number, term.state) == (2, "master")
 
-    common = sorted(set(left["a"]) & set(left["b"]))
+    common = sorted(set(kept["a"]) & set(kept["b"]))
     assert len(common) > 100
-    assert common == sorted(s for s in left["a"] if s <= common[-1]) == sorted(s for s in left["b"] if s <= common[-1])
+    assert common == sorted(s for s in kept["a"] if s <= common[-1]) == sorted(s for s in kept["b"] if s <= common[-1])
     count = 1 + len(writer.rows)
     wait_for(lambda: len(transactions(b.config)) == count, "every transaction", goes_on)
     everything = transactions(b.config)
-    for store in left.values():
+    for store in kept.values():
         assert store == {seq: everything[seq] for seq in store}, "read twice, the bytes are the same"
 
     # The former master follows: what it had and the new one read again is the same, so that nothing has to be cut.

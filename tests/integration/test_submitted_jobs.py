@@ -48,15 +48,15 @@ def loop(tmp_path: Path, mysql9: Server, database: Callable[[Server], str]) -> L
 
 def drivers(file: Path) -> list[int]:
     """Process ids of the drivers of a configuration, and of their spark-submit."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
         if "serve.py" in line and str(file) in line:
-            found.append(int(process.name))
-    return found
+            pids.append(int(process.name))
+    return pids
 
 
 @pytest.mark.long
@@ -94,9 +94,9 @@ def test_snapshot_replay_and_retry(loop: Loop) -> None:
     folder = Path(loop.config.apply.target) / BESIDE.partition("/")[0]
     of_another = folder / f"replay-{'0' * 12}-123456"
     killed = folder / f"replay-{hashlib.sha256(table.encode()).hexdigest()[:12]}-123456"
-    for one in (of_another, killed):
-        one.mkdir(parents=True)
-        (one / "part").write_text("left by a replay that was killed")
+    for replay_folder in (of_another, killed):
+        replay_folder.mkdir(parents=True)
+        (replay_folder / "part").write_text("left by a replay that was killed")
     with pipeline.session(loop.config):
         done: list[CatchUp] = []
         [built] = pipeline.replay(loop.config, [table], progress=done.append)
@@ -119,7 +119,7 @@ def test_snapshot_replay_and_retry(loop: Loop) -> None:
         assert (back.table, back.row_events) == (table, 1)
         loop.require_equal("t")
     assert not drivers(loop.config.file)
-    assert [one.name for one in folder.iterdir() if one.name.startswith("replay-")] == [of_another.name]
+    assert [path.name for path in folder.iterdir() if path.name.startswith("replay-")] == [of_another.name]
 
 
 def run_program(loop: Loop, name: str, *arguments: str) -> str:

@@ -31,12 +31,16 @@ def test_a_versioned_table_is_refused_from_the_start(
     loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park")
     loop.sql("CREATE TABLE plain (id INT PRIMARY KEY)", TABLES[kind])
     loop.sql("INSERT INTO v (id, n) VALUES (1, 1)", "UPDATE v SET n = 2", "INSERT INTO plain VALUES (1)")
-    errors = [one for one in check_source(loop.config) if one.level == "error" and one.subject == f"table {loop.db}.v"]
+    errors = [
+        finding
+        for finding in check_source(loop.config)
+        if finding.level == "error" and finding.subject == f"table {loop.db}.v"
+    ]
     assert ["is system-versioned" in error.message for error in errors] == [True]
     assert "DROP SYSTEM VERSIONING" in str(errors[0].remedy)
     loop.capture()
     results = loop.apply_all()
-    assert [one.parked is not None for one in results["v"]] == [True]
+    assert [result.parked is not None for result in results["v"]] == [True]
     assert "ystem" in str(results["v"][0].parked)
     loop.require_equal("plain")
     assert not loop.path("v").exists()

@@ -27,7 +27,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize(
-    "kind", ["mysql9", *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb11", "mariadb10", "mysql56"))]
+    "kind", ["mysql9", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb11", "mariadb10", "mysql56"))]
 )
 def test_times_follow_the_zone_of_the_session(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Server], str]

@@ -93,8 +93,8 @@ def verify(loop: Loop, *tables: str, limit: int = 20) -> VerificationReport:
     return pipeline.verify(loop.config, [f"{loop.db}.{table}" for table in tables] or None, limit=limit, wait_s=10)
 
 
-def one(report: VerificationReport, table: str) -> TableReport:
-    return next(found for found in report.tables if found.table.endswith(f".{table}"))
+def report_of(report: VerificationReport, table: str) -> TableReport:
+    return next(table_report for table_report in report.tables if table_report.table.endswith(f".{table}"))
 
 
 def unlogged(loop: Loop, *statements: str) -> None:
@@ -139,7 +139,7 @@ def in_lake(loop: Loop, statement: str, table: str) -> None:
 
 def faults(report: VerificationReport, table: str) -> list[tuple[dict[str, str | None], bool, bool]]:
     """Returns key, and whether source and Delta table have the row, of each difference."""
-    return [(d.key, d.source is not None, d.delta is not None) for d in one(report, table).checksums.differences]
+    return [(d.key, d.source is not None, d.delta is not None) for d in report_of(report, table).checksums.differences]
 
 
 def test_everything_is_proved_and_each_fault_in_the_lake_is_found(loop: Loop) -> None:
@@ -164,19 +164,19 @@ def test_everything_is_proved_and_each_fault_in_the_lake_is_found(loop: Loop) ->
     assert faults(report, "mirror") == [
         ({"id": "2"}, True, False), ({"id": "4"}, True, True), ({"id": "5"}, True, True)
     ]  # fmt: skip
-    wrong = one(report, "mirror").checksums.differences
+    wrong = report_of(report, "mirror").checksums.differences
     assert [d.columns for d in wrong[1:]] == [["v"], ["d"]]
     assert (wrong[1].source or {})["v"] == "v4" and (wrong[1].delta or {})["v"] == "wrong"
     assert faults(report, "pairs") == [({"a": "B", "b": "1"}, True, True)]
-    assert one(report, "pairs").checksums.differences[0].note == "2 rows in the Delta table"
+    assert report_of(report, "pairs").checksums.differences[0].note == "2 rows in the Delta table"
     assert ({"id": "1"}, True, True) in faults(report, "log")
     assert len(faults(report, "bag")) == 1
     assert faults(report, "soft") == [({"id": "2"}, False, True)]
-    assert one(report, "versions").checksums.faults
+    assert report_of(report, "versions").checksums.faults
     assert faults(report, "nothing") == [({"id": "7"}, False, True)]
     assert all(t.ledger.ok for t in report.tables)
 
-    limited = one(verify(loop, "mirror", limit=1), "mirror").checksums
+    limited = report_of(verify(loop, "mirror", limit=1), "mirror").checksums
     assert len(limited.differences) == 1 and limited.more
 
 
@@ -196,12 +196,12 @@ def test_rows_that_the_binlog_never_had_are_found_even_under_changes_that_are_no
     report = verify(loop)
     assert report.exit_code == 2
     assert faults(report, "mirror") == [({"id": "1"}, True, True), ({"id": "77"}, True, False)]
-    assert "position" in (one(report, "mirror").checksums.differences[0].note or "")
+    assert "position" in (report_of(report, "mirror").checksums.differences[0].note or "")
     assert faults(report, "pairs") == [({"a": "B", "b": "1"}, True, True)]
     assert faults(report, "log") == [({"id": "30"}, False, True)]
     assert faults(report, "bag") == [({}, True, True)]
-    assert one(report, "bag").checksums.differences[0].note == "2 times at the source, 1 times in the Delta table"
-    assert one(report, "soft").ok
+    assert report_of(report, "bag").checksums.differences[0].note == "2 times at the source, 1 times in the Delta table"
+    assert report_of(report, "soft").ok
 
 
 def test_a_lost_batch_a_lost_entry_and_a_lost_commit_are_found(mirror: Loop) -> None:
@@ -223,15 +223,15 @@ def test_a_lost_batch_a_lost_entry_and_a_lost_commit_are_found(mirror: Loop) -> 
     mirror.capture()
     mirror.apply_all()
     report = verify(mirror, "mirror")
-    found = one(report, "mirror")
-    assert found.ledger.gaps and not found.ledger.ok
+    mirror_report = report_of(report, "mirror")
+    assert mirror_report.ledger.gaps and not mirror_report.ledger.ok
     assert faults(report, "mirror") == [({"id": "50"}, True, False)]
 
     # An entry of the index is gone, and with it a transaction for every reader.
     index = index_path(list_segments(mirror.config.store.path)[-1])
     entries = np.fromfile(index, dtype=ENTRY, offset=HEADER_SIZE)
-    there = np.flatnonzero(entries["length"])
-    kept = np.delete(entries, there[len(there) // 2])
+    numbers = np.flatnonzero(entries["length"])
+    kept = np.delete(entries, numbers[len(numbers) // 2])
     index.write_bytes(index.read_bytes()[:HEADER_SIZE] + kept.tobytes())
     assert len(kept) * ENTRY_SIZE + HEADER_SIZE == index.stat().st_size
     report = verify(mirror, "mirror")
@@ -253,7 +253,7 @@ def test_a_commit_without_its_entry_is_a_gap(mirror: Loop) -> None:
     newest.write_text("\n".join(lines) + "\n")
     (log / f".{newest.name}.crc").unlink(missing_ok=True)
     report = verify(mirror, "mirror")
-    assert one(report, "mirror").ledger.gaps
+    assert report_of(report, "mirror").ledger.gaps
     assert report.exit_code == 2
     assert DeltaTable(str(mirror.path("mirror"))).version() == int(newest.stem)
 
@@ -354,7 +354,7 @@ def test_a_statement_of_a_table_that_shares_the_bit_leaves_the_others_proved(
     loop.sql(*[f"CREATE TABLE other{number} (id INT PRIMARY KEY)" for number in range(64)])
     loop.sql("INSERT INTO first VALUES (3, 3)")
     loop.capture()
-    report = one(verify(loop, "first"), "first")
+    report = report_of(verify(loop, "first"), "first")
     assert (report.unknown, report.checksums.ok) == ([], True)
     batches = open_table_batches(loop.config)
     last = batches.reader.last_seq() or 0
@@ -364,4 +364,4 @@ def test_a_statement_of_a_table_that_shares_the_bit_leaves_the_others_proved(
 
     loop.sql("ALTER TABLE first ADD COLUMN w INT")
     loop.capture()
-    assert "a DDL statement of the table is not applied yet" in one(verify(loop, "first"), "first").unknown[0]
+    assert "a DDL statement of the table is not applied yet" in report_of(verify(loop, "first"), "first").unknown[0]

@@ -129,9 +129,9 @@ def test_a_very_wide_table(kind: str, width: int, tmp_path: Path, request: pytes
         spark = session.acquire(loop.config.spark).spark
         spark.sql(f"UPDATE delta.{quote(str(loop.path('small')))} SET c{width - 1} = -1 WHERE id = 2")
         report = pipeline.verify(loop.config, wait_s=20)
-        found = {
+        differences = {
             t.table.partition(".")[2]: [(d.key, d.columns) for d in t.checksums.differences] for t in report.tables
         }
-        assert found == {"small": [({"id": "2"}, [f"c{width - 1}"])]}
+        assert differences == {"small": [({"id": "2"}, [f"c{width - 1}"])]}
     finally:
         server.execute(f"DROP DATABASE `{db}`")

@@ -35,8 +35,8 @@ def verify(loop: Loop, *tables: str) -> VerificationReport:
     return pipeline.verify(loop.config, [f"{loop.db}.{table}" for table in tables] or None, wait_s=10)
 
 
-def one(report: VerificationReport, table: str) -> TableReport:
-    return next(found for found in report.tables if found.table.endswith(f".{table}"))
+def report_of(report: VerificationReport, table: str) -> TableReport:
+    return next(table_report for table_report in report.tables if table_report.table.endswith(f".{table}"))
 
 
 def unlogged(loop: Loop, statement: str) -> None:
@@ -54,7 +54,9 @@ def in_lake(loop: Loop, table: str, *statements: str) -> None:
 
 
 def differing(report: VerificationReport, table: str) -> list[tuple[str | None, list[str]]]:
-    return [(difference.key.get("id"), difference.columns) for difference in one(report, table).checksums.differences]
+    return [
+        (difference.key.get("id"), difference.columns) for difference in report_of(report, table).checksums.differences
+    ]
 
 
 @pytest.mark.long
@@ -97,7 +99,7 @@ def test_hashed_columns_are_compared_by_what_a_client_reads(
     report = verify(loop)
     assert report.exit_code == 2, report.document()
     assert differing(report, "people") == [(key, ["email"]) for key in ("2", "4", "5", "6")]
-    assert one(report, "visits").checksums.differences
+    assert report_of(report, "visits").checksums.differences
     assert "silent" not in json.dumps(report.document())
 
 
@@ -203,18 +205,18 @@ def test_what_people_do_to_a_lake_a_store_or_a_source(tmp_path: Path, server: Se
     report = verify(loop)
     assert report.exit_code == 2
     assert differing(report, "restored") == [("1", ["v"])]
-    assert one(report, "wider").checksums.faults == ["only the Delta table has the column extra"]
-    assert one(report, "renamed").checksums.faults == [
+    assert report_of(report, "wider").checksums.faults == ["only the Delta table has the column extra"]
+    assert report_of(report, "renamed").checksums.faults == [
         "the Delta table lacks the column v", "only the Delta table has the column w"
     ]  # fmt: skip
-    assert (one(report, "gone").state, one(report, "gone").verdict) == ("proved", "not compared")
-    assert one(report, "altered").state == "unknown", report.document()
-    assert "DDL" in one(report, "altered").unknown[0]
-    assert one(report, "pending").state == "proved"
+    assert (report_of(report, "gone").state, report_of(report, "gone").verdict) == ("proved", "not compared")
+    assert report_of(report, "altered").state == "unknown", report.document()
+    assert "DDL" in report_of(report, "altered").unknown[0]
+    assert report_of(report, "pending").state == "proved"
 
     segment = list_segments(loop.config.store.path)[-1]
     content = segment.read_bytes()
     assert b"a text to be damaged" in content
     segment.write_bytes(content.replace(b"a text to be damaged", b"a text that is wrong"))
-    found = one(verify(loop, "pending"), "pending")
-    assert found.state == "unknown" and not found.checksums.differences, found
+    pending = report_of(verify(loop, "pending"), "pending")
+    assert pending.state == "unknown" and not pending.checksums.differences, pending

@@ -29,8 +29,8 @@ def test_no_false_alarm_for_any_type(
     server.execute(f"CREATE DATABASE `{name}`")
     try:
         with server.connect() as connection:
-            found = catalog.read_catalog(connection, name)
-            tables = [table for table in plan.tables(connection, found) if table.group != LARGE]
+            catalog_tables = catalog.read_catalog(connection, name)
+            tables = [table for table in plan.tables(connection, catalog_tables) if table.group != LARGE]
             loop = Loop(tmp_path, server, name)
             workload.create(connection, name, tables)
             workload.fill(connection, name, tables)

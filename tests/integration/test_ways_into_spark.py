@@ -96,8 +96,8 @@ def reference(table: TableMerge, reader: SplitReader) -> DataFrame:
 
 
 def shown(rows: DataFrame) -> list[str]:
-    found = rows.select(sorted(rows.columns)).toArrow().to_pylist()
-    return sorted(repr(row) for row in found)
+    records = rows.select(sorted(rows.columns)).toArrow().to_pylist()
+    return sorted(repr(row) for row in records)
 
 
 @pytest.mark.timeout(900)

@@ -233,10 +233,10 @@ class StoreAndMeta(RuleBasedStateMachine):
         put = self.model.put
         assert reader.first_seq() == (POOL[0].seq if put else None)
         assert reader.last_seq() == (POOL[put - 1].seq if put else None)
-        known = self.service.meta.read().subscriptions.get("apply")
-        if known is not None:
-            assert known.acked_seq == (POOL[self.model.acked - 1].seq if self.model.acked else 0)
-            assert [o.batch for o in known.outstanding] == [batch for batch, *_ in self.model.batches]
+        subscription = self.service.meta.read().subscriptions.get("apply")
+        if subscription is not None:
+            assert subscription.acked_seq == (POOL[self.model.acked - 1].seq if self.model.acked else 0)
+            assert [o.batch for o in subscription.outstanding] == [batch for batch, *_ in self.model.batches]
 
 
 def test_everything_is_as_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,20 +232,20 @@ class Environment:
     def differences(self) -> list[str]:
         """Returns the differences between lake and source."""
         workload, target = self.source.workload, self.config.apply.target
-        found: list[str] = []
+        faults: list[str] = []
         for table in workload.history.tables:
             if table in self.accepted:
                 continue
             try:
                 if table == APPEND:
-                    found += changelog_faults(
+                    faults += changelog_faults(
                         workload.server, target, workload.database, table, KEYS, workload.history.changes
                     )
                 else:
-                    found += mirror_faults(workload.server, target, workload.database, table)
+                    faults += mirror_faults(workload.server, target, workload.database, table)
             except TableNotFoundError:
-                found.append(f"{table}: there is no Delta table")
-        return found
+                faults.append(f"{table}: there is no Delta table")
+        return faults
 
     def require_equal(self, when: str) -> None:
         """Raises AssertionError with the first differences between lake and source."""
@@ -259,8 +259,8 @@ class Environment:
         return [table for table, rows in self._remembered.items() if self._rows(table) != rows]
 
     def _rows(self, table: str) -> list[Row]:
-        found = DeltaTable(self.table(table)).to_pyarrow_table()
-        return ordered(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        arrow_table = DeltaTable(self.table(table)).to_pyarrow_table()
+        return ordered(zip(*(column.to_pylist() for column in arrow_table.columns), strict=True))
 
     # ------------------------------------------------------------ files
 

@@ -92,17 +92,17 @@ class Scenario:
         self._require_reason(fault, error)
         if fault.of_source:
             # The next scheduled apply runs although capture was refused.
-            if (again := env.first_error(env.apply)) is not None:
-                self._require_reason(fault, again)
+            if (second_error := env.first_error(env.apply)) is not None:
+                self._require_reason(fault, second_error)
             changed = env.changed_tables()
             assert not changed, (
                 f"{fault.name}: capture was refused, but the lake has changes of the other history: {changed}"
             )
-        again = env.first_error(*probe)
-        if again is None:
+        second_error = env.first_error(*probe)
+        if second_error is None:
             env.require_equal(f"after {fault.name}, at the second try")
         else:
-            self._require_reason(fault, again)
+            self._require_reason(fault, second_error)
         env.log("recovery")
         fault.recover(env)
         self._require_caught_up(f"after {fault.name} and recovery")

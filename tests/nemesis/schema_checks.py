@@ -62,12 +62,12 @@ def table_faults(
     if columns != names:
         return [f"{table} ({mode}): Delta has {columns}, SELECT shows {names}"]
     shown, faults = _shown(table, mode, rows, keys)
-    found = _rows([row[name] for name in names] for row in shown)
-    lost, alien = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
+    delta_rows = _rows([row[name] for name in names] for row in shown)
+    lost, alien = Counter(wanted) - Counter(delta_rows), Counter(delta_rows) - Counter(wanted)
     if lost or alien:
         faults.append(
             f"{table} ({mode}): {names}\n  SELECT has {len(wanted)} rows; only there: {list(lost)[:4]}\n"
-            f"  Delta has {len(found)}; only there: {list(alien)[:4]}"
+            f"  Delta has {len(delta_rows)}; only there: {list(alien)[:4]}"
         )
     return faults
 
@@ -98,9 +98,9 @@ def _interval_faults(table: str, rows: list[Record], keys: Sequence[str]) -> lis
         version.sort(key=lambda row: (row["_valid_from"], row["_valid_to"] is None, row["_valid_to"] or 0))
         if sum(row["_current"] for row in version) > 1:
             faults.append(f"{table}: {key} has several current versions")
-        for one, following in itertools.pairwise(version):
-            if one["_valid_to"] is None or one["_valid_to"] > following["_valid_from"]:
-                faults.append(f"{table}: {key} has versions that overlap: {one}, {following}")
+        for earlier, following in itertools.pairwise(version):
+            if earlier["_valid_to"] is None or earlier["_valid_to"] > following["_valid_from"]:
+                faults.append(f"{table}: {key} has versions that overlap: {earlier}, {following}")
     return faults
 
 
@@ -133,21 +133,25 @@ def history_faults(table: str, mode: str, before: list[Record], after: list[Reco
     if mode == "soft_delete":
         now = {row["id"]: row for row in after}
         for row in before:
-            found = now.get(row["id"])
-            if found is None or found["_deleted"] != (row["_deleted"] or row["id"] in deleted):
-                faults.append(f"{table}: deleted {sorted(deleted)}, had {row}, has {found}")
+            current_row = now.get(row["id"])
+            if current_row is None or current_row["_deleted"] != (row["_deleted"] or row["id"] in deleted):
+                faults.append(f"{table}: deleted {sorted(deleted)}, had {row}, has {current_row}")
         return faults
     versions = {(row["id"], row["_valid_from"], row["_seq"]): row for row in after}
     for row in before:
-        found = versions.get((row["id"], row["_valid_from"], row["_seq"]))
-        if found is None:
+        same_version = versions.get((row["id"], row["_valid_from"], row["_seq"]))
+        if same_version is None:
             faults.append(f"{table}: the version {row} is gone")
-        elif row["_current"] and not found["_current"] and row["id"] not in deleted:
-            next_ones = [one for one in after if one["id"] == row["id"] and one["_valid_from"] == found["_valid_to"]]
-            if not any(one["_current"] for one in next_ones):
-                faults.append(f"{table}: the version {found} is not joined by the next one")
-        elif row["id"] in deleted and found["_current"]:
-            faults.append(f"{table}: the version {found} was deleted, and is current")
+        elif row["_current"] and not same_version["_current"] and row["id"] not in deleted:
+            next_ones = [
+                version
+                for version in after
+                if version["id"] == row["id"] and version["_valid_from"] == same_version["_valid_to"]
+            ]
+            if not any(version["_current"] for version in next_ones):
+                faults.append(f"{table}: the version {same_version} is not joined by the next one")
+        elif row["id"] in deleted and same_version["_current"]:
+            faults.append(f"{table}: the version {same_version} was deleted, and is current")
     return faults
 
 

@@ -181,12 +181,14 @@ class Scenario:
         lease = BatchService(self.loop.config).get(OWNER, wait_s=0)
         if lease is None:
             return
-        left = [self.rng.choice((0, 1, 2, 1000))]
-        self.log(f"a batch is merged, and its process is killed after {left[0]} statements, or before the ack")
+        statements_left = [self.rng.choice((0, 1, 2, 1000))]
+        self.log(
+            f"a batch is merged, and its process is killed after {statements_left[0]} statements, or before the ack"
+        )
 
         def die(table: str, *_: str) -> None:
-            left[0] -= 1
-            if left[0] < 0:
+            statements_left[0] -= 1
+            if statements_left[0] < 0:
                 raise InjectedFault("the process was killed")
 
         with replaced(commit, "before_statement", die), replaced(spark_lake, "before_step", die), suppress(CdcError):
@@ -194,11 +196,11 @@ class Scenario:
 
     def failed_statement(self) -> None:
         """Lets a statement fail at random, so that its table is parked."""
-        left = [self.rng.randrange(6)]
+        statements_left = [self.rng.randrange(6)]
 
         def fail(table: str, *_: str) -> None:
-            left[0] -= 1
-            if left[0] == 0:
+            statements_left[0] -= 1
+            if statements_left[0] == 0:
                 self.log(f"… a statement of {table} fails")
                 raise InjectedFault("the object store answers 503")
 
@@ -242,7 +244,9 @@ class Scenario:
             traffic.start()
             try:
                 snapshot = pipeline.snapshot(self.loop.config, chosen)
-                self.log(f"… loaded {[(one.table.partition('.')[2], one.rows, one.reread) for one in snapshot]}")
+                self.log(
+                    f"… loaded {[(result.table.partition('.')[2], result.rows, result.reread) for result in snapshot]}"
+                )
             except CdcError as error:
                 self.log(f"… snapshot refused: {type(error).__name__}: {error}")
             finally:
@@ -303,8 +307,8 @@ class Scenario:
             self.capture()
             pipeline.retry_parked(self.loop.config)
             self.apply_all()
-            there = {f"{self.loop.db}.{name}" for name in self.workload.tables()}
-            waiting = sorted(there & set(self.parked()))
+            tables = {f"{self.loop.db}.{name}" for name in self.workload.tables()}
+            waiting = sorted(tables & set(self.parked()))
             if not waiting:
                 return
             for table in waiting:
@@ -348,21 +352,23 @@ class Scenario:
         chosen = {name: mode for name, mode in MODES.items() if mode in ("soft_delete", "scd2")}
         rows = {}
         for table in [name for name in chosen if name in self.workload.tables()]:
-            known = delta(self._spark(), self.loop.path(table))[1]
-            ids = sorted({row["id"] for row in known if not row.get("_deleted", False) and row.get("_current", True)})
+            rows_before = delta(self._spark(), self.loop.path(table))[1]
+            ids = sorted(
+                {row["id"] for row in rows_before if not row.get("_deleted", False) and row.get("_current", True)}
+            )
             deleted = set(ids[::2])
             self.log(f"rows of {table} are deleted: {sorted(deleted)}")
             self.workload.delete(table, deleted)
             self.workload.touch(table)
-            rows[table] = known, deleted
+            rows[table] = rows_before, deleted
         self.capture()
         self.apply_all()
         # Tables that the source no longer has wait until a snapshot of all tables finds that out.
         assert not {f"{self.loop.db}.{name}" for name in rows} & set(self.parked()), self.parked()
         faults: list[str] = []
-        for table, (known, deleted) in rows.items():
+        for table, (rows_before, deleted) in rows.items():
             now = delta(self._spark(), self.loop.path(table))[1]
-            faults += self._faults(table) + history_faults(table, chosen[table], known, now, deleted)
+            faults += self._faults(table) + history_faults(table, chosen[table], rows_before, now, deleted)
         assert not faults, "\n".join(faults)
 
     def require_found(self) -> None:
@@ -380,8 +386,8 @@ class Scenario:
             assert self._faults(table), "the independent comparison does not see it"
             report = self._verify([f"{self.loop.db}.{table}"])
             assert report.state == "differs", report.document()
-            found = {difference.key["id"] for difference in report.tables[0].checksums.differences}
-            assert found == {str(victim)}, report.document()
+            ids = {difference.key["id"] for difference in report.tables[0].checksums.differences}
+            assert ids == {str(victim)}, report.document()
             return
 
 

@@ -140,8 +140,8 @@ class SchemaWorkload:
 
     def delete(self, table: str, ids: Iterable[int]) -> None:
         """Deletes the rows with these ids."""
-        for one in sorted(ids):
-            self._execute(f"DELETE FROM `{table}` WHERE id = {one}")
+        for row_id in sorted(ids):
+            self._execute(f"DELETE FROM `{table}` WHERE id = {row_id}")
 
     # ------------------------------------------------------------ rows
 

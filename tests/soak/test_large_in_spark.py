@@ -40,11 +40,11 @@ def server() -> Iterator[Server]:
 
 def digests(path: Path) -> dict[int, str]:
     """Returns the SHA-1 of each row's text in UTF-8."""
-    found = {}
+    digest_by_id = {}
     for batch in DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=["id", "v"], batch_size=256):
         for row in batch.to_pylist():
-            found[row["id"]] = hashlib.sha1(row["v"].encode(), usedforsecurity=False).hexdigest()
-    return found
+            digest_by_id[row["id"]] = hashlib.sha1(row["v"].encode(), usedforsecurity=False).hexdigest()
+    return digest_by_id
 
 
 def answers(server: Server, table: str) -> dict[int, str]:

@@ -14,13 +14,13 @@ BUNDLE = "dags-folder"
 
 def dag_bag(folder: Path, *, collect: bool = True) -> Any:
     """The bag of a folder of DAG files; with its DAGs, or empty."""
-    found: Any
+    module: Any
     try:
-        from airflow.dag_processing import dagbag as found
+        from airflow.dag_processing import dagbag as module
     except ImportError:  # before 3.2
-        from airflow.models import dagbag as found
-    named = {"bundle_name": BUNDLE} if "bundle_name" in found.DagBag.__init__.__annotations__ else {}
-    return found.DagBag(dag_folder=folder, collect_dags=collect, bundle_path=folder, **named)
+        from airflow.models import dagbag as module
+    named = {"bundle_name": BUNDLE} if "bundle_name" in module.DagBag.__init__.__annotations__ else {}
+    return module.DagBag(dag_folder=folder, collect_dags=collect, bundle_path=folder, **named)
 
 
 def store_dag(dag: DAG, folder: Path) -> None:

@@ -52,11 +52,11 @@ class Receiver:
 
     def events(self) -> list[tuple[str, str]]:
         """Returns the event and the name of each alarm that was taken, without deliveries that came before."""
-        found = {
+        by_id = {
             received.headers["webhook-id"]: (received.document["event"], received.document["alarm"])
             for received in self.taken
         }
-        return list(found.values())
+        return list(by_id.values())
 
 
 @contextmanager

@@ -66,8 +66,8 @@ def _axe() -> str:
 def violations(browser: Chrome, rules: Sequence[str] = ALL_RULES) -> list[str]:
     """Returns what on the page breaks one of the rules."""
     browser.execute_script(_axe())
-    found: list[str] = browser.execute_async_script(_RUN, list(rules))
-    return found
+    broken_rules: list[str] = browser.execute_async_script(_RUN, list(rules))
+    return broken_rules
 
 
 _OUTLINE = """

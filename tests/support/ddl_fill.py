@@ -59,8 +59,11 @@ def _fill(
     batch = prepare(lease.manifest, config, lambda: None, service.subscription(lease.manifest.subscriber))
     direct = [table for table in batch.tables if config.table_apply(table).mode == "upsert"]
     results = [_write(batch, target_of(config, table), schemas[table]) for table in direct]
-    rest = replace(batch, tables=tuple(table for table in batch.tables if table not in direct))
-    return [*results, *(merge_tables(rest, session.acquire(config.spark).tables) if rest.tables else ())]
+    merged_batch = replace(batch, tables=tuple(table for table in batch.tables if table not in direct))
+    return [
+        *results,
+        *(merge_tables(merged_batch, session.acquire(config.spark).tables) if merged_batch.tables else ()),
+    ]
 
 
 def _write(batch: PreparedBatch, target: Target, schema: TableSchema) -> TableResult:

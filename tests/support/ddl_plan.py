@@ -70,8 +70,10 @@ def read_definitions(server: Server) -> Definitions:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE {database}")
     named = {f"d.{name.partition('.')[2]}": schema for name, schema in schemas.tables.items()}
-    known = {f"d.{name.partition('.')[2]}": KnownPartitions(clause=clause) for name, clause in partitions.items()}
-    return Definitions(version, schemas.model_copy(update={"tables": named, "partitions": known}))
+    partitions_by_table = {
+        f"d.{name.partition('.')[2]}": KnownPartitions(clause=clause) for name, clause in partitions.items()
+    }
+    return Definitions(version, schemas.model_copy(update={"tables": named, "partitions": partitions_by_table}))
 
 
 def config_of(case: Case, mode: str = "upsert", keyless: Sequence[str] = ()) -> DestinationConfig:

@@ -130,7 +130,7 @@ class CorpusRun:
                         f"{observed_case.case.name} on {self._server.kind.name}: {error}: {sql}"
                     ) from None
         assert len(unknown) < len(observed) // 4
-        observed = {database: one for database, one in observed.items() if database not in unknown}
+        observed = {database: state for database, state in observed.items() if database not in unknown}
         for name, schema in self._schemas().items():
             database, _, table = name.partition(".")
             observed[database].after[table] = schema

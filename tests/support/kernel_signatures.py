@@ -79,6 +79,6 @@ def _noted(self: Any, function: Any, *, inline: bool) -> None:
 def check_signatures() -> None:
     """Has every kernel that is loaded from now on in this process looked up in the file."""
     for module in [module for name, module in sys.modules.items() if name.startswith("cdc.")]:
-        _codes.update(one.py_func.__code__ for one in vars(module).values() if isinstance(one, jit.Kernel))
+        _codes.update(kernel.py_func.__code__ for kernel in vars(module).values() if isinstance(kernel, jit.Kernel))
     jit.Kernel.__init__ = _noted  # type: ignore[method-assign]
     jit.Kernel._load = _checked_load  # type: ignore[method-assign]

@@ -142,11 +142,11 @@ class Machine:
     def pids(self) -> list[int]:
         """Returns the ids of all processes on this machine."""
         assert self._holder is not None
-        here = Path(f"/proc/{self._holder.pid}/ns/net").readlink()
+        namespace = Path(f"/proc/{self._holder.pid}/ns/net").readlink()
         pids = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if (process / "ns" / "net").readlink() == here and int(process.name) != self._holder.pid:
+                if (process / "ns" / "net").readlink() == namespace and int(process.name) != self._holder.pid:
                     pids.append(int(process.name))
         return pids
 

@@ -111,7 +111,7 @@ def _is_complete(text: str) -> bool:
 
 def calls(command: Command, program: str) -> list[list[str]]:
     """Returns the arguments of each call of a program in a command with pipes, ``&&`` and substitutions."""
-    texts, found = [command.text], []
+    texts, argument_lists = [command.text], []
     while texts:
         text = texts.pop(0)
         while (begin := text.find("$(")) >= 0:
@@ -130,9 +130,9 @@ def calls(command: Command, program: str) -> list[list[str]]:
             while words and re.match(r"\w+=", words[0]):
                 words.pop(0)
             if words[:1] == [program]:
-                found.append(words[1:])
+                argument_lists.append(words[1:])
             words = []
-    return found
+    return argument_lists
 
 
 def spans(page: str) -> Iterator[str]:

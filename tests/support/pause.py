@@ -19,8 +19,8 @@ def pause(path: Path, subject: str) -> None:
 
     Raises TimeoutError after ten minutes.
     """
-    with path.with_name(path.name + ".here").open("a", encoding="utf-8") as here:
-        here.write(f"{subject}\n")
+    with path.with_name(path.name + ".here").open("a", encoding="utf-8") as marker:
+        marker.write(f"{subject}\n")
     go = path.with_name(path.name + ".go")
     deadline = time.monotonic() + _LONGEST_S
     while not go.exists():

@@ -222,9 +222,9 @@ class RealAirflow:
 
     def held(self, name: str) -> psutil.Process:
         """Waits until a merge waits at this place. Returns the process of its task."""
-        here = self.home / f"{name}.here"
-        self.wait(lambda: here.exists() and here.read_text().endswith("\n"), "a merge at its statement", 180)
-        return psutil.Process(int(here.read_text().split()[0]))
+        marker = self.home / f"{name}.here"
+        self.wait(lambda: marker.exists() and marker.read_text().endswith("\n"), "a merge at its statement", 180)
+        return psutil.Process(int(marker.read_text().split()[0]))
 
     # --- requests
 

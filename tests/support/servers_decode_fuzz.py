@@ -314,17 +314,17 @@ def _mapped(batch: Batch, played: Played) -> Iterator[str]:
                 left[row["k"]] = {name: value for name, value in row.items() if name not in _META}
     if repr(sorted(left.items())) != repr(sorted(played.mapped.items())):
         for key in left.keys() | played.mapped.keys():
-            streamed, read = left.get(key, {}), played.mapped.get(key, {})
-            for name in streamed.keys() | read.keys():
-                if repr(streamed.get(name)) != repr(read.get(name)):
+            streamed, loaded = left.get(key, {}), played.mapped.get(key, {})
+            for name in streamed.keys() | loaded.keys():
+                if repr(streamed.get(name)) != repr(loaded.get(name)):
                     kind = _column_type(played, name)
-                    yield f"mapped, k={key}, {kind}: stream {streamed.get(name)!r:.300}, snapshot {read.get(name)!r:.300}"
+                    yield f"mapped, k={key}, {kind}: stream {streamed.get(name)!r:.300}, snapshot {loaded.get(name)!r:.300}"
 
 
 def _told(batch: Batch, played: Played, line: str) -> str:
     kind, seed = batch.facts.kind, played.table.seed
-    again = f"TOWPATH_FUZZ_SEED={seed} pytest tests/servers/decode/test_fuzz.py -k {kind}"
-    return f"{line}\n    {kind}, seed {seed}; alone: {again}\n    {played.table.create[:4000]}"
+    command = f"TOWPATH_FUZZ_SEED={seed} pytest tests/servers/decode/test_fuzz.py -k {kind}"
+    return f"{line}\n    {kind}, seed {seed}; alone: {command}\n    {played.table.create[:4000]}"
 
 
 def _column_type(played: Played, name: str) -> str:

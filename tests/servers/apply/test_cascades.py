@@ -22,7 +22,7 @@ from tests.support.apply import Loop
 from tests.support.foreign_keys import RandomRows
 
 Database = Callable[[Server], str]
-SERVERS = ("mariadb11", *(pytest.param(one, marks=pytest.mark.long) for one in ("mariadb10", "mysql56")))
+SERVERS = ("mariadb11", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb10", "mysql56")))
 
 
 def no_session() -> TableSession:

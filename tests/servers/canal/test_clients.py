@@ -109,8 +109,8 @@ def shop(mysql9: Server, database: Database, tmp_path: Path) -> Shop:
 
 @pytest.fixture
 def port(shop: Shop) -> Iterator[int]:
-    with shop.serve() as (_, found):
-        yield found
+    with shop.serve() as (_, served_port):
+        yield served_port
 
 
 @pytest.mark.long
@@ -220,6 +220,6 @@ def test_clients_go_on_after_a_kill_and_a_restart_of_the_server(shop: Shop, tmp_
             client.kill()
             client.wait(30)
     seen = out.read_text()
-    ids = {int(found) for found in re.findall(r"nöte (\d+)", seen)}
+    ids = {int(number) for number in re.findall(r"nöte (\d+)", seen)}
     assert ids == set(range(ROWS))
     assert "after the kill" in seen

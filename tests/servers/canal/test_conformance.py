@@ -77,13 +77,15 @@ class Pair:
 
     def theirs(self, quiet_s: float) -> list[Any]:
         """The entries that Canal's server has, without those of statements that make no entry here."""
-        with client(self.peer.port) as one:
-            return [entry for batch in all_entries(one, quiet_s=quiet_s) for entry in batch if not is_left_out(entry)]
+        with client(self.peer.port) as connection:
+            return [
+                entry for batch in all_entries(connection, quiet_s=quiet_s) for entry in batch if not is_left_out(entry)
+            ]
 
     def ours(self) -> list[Any]:
         self.capture()
-        with canal_server(self.file.parent, self.file.parent / "server.log") as (_, port), client(port) as one:
-            return [entry for batch in all_entries(one, quiet_s=0.3) for entry in batch]
+        with canal_server(self.file.parent, self.file.parent / "server.log") as (_, port), client(port) as connection:
+            return [entry for batch in all_entries(connection, quiet_s=0.3) for entry in batch]
 
 
 def client(port: int) -> RawClient:
@@ -122,16 +124,16 @@ Known = dict[str, Callable[[Difference], bool]]
 # Differences -----------------------------------------------------------------------------------------------------------
 
 
-def compared(theirs: list[Any], ours: list[Any], known: Known) -> None:
+def compared(theirs: list[Any], ours: list[Any], expected: Known) -> None:
     """Asserts that entries differ in nothing but in known differences, and that each of these occurs."""
-    assert [(one.entry_type, one.header.logfile_offset) for one in ours] == [
-        (one.entry_type, one.header.logfile_offset) for one in theirs
+    assert [(entry.entry_type, entry.header.logfile_offset) for entry in ours] == [
+        (entry.entry_type, entry.header.logfile_offset) for entry in theirs
     ]
     seen = set()
     unknown = []
     for left, right in zip(theirs, ours, strict=True):
         for difference in differences(left, right):
-            names = [name for name, covers in known.items() if covers(difference)]
+            names = [name for name, covers in expected.items() if covers(difference)]
             seen.update(names)
             if not names:
                 where = "" if difference.column is None else f" {difference.column.name} {difference.column.mysql_type}"
@@ -139,38 +141,51 @@ def compared(theirs: list[Any], ours: list[Any], known: Known) -> None:
                     f"{difference.field} of {right.header.table_name}{where}: {difference.theirs!r}, ours {difference.ours!r}"
                 )
     assert not unknown, "\n".join(unknown[:20])
-    assert seen == set(known), f"these do not occur: {set(known) - seen}"
+    assert seen == set(expected), f"these do not occur: {set(expected) - seen}"
 
 
-def kind_of(one: Difference) -> str:
-    return "" if one.column is None else str(one.column.mysql_type).partition("(")[0].partition(" ")[0]
+def kind_of(difference: Difference) -> str:
+    return "" if difference.column is None else str(difference.column.mysql_type).partition("(")[0].partition(" ")[0]
 
 
-def is_gtid(one: Difference) -> bool:
+def is_gtid(difference: Difference) -> bool:
     """Canal names GTIDs only if it follows the source by them."""
-    if one.field == "header.gtid":
-        return not one.theirs and ":" in one.ours
-    return one.field == "header.props" and one.theirs == [pair for pair in one.ours if pair[0] != "curtGtid"]
+    if difference.field == "header.gtid":
+        return not difference.theirs and ":" in difference.ours
+    return difference.field == "header.props" and difference.theirs == [
+        pair for pair in difference.ours if pair[0] != "curtGtid"
+    ]
 
 
-def is_binary(one: Difference) -> bool:
-    return one.field == "column.value" and kind_of(one) == "binary" and one.ours.rstrip("\0") == one.theirs
+def is_binary(difference: Difference) -> bool:
+    return (
+        difference.field == "column.value"
+        and kind_of(difference) == "binary"
+        and difference.ours.rstrip("\0") == difference.theirs
+    )
 
 
-def is_decimal(one: Difference) -> bool:
+def is_decimal(difference: Difference) -> bool:
     """Zeros at the end of the fraction that Canal leaves out."""
-    if one.field != "column.value" or kind_of(one) != "decimal":
+    if difference.field != "column.value" or kind_of(difference) != "decimal":
         return False
-    return "." in one.theirs and one.ours.startswith(one.theirs) and not one.ours[len(one.theirs) :].strip("0")
+    return (
+        "." in difference.theirs
+        and difference.ours.startswith(difference.theirs)
+        and not difference.ours[len(difference.theirs) :].strip("0")
+    )
 
 
-def is_float(one: Difference) -> bool:
+def is_float(difference: Difference) -> bool:
     """Java has written some numbers with a digit more than needed up to version 18."""
-    return one.field == "column.value" and (one.theirs, one.ours) == ("1.17549435E-38", "1.1754944E-38")
+    return difference.field == "column.value" and (difference.theirs, difference.ours) == (
+        "1.17549435E-38",
+        "1.1754944E-38",
+    )
 
 
-def is_name(one: Difference) -> bool:
-    return one.field == "column.name" and one.theirs == one.ours.replace("`", "``")
+def is_name(difference: Difference) -> bool:
+    return difference.field == "column.name" and difference.theirs == difference.ours.replace("`", "``")
 
 
 # Tests -----------------------------------------------------------------------------------------------------------------
@@ -181,9 +196,9 @@ def test_values_of_every_type(pair: Pair) -> None:
     with pair.server.connect() as connection:
         catalog = read_catalog(connection, "shop")
         catalog = replace(catalog, charsets={name: catalog.charsets[name] for name in CHARSETS})
-        found = tables(connection, catalog)
-        create(connection, "shop", found)
-        run(connection, "shop", found)
+        created = tables(connection, catalog)
+        create(connection, "shop", created)
+        run(connection, "shop", created)
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'shop'"
@@ -191,17 +206,17 @@ def test_values_of_every_type(pair: Pair) -> None:
             )
             others = {(str(table), str(column)) for table, column in cursor.fetchall()}
 
-    def is_charset(one: Difference) -> bool:
+    def is_charset(difference: Difference) -> bool:
         """Canal reads all texts as UTF-8."""
-        if one.column is None or one.field not in ("column.value", "column.updated"):
+        if difference.column is None or difference.field not in ("column.value", "column.updated"):
             return False
-        return (one.entry.header.table_name, one.column.name) in others
+        return (difference.entry.header.table_name, difference.column.name) in others
 
-    def is_unparsed(one: Difference) -> bool:
+    def is_unparsed(difference: Difference) -> bool:
         """Canal cannot read a CREATE TABLE with a character set of BINARY."""
-        return "BINARY" in parsed_sql(one.entry) and one.theirs in (7, (7, True), "", "shop")
+        return "BINARY" in parsed_sql(difference.entry) and difference.theirs in (7, (7, True), "", "shop")
 
-    known: Known = {
+    expected: Known = {
         "GTID": is_gtid,
         "BINARY": is_binary,
         "DECIMAL": is_decimal,
@@ -210,7 +225,7 @@ def test_values_of_every_type(pair: Pair) -> None:
         "character sets": is_charset,
         "statements": is_unparsed,
     }
-    compared(pair.theirs(quiet_s=3), pair.ours(), known)
+    compared(pair.theirs(quiet_s=3), pair.ours(), expected)
 
 
 def parsed_sql(entry: Any) -> str:
@@ -270,68 +285,68 @@ def test_the_python_connector_reads_from_canals_server(pair: Pair) -> None:
 def conversation(port: int) -> list[Any]:
     """What a server answers to requests that are right and wrong: positions and numbers of entries, codes of errors."""
     seen: list[Any] = []
-    with RawClient(port) as one:
-        one.login()
-        one.ask()
-        seen.append(("get without subscription", refusal(one)[0]))
-        one.ack(5)
-        seen.append(("ack without subscription", refusal(one)[0]))
+    with RawClient(port) as connection:
+        connection.login()
+        connection.ask()
+        seen.append(("get without subscription", refusal(connection)[0]))
+        connection.ack(5)
+        seen.append(("ack without subscription", refusal(connection)[0]))
         for kind in (p.SUBSCRIPTION, p.UNSUBSCRIPTION, p.GET, p.CLIENT_ACK, p.CLIENT_ROLLBACK):
-            one.send(kind, data(1, "shop"))
-            seen.append(("no client id", kind, refusal(one)[0]))
-        one.send(p.SUBSCRIPTION, data(1, "other") + data(2, "1001"))
-        seen.append(("unknown destination", refusal(one)[0]))
-        one.send(42, data(1, "shop"))
-        seen.append(("unknown packet", refusal(one)[0]))
-    with client(port) as one:
-        entries = [entry for batch in read_ahead(one) for entry in batch]
+            connection.send(kind, data(1, "shop"))
+            seen.append(("no client id", kind, refusal(connection)[0]))
+        connection.send(p.SUBSCRIPTION, data(1, "other") + data(2, "1001"))
+        seen.append(("unknown destination", refusal(connection)[0]))
+        connection.send(42, data(1, "shop"))
+        seen.append(("unknown packet", refusal(connection)[0]))
+    with client(port) as connection:
+        entries = [entry for batch in read_ahead(connection) for entry in batch]
         seen.append(("everything", len(entries), entries[-1].header.logfile_offset))
-        one.rollback()
+        connection.rollback()
         for size in (1, 2, 7):  # larger ones may end later here, since Canal writes fields that are zero
-            batches = [one.get(size) for _ in range(6)]
+            batches = [connection.get(size) for _ in range(6)]
             seen.append(("batches", size, [shape(batch) for batch in batches]))
-            one.rollback()
-        a, b, c = (one.get(3) for _ in range(3))
-        one.ack(b.id)
-        seen.append(("ack of the second batch", refusal(one)[0]))
-        one.ack(c.id + 1000)
-        seen.append(("ack of an unknown batch", refusal(one)[0]))
-        one.ack(0)
-        seen.append(("ack of batch 0", refusal(one)[0]))
-        one.ack(-1)
-        one.ack(a.id)
-        one.ack(a.id)
-        seen.append(("ack of an acked batch", refusal(one)[0]))
-        one.rollback(c.id + 1000)
-        seen.append(("rollback of an unknown batch", refusal(one)[0]))
-        one.rollback(b.id)
-        again = one.get(3)
-        seen.append(("rollback of the first batch", shape(again) == shape(b), shape(again)))
-        one.ack(again.id)
-    with client(port) as one:
-        seen.append(("after a new connection", shape(one.get(3))))
-        one.rollback()
-        read_ahead(one)
-        seen.append(("get of nothing", one.get(10).id, one.get(10, timeout_ms=50).id))
-        one.rollback()
-        one.unsubscribe()
-        one.ask()
-        seen.append(("get after the end of the subscription", refusal(one)[0]))
+            connection.rollback()
+        a, b, c = (connection.get(3) for _ in range(3))
+        connection.ack(b.id)
+        seen.append(("ack of the second batch", refusal(connection)[0]))
+        connection.ack(c.id + 1000)
+        seen.append(("ack of an unknown batch", refusal(connection)[0]))
+        connection.ack(0)
+        seen.append(("ack of batch 0", refusal(connection)[0]))
+        connection.ack(-1)
+        connection.ack(a.id)
+        connection.ack(a.id)
+        seen.append(("ack of an acked batch", refusal(connection)[0]))
+        connection.rollback(c.id + 1000)
+        seen.append(("rollback of an unknown batch", refusal(connection)[0]))
+        connection.rollback(b.id)
+        repeated = connection.get(3)
+        seen.append(("rollback of the first batch", shape(repeated) == shape(b), shape(repeated)))
+        connection.ack(repeated.id)
+    with client(port) as connection:
+        seen.append(("after a new connection", shape(connection.get(3))))
+        connection.rollback()
+        read_ahead(connection)
+        seen.append(("get of nothing", connection.get(10).id, connection.get(10, timeout_ms=50).id))
+        connection.rollback()
+        connection.unsubscribe()
+        connection.ask()
+        seen.append(("get after the end of the subscription", refusal(connection)[0]))
     return seen
 
 
-def read_ahead(one: RawClient) -> list[list[Any]]:
+def read_ahead(connection: RawClient) -> list[list[Any]]:
     """The entries that a client gets without an ack, until none has come for a second."""
-    found: list[list[Any]] = []
+    batches: list[list[Any]] = []
     last = time.monotonic()
-    while time.monotonic() - last < (1 if found else 10):
-        batch = one.get(1000)
+    while time.monotonic() - last < (1 if batches else 10):
+        batch = connection.get(1000)
         if batch.entries:
-            found.append(batch.entries)
+            batches.append(batch.entries)
             last = time.monotonic()
         else:
             time.sleep(0.05)
-    return found
+    return batches
 
 
 def shape(batch: Batch) -> tuple[int, list[int]]:

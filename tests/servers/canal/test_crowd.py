@@ -40,22 +40,22 @@ class Readers:
 
     def turn(self) -> list[float]:
         """Lets each client get and ack a batch. Returns how long each answer took."""
-        found = []
+        times_s = []
         for client in self.clients:
             begin = time.monotonic()
             batch = client.get(1000)
-            found.append(time.monotonic() - begin)
+            times_s.append(time.monotonic() - begin)
             self.seen.setdefault(client.client_id, set()).update(row["id"] for row in batch.rows())
             if batch.id != -1:
                 client.ack(batch.id)
-        return found
+        return times_s
 
     def turns(self, seconds: float) -> list[float]:
         end = time.monotonic() + seconds
-        found: list[float] = []
+        times_s: list[float] = []
         while time.monotonic() < end:
-            found += self.turn()
-        return sorted(found)
+            times_s += self.turn()
+        return sorted(times_s)
 
     def again(self) -> None:
         """Subscribes anew, from the first transaction on."""
@@ -217,5 +217,5 @@ def attack(port: int, stop: threading.Event, seed: int) -> None:
             while len(kept) > 200:
                 kept.pop(0).close()
         time.sleep(0.005)
-    for one in kept:
-        one.close()
+    for connection in kept:
+        connection.close()

@@ -22,8 +22,8 @@ from tests.support.proxy import Proxy
 
 @pytest.fixture
 def hook() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
+    with receiver() as server:
+        yield server
 
 
 @pytest.fixture

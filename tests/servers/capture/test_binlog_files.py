@@ -91,17 +91,17 @@ def names(server: Server, start: str) -> list[str]:
 
 def transactions(config: DestinationConfig) -> list[tuple[int, int, int, bytes]]:
     """Returns what the index of a store says about each transaction, and the bytes of each."""
-    found: list[tuple[int, int, int, bytes]] = []
+    stored: list[tuple[int, int, int, bytes]] = []
     if not config.store.path.is_dir():
-        return found
+        return stored
     for segment in list_segments(config.store.path):
         data = segment.read_bytes()
         for entry in read_entries(segment):
             if entry["length"]:
                 at = int(entry["offset"])
                 body = data[at : at + int(entry["length"])]
-                found.append((int(entry["seq"]), int(entry["commit_time_us"]), int(entry["row_events"]), body))
-    return found
+                stored.append((int(entry["seq"]), int(entry["commit_time_us"]), int(entry["row_events"]), body))
+    return stored
 
 
 def workload(server: Server, db: str, number: int = 0) -> None:
@@ -242,10 +242,10 @@ def files(tmp_path: Path, recorded: Recorded) -> Path:
 
 def fails(config: DestinationConfig, error: type[CdcError], *texts: str) -> None:
     """Captures, and expects an error with these texts."""
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as raised:
         Capture(config).run(until_current=True)
     for text in texts:
-        assert text in str(found.value)
+        assert text in str(raised.value)
 
 
 def test_a_missing_file_stops_capture_before_it(recorded: Recorded, files: Path, tmp_path: Path) -> None:
@@ -396,19 +396,23 @@ def test_starts(recorded: Recorded, files: Path, tmp_path: Path, start: str) -> 
     second = list(data)[1]
     Capture(of_files(tmp_path / "all", files, db)).run(until_current=True)
     every = transactions(load(tmp_path / "all/conf/shop.yaml"))
-    later = [one for one in every if one[0] >> 34 & 0x1FFFFF >= int(second[-6:])]
+    later = [transaction for transaction in every if transaction[0] >> 34 & 0x1FFFFF >= int(second[-6:])]
     if start == "position":
         config = of_files(tmp_path, files, db, f"{{file: {second}, pos: 4}}")
     elif start == "gtid":
         file_start = read_file_start(load(tmp_path / "all/conf/shop.yaml").source, second)
         last = file_start.last_gtids
-        known = MariadbPosition.of_state(last) if last is not None else file_start.gtids
-        config = of_files(tmp_path, files, db, f"{{gtid: '{known}'}}")
+        gtid_position = MariadbPosition.of_state(last) if last is not None else file_start.gtids
+        config = of_files(tmp_path, files, db, f"{{gtid: '{gtid_position}'}}")
     elif start == "time":
-        second_s = next(one[1] // 1_000_000 for one in later if one[1] // 1_000_000 > every[0][1] // 1_000_000)
+        second_s = next(
+            transaction[1] // 1_000_000
+            for transaction in later
+            if transaction[1] // 1_000_000 > every[0][1] // 1_000_000
+        )
         when = datetime.fromtimestamp(second_s, UTC).isoformat()
         config = of_files(tmp_path, files, db, f"{{time: '{when}'}}")
-        later = [one for one in every if one[1] // 1_000_000 >= second_s]
+        later = [transaction for transaction in every if transaction[1] // 1_000_000 >= second_s]
     else:
         config = of_files(tmp_path, files, db)
         later = every

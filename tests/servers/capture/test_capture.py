@@ -59,7 +59,7 @@ def configure(
 
 def events_of(folder: Path) -> list[bytes]:
     """Returns every row event in a store, as stored."""
-    found = []
+    events = []
     for segment in list_segments(folder):
         file = BinlogFile.open(segment)
         assert file.damage is None
@@ -68,9 +68,9 @@ def events_of(folder: Path) -> list[bytes]:
             while at < end:
                 length = int.from_bytes(file.buf[at + 9 : at + 13].tobytes(), "little")
                 if int(file.buf[at + 4]) in ROW_EVENTS:
-                    found.append(file.buf[at : at + length].tobytes())
+                    events.append(file.buf[at : at + length].tobytes())
                 at += length
-    return found
+    return events
 
 
 def workload(server: Server, db: str) -> None:
@@ -108,11 +108,13 @@ def test_the_same_bytes_and_seqs_twice(server: Server, db: str, tmp_path: Path) 
     workload(server, db)
     for name in ("one", "two"):
         Capture(configure(tmp_path / name, server, db, start=start)).run(until_current=True)
-    one, two = (tmp_path / name / "data/store" for name in ("one", "two"))
-    seqs = [[int(s) for p in list_segments(path) for s in read_entries(p)["seq"]] for path in (one, two)]
+    first_store, second_store = (tmp_path / name / "data/store" for name in ("one", "two"))
+    seqs = [
+        [int(s) for p in list_segments(path) for s in read_entries(p)["seq"]] for path in (first_store, second_store)
+    ]
     assert seqs[0] == seqs[1] and len(seqs[0]) > 40
     assert seqs[0] == sorted(set(seqs[0]))
-    assert events_of(one) == events_of(two) != []
+    assert events_of(first_store) == events_of(second_store) != []
 
 
 @pytest.mark.parametrize("tables", [".*", "orders", "audit"])
@@ -141,11 +143,11 @@ def test_only_captured_tables_are_kept(server: Server, db: str, tmp_path: Path) 
     workload(server, db)
     config = configure(tmp_path, server, db, start=start, tables="orders")
     Capture(config).run(until_current=True)
-    found = StoreReader(config.store.path).select(0, Limits())
+    selection = StoreReader(config.store.path).select(0, Limits())
     reader, after, tables = StoreReader(config.store.path), 0, set()
-    while (found := reader.select(after, Limits())) is not None:
-        tables |= set(found.tables)
-        after = found.last_seq
+    while (selection := reader.select(after, Limits())) is not None:
+        tables |= set(selection.tables)
+        after = selection.last_seq
     assert tables == {f"{db}.orders"}
     assert after == reader.last_seq()
 
@@ -181,8 +183,8 @@ def test_a_new_store_records_its_beginning_and_refuses_an_old_cursor(
     mysql9.execute(f"INSERT INTO {db}.t VALUES (2)")
     shutil.rmtree(config.store.path)
     Capture(config).run(until_current=True)
-    again = StoreReader(config.store.path).beginning()
-    assert again is not None and again.reason == "started again" and again.seq > lease.manifest.last_seq
+    beginning = StoreReader(config.store.path).beginning()
+    assert beginning is not None and beginning.reason == "started again" and beginning.seq > lease.manifest.last_seq
     with pytest.raises(CutOffError, match="started again"):
         service.get("me", wait_s=0)
 
@@ -277,8 +279,8 @@ def test_partial_updates_are_kept(mysql9: Server, database: Database, tmp_path: 
     assert Capture(config).run(until_current=True).transactions == 1
     [event] = events_of(config.store.path)
     assert event[4] == EventType.PARTIAL_UPDATE_ROWS and event[25] & ROWS_STMT_END
-    found = StoreReader(config.store.path).select(0, Limits())
-    assert found is not None and (found.row_events, found.tables) == (1, (f"{db}.t",))
+    selection = StoreReader(config.store.path).select(0, Limits())
+    assert selection is not None and (selection.row_events, selection.tables) == (1, (f"{db}.t",))
 
 
 def test_statements_on_other_tables_pass(server: Server, db: str, tmp_path: Path) -> None:

@@ -62,11 +62,11 @@ def new_file(server: Server) -> tuple[str, Path]:
 
 
 def event_types(path: Path) -> set[int]:
-    data, at, found = path.read_bytes(), 4, set()
+    data, at, types = path.read_bytes(), 4, set()
     while at < len(data):
-        found.add(data[at + 4])
+        types.add(data[at + 4])
         at += int.from_bytes(data[at + 9 : at + 13], "little")
-    return found
+    return types
 
 
 def configure(
@@ -194,8 +194,8 @@ def test_forms_of_compressed_transactions(mysql9: Server, database: Database, tm
     for step in steps:
         mysql9.execute(on, *step)
         Capture(config).run(until_current=True)  # reads the last stored transaction again
-    found = rows(config.store.path, f"{db}.t").select(["_op", "id"]).to_pylist()
-    changes = [(row["_op"], row["id"]) for row in found]
+    changed_rows = rows(config.store.path, f"{db}.t").select(["_op", "id"]).to_pylist()
+    changes = [(row["_op"], row["id"]) for row in changed_rows]
     assert changes == [*[(1, n) for n in (1, 3, 4, 5, 11, 13, 14, 15)], *[(0, n) for n in (13, 14, 15)], (1, 6)]
     assert rows(config.store.path, f"{db}.copy").column("id").to_pylist() == [1, 3]
     entries = [entry for segment in list_segments(config.store.path) for entry in read_entries(segment)]

@@ -64,7 +64,7 @@ def test_tables_come_and_go_while_capture_runs(server: Server, database: Databas
     server.execute(*(f"CREATE TABLE {db}.{name} (id INT AUTO_INCREMENT PRIMARY KEY)" for name in ("a", "b", "c")))
     config = configure(tmp_path, server, db, tables="a")
     text = config.file.read_text()
-    both = f"BEGIN; INSERT INTO {db}.a VALUES (); INSERT INTO {db}.b VALUES (); COMMIT".split("; ")
+    statements = f"BEGIN; INSERT INTO {db}.a VALUES (); INSERT INTO {db}.b VALUES (); COMMIT".split("; ")
     with capture_logs() as logs, capturing(config) as capture:
 
         def choose(tables: str, more: str = "", *, asks: bool = False) -> None:
@@ -79,11 +79,11 @@ def test_tables_come_and_go_while_capture_runs(server: Server, database: Databas
             server.execute(*statements)
             wait_for(lambda: len(stored(config)) > before, "a transaction")
 
-        insert(*both)
+        insert(*statements)
         choose("[ab]")
-        insert(*both)
+        insert(*statements)
         choose("b", asks=True)
-        insert(*both)
+        insert(*statements)
         server.execute(f"INSERT INTO {db}.a VALUES ()")
         choose("[bc]")
         insert(f"INSERT INTO {db}.c VALUES ()")
@@ -148,11 +148,11 @@ def test_a_file_is_read_when_it_has_stayed_the_same_for_a_look(tmp_path: Path, m
     assert watch.look() is None
     config.file.write_text(text.replace("(a|b)", "(a|b|c)"))
     assert watch.look() is None
-    found = watch.look()
-    assert found is not None
-    assert found.tables.include == ("shop\\.(a|b|c)",)
-    assert (found.name, found.file) == ("shop", config.file)
-    watch.take(found)
+    reloaded = watch.look()
+    assert reloaded is not None
+    assert reloaded.tables.include == ("shop\\.(a|b|c)",)
+    assert (reloaded.name, reloaded.file) == ("shop", config.file)
+    watch.take(reloaded)
     assert watch.look() is None
     watch.ask()
     assert watch.look() is None  # the same tables

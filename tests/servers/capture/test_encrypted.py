@@ -64,8 +64,8 @@ def require_unique_nonces(config: DestinationConfig) -> None:
     for segment in list_segments(config.store.path):
         data, seen = segment.read_bytes(), []
         for at in range(0, len(data), BLOCK_BYTES):
-            seen += [one for one in frames_of(memoryview(data)[at : at + BLOCK_BYTES], at) if one is not None]
-        assert len({(one.opening, one.counter) for one in seen}) == len(seen) > 0
+            seen += [frame for frame in frames_of(memoryview(data)[at : at + BLOCK_BYTES], at) if frame is not None]
+        assert len({(frame.opening, frame.counter) for frame in seen}) == len(seen) > 0
 
 
 @pytest.mark.long

@@ -52,16 +52,16 @@ def pairs() -> Iterator[Callable[[str], ReplicaPair]]:
 @pytest.fixture(params=FAMILIES)
 def pair(request: pytest.FixtureRequest, pairs: Callable[[str], ReplicaPair]) -> ReplicaPair:
     """A pair that is level, with empty tables."""
-    found = pairs(request.param)
-    if not found.replica.alive:
-        found.renew_replica()
+    servers = pairs(request.param)
+    if not servers.replica.alive:
+        servers.renew_replica()
     for db in DATABASES:
         columns = "id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(1000)"
-        found.primary.execute(
+        servers.primary.execute(
             f"DROP DATABASE IF EXISTS {db}", f"CREATE DATABASE {db}", f"CREATE TABLE {db}.t ({columns})"
         )
-    found.wait_level()
-    return found
+    servers.wait_level()
+    return servers
 
 
 @pytest.fixture
@@ -106,9 +106,9 @@ def assert_equal_to(config: DestinationConfig, server: Server, configure: Config
     """Checks that the store has each transaction of the server's binlog once, from its own first one on."""
     fresh = configure(server.port, server.kind.name, name="fresh", start="earliest")
     capture(fresh)
-    found, wanted = transactions(config), transactions(fresh)
-    assert len(set(found)) == len(found), "a transaction is there twice"
-    assert sorted(found) == sorted(wanted[wanted.index(found[0]) :])
+    stored, wanted = transactions(config), transactions(fresh)
+    assert len(set(stored)) == len(stored), "a transaction is there twice"
+    assert sorted(stored) == sorted(wanted[wanted.index(stored[0]) :])
 
 
 def freeze(proxy: Proxy, config: DestinationConfig, pair: ReplicaPair) -> None:
@@ -152,7 +152,9 @@ def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure
         config = configure(proxy.port, pair.primary.kind.name, pair.replica.port)
         capture(config)
         insert(pair.primary, 3)
-        assert not [one for one in examine(config)[0] if one.subject.startswith("standby") and one.level != "ok"]
+        assert not [
+            finding for finding in examine(config)[0] if finding.subject.startswith("standby") and finding.level != "ok"
+        ]
         with capturing(config):
             wait_until_level(config, pair.primary)
             with inserting(pair.primary) as writer:
@@ -191,7 +193,7 @@ def test_prepared_transactions_are_ended_on_the_new_server(pair: ReplicaPair, co
     end(pair.primary, "'dropped'", commit=False)
     end(pair.primary, "'unread'")
     assert capture(config) == 2
-    assert source_of(config).epoch == 1 and [one.xid for one in pending(config.store.path)] == ["x'6c617465',x'',1"]
+    assert source_of(config).epoch == 1 and [entry.xid for entry in pending(config.store.path)] == ["x'6c617465',x'',1"]
     end(pair.primary, "'late'")
     assert capture(config) == 1
     assert_equal_to(config, pair.primary, configure)
@@ -217,10 +219,10 @@ def test_lost_transactions_are_named_and_accepted(pair: ReplicaPair, configure: 
             capture(config)
         assert GtidSet(caught.value.lost).count == 5
         assert [state.state for state in examine_servers(config)] == ["lost"]
-        found = accept_loss(config)
-        assert (found.transactions, found.tables, found.epoch) == (5, ("shop.t",), 1)
+        loss = accept_loss(config)
+        assert (loss.transactions, loss.tables, loss.epoch) == (5, ("shop.t",), 1)
         assert open_meta(config).read().subscription("apply").parked["shop.t"].due == "snapshot"
-        assert lost[0].rpartition(":")[2].rpartition("-")[2] in found.lost
+        assert lost[0].rpartition(":")[2].rpartition("-")[2] in loss.lost
         assert capture(config) == 4
         assert capture(config) == 0
         insert(pair.primary)
@@ -264,8 +266,8 @@ def test_errant_transactions_are_refused(pair: ReplicaPair, configure: Configure
         pair.wait_level()
         capture(config)
         before = source_of(config)
-        standby = [one for one in examine(config)[0] if one.subject.endswith(": gtids")]
-        assert ["errant" in one.message for one in standby] == [True]
+        standby = [finding for finding in examine(config)[0] if finding.subject.endswith(": gtids")]
+        assert ["errant" in finding.message for finding in standby] == [True]
         pair.fail_over()
         proxy.move(pair.primary.port)
         with pytest.raises(SourceRefusedError, match="1 errant transactions"):

@@ -60,15 +60,15 @@ def run(server: Server, db: str, *statements: str) -> None:
 
 def state(config: DestinationConfig, table: str) -> list[dict[str, Any]]:
     """The rows that the changes in the store leave, with their old images compared on the way."""
-    left: dict[int, dict[str, Any]] = {}
+    row_by_id: dict[int, dict[str, Any]] = {}
     options = DecodeOptions(images="both", columns=COLUMNS)
     for batch in read(config.store.path, table=table, options=options):
         for row in batch.to_pylist():
             if row["_before"] is not None:
-                assert left.pop(row["_before"]["id"]) == row["_before"]
+                assert row_by_id.pop(row["_before"]["id"]) == row["_before"]
             if row["_op"] != 0:
-                left[row["id"]] = {name: row[name] for name in COLUMNS}
-    return [left[key] for key in sorted(left)]
+                row_by_id[row["id"]] = {name: row[name] for name in COLUMNS}
+    return [row_by_id[key] for key in sorted(row_by_id)]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -147,8 +147,8 @@ def test_rows_without_other_columns_are_refused(begun: tuple[Server, str, Destin
     run(server, db, "UPDATE t SET a = 8 WHERE id = 2")
     with pytest.raises(UnsupportedEventError, match=r"only some of its columns.*binlog_row_image=FULL"):
         Capture(config).run(until_current=True)
-    found = state(config, f"{db}.t")
-    assert [row["a"] for row in found] == [11, None, 31, 41]
+    rows = state(config, f"{db}.t")
+    assert [row["a"] for row in rows] == [11, None, 31, 41]
 
 
 def test_the_hidden_hash_of_a_unique_text_is_no_column(begun: tuple[Server, str, DestinationConfig]) -> None:

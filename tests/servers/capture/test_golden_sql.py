@@ -29,16 +29,16 @@ CASES = [pytest.param(script, kind, id=f"{script.name}-{kind}") for script in SC
 @pytest.fixture(scope="module")
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
     """Returns a function that executes all scripts of a kind of server, once, and returns the texts of the store."""
-    known: dict[str, dict[str, str]] = {}
+    texts_by_kind: dict[str, dict[str, str]] = {}
     tried: set[str] = set()
 
     def get(kind: str) -> dict[str, str]:
         if kind not in tried:
             tried.add(kind)
             server: Server = request.getfixturevalue(kind)
-            known[kind] = run_all(server, tmp_path_factory.mktemp(kind))
-        assert kind in known, f"the scripts failed on {kind}, see its first test"
-        return known[kind]
+            texts_by_kind[kind] = run_all(server, tmp_path_factory.mktemp(kind))
+        assert kind in texts_by_kind, f"the scripts failed on {kind}, see its first test"
+        return texts_by_kind[kind]
 
     return get
 
@@ -62,19 +62,19 @@ def run_all(server: Server, folder: Path) -> dict[str, str]:
                 Capture(config).run(until_current=True)
                 altered = False
     Capture(config).run(until_current=True)
-    found = texts(config.store.path)
-    server.execute(*[f"DROP DATABASE {one.database}" for one in SCRIPTS if one.name in found])
-    return found
+    text_by_script = texts(config.store.path)
+    server.execute(*[f"DROP DATABASE {script.database}" for script in SCRIPTS if script.name in text_by_script])
+    return text_by_script
 
 
 @pytest.mark.parametrize(("script", "kind"), CASES)
 def test_the_store_holds(script: Script, kind: str, stored: Callable[[str], dict[str, str]]) -> None:
     for feature in script.features:
         needs(kind, feature)
-    found = stored(kind)[script.name]
+    text = stored(kind)[script.name]
     if WRITE and kind == script.servers[0]:
-        script.expected.write_text(found, encoding="utf-8")
-    assert found == script.expected.read_text(encoding="utf-8")
+        script.expected.write_text(text, encoding="utf-8")
+    assert text == script.expected.read_text(encoding="utf-8")
 
 
 def test_every_text_has_its_script() -> None:

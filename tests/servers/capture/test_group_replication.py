@@ -111,7 +111,7 @@ def test_views_primaries_and_members_change(group: ReplicationGroup, tmp_path: P
     assert len(blocks.intervals(group.name)) > 1, "each primary takes its GTIDs from a block of its own"
     fresh = configure(tmp_path / "fresh", 4712, elected.port, start="earliest")
     Capture(fresh).run(until_current=True)
-    found, wanted = transactions(config), transactions(fresh)
-    assert len(set(found)) == len(found), "a transaction is there twice"
-    later = wanted[wanted.index(found[0]) :]
-    assert sorted(found) == sorted(later) and len(found) > 200
+    stored, wanted = transactions(config), transactions(fresh)
+    assert len(set(stored)) == len(stored), "a transaction is there twice"
+    later = wanted[wanted.index(stored[0]) :]
+    assert sorted(stored) == sorted(later) and len(stored) > 200

@@ -45,9 +45,9 @@ def servers() -> Iterator[Callable[[str], Server]]:
 
 @pytest.fixture(params=["mysql9", "mariadb11", NO_GTIDS])
 def server(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> Server:
-    found = servers(request.param)
-    found.execute("DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS other", *reset(found))
-    return found
+    started = servers(request.param)
+    started.execute("DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS other", *reset(started))
+    return started
 
 
 @pytest.fixture

@@ -59,10 +59,10 @@ def serving(config: DestinationConfig, errors: IO[bytes]) -> Iterator[str]:
 
 def wait_for(look: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + WAIT_S
-    while not (found := look()):
+    while not (value := look()):
         assert time.monotonic() < deadline, f"{what} did not come true"
         time.sleep(0.05)
-    return found
+    return value
 
 
 def health(address: str) -> tuple[int, str]:
@@ -77,14 +77,14 @@ def scrape(address: str) -> Samples:
     """The samples of Towpath by name and labels beside the destination."""
     with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    found = {}
+    samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith("towpath_"):
                 assert sample.labels.pop("destination") == "shop"
-                found[sample.name, tuple(sample.labels.values())] = sample.value
+                samples[sample.name, tuple(sample.labels.values())] = sample.value
     assert "process_resident_memory_bytes" in text
-    return found
+    return samples
 
 
 def test_a_capture_serves_its_metrics_and_its_health(tmp_path: Path) -> None:
@@ -105,29 +105,31 @@ def test_a_capture_serves_its_metrics_and_its_health(tmp_path: Path) -> None:
 
             # Counters count at once; times and positions are reported once a second.
             wait_for(lambda: ("towpath_capture_last_commit_timestamp_seconds", ()) in scrape(address), "a report")
-            found = wait_for(lambda: 0 < lag_of(samples := scrape(address)) < 10 and samples, "a small lag")
-            served = {name for name, _ in found}
+            metrics = wait_for(lambda: 0 < lag_of(samples := scrape(address)) < 10 and samples, "a small lag")
+            served = {name for name, _ in metrics}
             # Nothing is unread but in the newest file, which a server never purges.
             never = {"towpath_source_purge_timestamp_seconds", "towpath_source_last_failover_timestamp_seconds"}
             never |= {"towpath_alarms", "towpath_alarm_messages_total"}  # no alarms are configured
             assert served == {metric.name for metric in catalogue.CAPTURE} - never
-            assert found["towpath_source_failovers_total", ()] == 0
-            assert found["towpath_store_transactions", ()] == 5
-            assert found["towpath_capture_events_total", ()] >= 5 * 3
-            assert found["towpath_store_last_seq", ()] == lease.manifest.last_seq
-            assert found["towpath_subscription_behind_transactions", ("apply",)] == 5
-            assert found["towpath_subscription_outstanding_batches", ("apply",)] == 1
-            assert found["towpath_subscription_expired_batches", ("apply",)] == 0
-            assert found["towpath_subscription_lag_seconds", ("apply",)] > 0
-            assert found["towpath_table_parked", ("apply", "shop.gone")] == 1
-            assert found["towpath_archive_failing_seconds", ()] == found["towpath_archive_waiting_segments", ()] == 0
-            assert found["towpath_store_disk_free_bytes", ()] < found["towpath_store_disk_total_bytes", ()]
-            assert {found["towpath_scrape_success", (part,)] for part in PARTS} == {1}
+            assert metrics["towpath_source_failovers_total", ()] == 0
+            assert metrics["towpath_store_transactions", ()] == 5
+            assert metrics["towpath_capture_events_total", ()] >= 5 * 3
+            assert metrics["towpath_store_last_seq", ()] == lease.manifest.last_seq
+            assert metrics["towpath_subscription_behind_transactions", ("apply",)] == 5
+            assert metrics["towpath_subscription_outstanding_batches", ("apply",)] == 1
+            assert metrics["towpath_subscription_expired_batches", ("apply",)] == 0
+            assert metrics["towpath_subscription_lag_seconds", ("apply",)] > 0
+            assert metrics["towpath_table_parked", ("apply", "shop.gone")] == 1
+            assert (
+                metrics["towpath_archive_failing_seconds", ()] == metrics["towpath_archive_waiting_segments", ()] == 0
+            )
+            assert metrics["towpath_store_disk_free_bytes", ()] < metrics["towpath_store_disk_total_bytes", ()]
+            assert {metrics["towpath_scrape_success", (part,)] for part in PARTS} == {1}
 
             BatchService(config).ack(lease.batch, lease.token)
-            found = scrape(address)
-            assert found["towpath_subscription_behind_transactions", ("apply",)] == 0
-            assert found["towpath_subscription_lag_seconds", ("apply",)] == 0
+            metrics = scrape(address)
+            assert metrics["towpath_subscription_behind_transactions", ("apply",)] == 0
+            assert metrics["towpath_subscription_lag_seconds", ("apply",)] == 0
 
             server.execute("FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (5)")
             wait_for(lambda: scrape(address)["towpath_archive_seq", ()] > 0, "a segment in the archive")

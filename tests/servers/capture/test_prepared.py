@@ -57,18 +57,18 @@ def packed(server: Server) -> str | None:
 
 def content(config: DestinationConfig, table: str) -> dict[int, str]:
     """Applies the store's changes of a table in their order. Returns its rows."""
-    found: dict[int, str] = {}
+    rows: dict[int, str] = {}
     for batch in read(config.store.path, table=table):
         for row in batch.select(["_op", "id", "v"]).to_pylist():
             if row["_op"] == OP_DELETE:
-                del found[row["id"]]
+                del rows[row["id"]]
             elif row["_op"] == OP_INSERT:
-                assert row["id"] not in found, "an insert came twice"
-                found[row["id"]] = row["v"]
+                assert row["id"] not in rows, "an insert came twice"
+                rows[row["id"]] = row["v"]
             else:
-                assert row["id"] in found
-                found[row["id"]] = row["v"]
-    return found
+                assert row["id"] in rows
+                rows[row["id"]] = row["v"]
+    return rows
 
 
 def selected(server: Server, table: str) -> dict[int, str]:
@@ -78,7 +78,7 @@ def selected(server: Server, table: str) -> dict[int, str]:
 
 
 def pending_xids(config: DestinationConfig) -> list[str]:
-    return [bytes.fromhex(one.xid.split("'")[1]).decode() for one in pending(config.store.path)]
+    return [bytes.fromhex(entry.xid.split("'")[1]).decode() for entry in pending(config.store.path)]
 
 
 def test_rows_come_in_the_order_of_the_commits(server: Server, database: Database, tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_rows_come_in_the_order_of_the_commits(server: Server, database: Databas
     server.execute(f"{insert} (4, 'plain')")
     Capture(config).run(until_current=True)
     assert pending_xids(config) == ["a", "b", "dropped"] and ids_of(config, f"{db}.t") == [4]
-    [oldest, *_] = (found := collect(config)["store"]["prepared"])["transactions"]
-    assert found["count"] == 3 and oldest["xid"] == "x'61',x'',1" and oldest["tables"] == [f"{db}.t"]
+    [oldest, *_] = (prepared := collect(config)["store"]["prepared"])["transactions"]
+    assert prepared["count"] == 3 and oldest["xid"] == "x'61',x'',1" and oldest["tables"] == [f"{db}.t"]
     server.execute("FLUSH BINARY LOGS", f"{insert} (5, 'rotated')")
     Capture(config).run(until_current=True)
     end(server, "'b','branch',7")

@@ -59,8 +59,8 @@ def position(server: Server) -> str:
 
 def rows(config: DestinationConfig, db: str, table: str = "t") -> list[dict[str, Any]]:
     """The rows of a table in the store, without the columns that Towpath adds."""
-    found = decoded(list(read(config.store.path, table=f"{db}.{table}")))
-    return [{name: value for name, value in row.items() if not name.startswith("_")} for row in found]
+    decoded_rows = decoded(list(read(config.store.path, table=f"{db}.{table}")))
+    return [{name: value for name, value in row.items() if not name.startswith("_")} for row in decoded_rows]
 
 
 COLUMNS = "u INT UNSIGNED, e ENUM('red', 'blüe'), s SET('x', 'y'), v VARCHAR(10) CHARACTER SET latin1, f TINYINT(1)"
@@ -90,8 +90,8 @@ def test_check_warns(server: Server, least: str, db: str, tmp_path: Path, capsys
     server.execute(least, f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
     configure(tmp_path, server, db)
     assert cli.main(["--conf-dir", str(tmp_path / "conf"), "check", "shop", "--json"]) == 0
-    found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
-    about = found["source: binlog_row_metadata"]
+    findings = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    about = findings["source: binlog_row_metadata"]
     assert about["level"] == "warning"
     assert about["message"].startswith(f"binlog_row_metadata is {LEAST[server.kind.name]}; rows name no columns")
     assert about["remedy"] == (
@@ -236,10 +236,10 @@ def test_no_value_comes_into_another_column(server: Server, least: str, db: str,
         except UnsupportedDdlError as error:
             refused = str(error)
             break
-    found = rows(config, db)
-    assert [(row["a"], row["b"]) for row in found] == [(row["id"] * 10, row["id"] * 10 + 1) for row in found]
-    assert [row["id"] for row in found] == inserted[: len(found)]
-    assert "the column names of its rows" in refused or len(found) == len(inserted)
+    stored = rows(config, db)
+    assert [(row["a"], row["b"]) for row in stored] == [(row["id"] * 10, row["id"] * 10 + 1) for row in stored]
+    assert [row["id"] for row in stored] == inserted[: len(stored)]
+    assert "the column names of its rows" in refused or len(stored) == len(inserted)
 
 
 def test_compressed_transactions(mysql9: Server, database: Callable[[Server], str], tmp_path: Path) -> None:
@@ -305,10 +305,10 @@ def test_generated_columns_that_rows_lack(mariadb11: Server, database: Callable[
         capture(config)
     finally:
         mariadb11.execute(FULL)
-    found = decoded(
+    stored = decoded(
         list(read(config.store.path, table=f"{db}.t", options=DecodeOptions(columns=["id", "a", "u", "n"])))
     )
-    assert [(row["id"], row["a"], row["u"], row["n"]) for row in found] == [(1, a, key, "1.2.3.4") for a in (2, 5)]
+    assert [(row["id"], row["a"], row["u"], row["n"]) for row in stored] == [(1, a, key, "1.2.3.4") for a in (2, 5)]
 
 
 def test_members_that_the_server_shows_as_question_marks(

@@ -72,14 +72,14 @@ def columns(config: DestinationConfig, table: str, seq: int) -> tuple[str, ...] 
     """Returns a table's column names at a seq."""
     path = StoreReader(config.store.path).schema_path(seq)
     assert path is not None
-    found = Schemas.load(path).tables.get(table)
-    return None if found is None else found.column_names
+    schema = Schemas.load(path).tables.get(table)
+    return None if schema is None else schema.column_names
 
 
 def entries_of(config: DestinationConfig) -> list[tuple[int, bool]]:
     """Returns (seq, whether it is DDL) of each transaction in the store."""
-    found = [e for s in list_segments(config.store.path) for e in read_entries(s) if e["length"]]
-    return [(int(e["seq"]), bool(int(e["flags"]) & EntryFlag.DDL)) for e in found]
+    entries = [e for s in list_segments(config.store.path) for e in read_entries(s) if e["length"]]
+    return [(int(e["seq"]), bool(int(e["flags"]) & EntryFlag.DDL)) for e in entries]
 
 
 @pytest.mark.parametrize("kind", ["mysql56", "no_gtids"])
@@ -256,10 +256,10 @@ def test_a_migration_of_many_statements_takes_few_looks(
     monkeypatch.setattr(schema_history, "read_schemas", counted)
     assert Capture(config).run(until_current=True).transactions == 81
     assert calls < 20
-    found = entries_of(config)
-    assert [ddl for _, ddl in found] == [True] * 80 + [False]
-    assert all(columns(config, f"{name}.n59", seq) == ("id",) for seq, _ in found[60:])
-    assert columns(config, f"{name}.t", found[-1][0]) == ("id", *(f"c{number}" for number in range(20)))
+    entries = entries_of(config)
+    assert [ddl for _, ddl in entries] == [True] * 80 + [False]
+    assert all(columns(config, f"{name}.n59", seq) == ("id",) for seq, _ in entries[60:])
+    assert columns(config, f"{name}.t", entries[-1][0]) == ("id", *(f"c{number}" for number in range(20)))
 
 
 def test_definitions_do_not_apply_to_earlier_rows(mysql56: Server, db: str, begun: DestinationConfig) -> None:

@@ -55,7 +55,7 @@ def test_a_statement_on_an_object_that_leads_to_captured_tables_stops_capture(
     server.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)", f"CREATE TABLE {other}.log (id INT PRIMARY KEY)")
     start = position(server)
     config = configure(tmp_path, server, db, start)
-    server.execute(f"INSERT INTO {db}.t VALUES (1)", *[one.format(**names) for one in made])
+    server.execute(f"INSERT INTO {db}.t VALUES (1)", *[statement.format(**names) for statement in made])
     server.execute(_TEXT, changed.format(**names))
     with pytest.raises(UnsupportedEventError, match=re.escape(reason.format(**names))) as refused:
         Capture(config).run(until_current=True)

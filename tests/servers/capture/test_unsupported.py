@@ -105,8 +105,8 @@ def servers_gtids(server: Server, before: str) -> dict[str, set[int]]:
             row = cursor.fetchone()
     assert row is not None
     result: dict[str, set[int]] = {}
-    for one in str(row[0]).replace("\n", "").split(","):
-        source, *parts = one.strip().split(":")
+    for gtid_range in str(row[0]).replace("\n", "").split(","):
+        source, *parts = gtid_range.strip().split(":")
         tag = ""
         for part in parts:
             if re.match("[a-z_]", part.strip()):
@@ -237,9 +237,9 @@ def test_captured_tables_stop_capture_and_the_printed_position_continues(
     printed = re.search(r"\(source\.start: (\{file: .*?, pos: \d+\})\)", str(caught.value))
     assert printed is not None
     place = yaml.safe_load(printed[1])
-    again = configure(tmp_path / "two", server, db, (place["file"], place["pos"]))
-    Capture(again).run(until_current=True)
-    assert ids(again, f"{db}.t") == [3]
+    continued = configure(tmp_path / "two", server, db, (place["file"], place["pos"]))
+    Capture(continued).run(until_current=True)
+    assert ids(continued, f"{db}.t") == [3]
 
 
 def test_a_compressed_ddl_of_a_captured_table_is_captured(
@@ -261,8 +261,8 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     stored = entries[entries["length"] > 0][0]
     [segment, *_] = list_segments(config.store.path)
     part = ByteRange(path=str(segment), offset=int(stored["offset"]), length=int(stored["length"]))
-    [found] = read_statements((part,), ignores_case=False)
-    assert found.sql.startswith(f"CREATE TABLE {db}.t") and found.statement.tables == ((db, "t"),)
+    [parsed] = read_statements((part,), ignores_case=False)
+    assert parsed.sql.startswith(f"CREATE TABLE {db}.t") and parsed.statement.tables == ((db, "t"),)
     assert ids(config, f"{db}.t") == [1]
 
 

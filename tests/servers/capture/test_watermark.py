@@ -60,8 +60,12 @@ def test_it_stays_behind_a_replica_that_lags_and_stands_while_replication_has_st
             return (watermark.clock.time_us - watermark.complete_until_us) / 1e6
 
         def said() -> list[str]:
-            found = examine(config, conn)
-            return [f"{one.level}: {one.message}" for one in found if one.subject == "source: replication"]
+            findings = examine(config, conn)
+            return [
+                f"{finding.level}: {finding.message}"
+                for finding in findings
+                if finding.subject == "source: replication"
+            ]
 
         wait_for("the replica has no lag", lambda: said() == ["ok: the server is a replica, 0 s behind"])
         # A second of the lag in whole seconds, and the margin.
@@ -106,7 +110,7 @@ def test_an_account_that_may_not_see_the_lag_is_told_what_to_grant(
         pair.wait_level()
         config = parse(configuration(f"mariadb://cdc@{HOST}:{pair.replica.port}"), tmp_path / "conf" / "shop.yaml")
         conn = connect(config.source)
-        (only,) = [one for one in examine(config, conn) if one.subject == "source: replication"]
+        (only,) = [finding for finding in examine(config, conn) if finding.subject == "source: replication"]
         assert (only.level, only.remedy) == ("warning", "GRANT SLAVE MONITOR ON *.* TO 'cdc'@'%'")
         watermark = WatermarkTracker(records=False)
         watermark.probe(conn)

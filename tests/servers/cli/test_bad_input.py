@@ -100,8 +100,8 @@ def test_configuration(tmp_path: Path) -> None:
     secret = Site(tmp_path / "secret")
     secret.configure("mysql://t:hush-hush@127.0.0.1:1", DB)
     done = bundle([*cases, (contradiction, CAPTURE), (secret, CAPTURE), (secret, ["capture", "absent"])])
-    for (_, _, words), one in zip(CONFIGURATIONS, done, strict=False):
-        refused(one, 2, *words)
+    for (_, _, words), outcome in zip(CONFIGURATIONS, done, strict=False):
+        refused(outcome, 2, *words)
     refused(done[-3], 2, "shop.yaml", "meta.path", "inside store.path", "Give each a folder of its own")
     assert "hush" not in refused(done[-2], 2, "shop.yaml", "source.url", "password_env")
     refused(done[-1], 2, str(tmp_path / "secret"), "'absent'", "Choose from: shop.")
@@ -133,8 +133,8 @@ def test_wrong_usage_and_commands_to_come(tmp_path: Path) -> None:
         (str(tmp_path), "is a folder"),
         ("no subscriber 'apply'", "cdc batch get"),
     ]
-    for one, expected in zip(done, words, strict=True):
-        refused(one, 2, *expected)
+    for outcome, expected in zip(done, words, strict=True):
+        refused(outcome, 2, *expected)
 
 
 # ---------------------------------------------------------------- the source
@@ -203,9 +203,9 @@ def test_start_positions(server: Server, tmp_path: Path) -> None:
     """A position that does not exist, or where nothing begins, is not kept: with a right one the same folder works."""
     file = begin_log(server)
     server.execute(f"DELETE FROM {DB}.t", f"INSERT INTO {DB}.t VALUES (1, 'a')", f"INSERT INTO {DB}.t VALUES (2, 'b')")
-    found = events(server, file)
-    begins = [pos for pos, kind in found if kind.lower() == "gtid"][-2]
-    row_event = next(pos for pos, kind in found if "rite_rows" in kind and pos > begins)
+    binlog_events = events(server, file)
+    begins = [pos for pos, kind in binlog_events if kind.lower() == "gtid"][-2]
+    row_event = next(pos for pos, kind in binlog_events if "rite_rows" in kind and pos > begins)
     gtid = "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002:1-3" if server.kind.name == "mysql9" else "0-1-3"
     number = int(file.split(".")[1])
     cases = [
@@ -225,8 +225,8 @@ def test_start_positions(server: Server, tmp_path: Path) -> None:
         commands.append((wrong, CAPTURE))
     decode = ("decode", str(site.store), "--table", f"{DB}.t", "--column", "id")
     *done, captured, decoded = bundle([*commands, (site, CAPTURE), (site, decode)])
-    for one, (_, words) in zip(done, cases, strict=True):
-        refused(one, 2, *words)
+    for outcome, (_, words) in zip(done, cases, strict=True):
+        refused(outcome, 2, *words)
     succeeded(captured)
     assert rows(decoded) == [1, 2]
 
@@ -321,8 +321,8 @@ def test_unsupported_transactions(server: Server, tmp_path: Path) -> None:
     text.configure(server.url, DB, start=f"{{file: {file}, pos: 4}}")
     show = ("decode", str(text.store), "--table", f"{DB}.t", "--column", "id")
     once, twice, decoded = text.bundle(CAPTURE, CAPTURE, show)
-    for one in (once, twice):
-        refused(one, 2, file, f"INSERT INTO {DB}.t", "binlog_format=ROW")
+    for outcome in (once, twice):
+        refused(outcome, 2, file, f"INSERT INTO {DB}.t", "binlog_format=ROW")
     assert rows(decoded)[-1] == 1
     prepare(server, "'x'", f"INSERT INTO {DB}.t VALUES (2, 'x')")
     begin_log(server)
@@ -346,14 +346,14 @@ def test_tokens_and_order(mariadb10: Server, database: object, tmp_path: Path) -
         f"CREATE TABLE {db}.t (id INT PRIMARY KEY)", *[f"INSERT INTO {db}.t VALUES ({n})" for n in range(3)]
     )
     get = ("batch", "get", "shop", "--json")
-    _, one, two, again, brief = site.bundle(
+    _, first_get, next_get, repeated_get, brief = site.bundle(
         CAPTURE,
         get,
         [*get, "--ahead"],
         get,
         [*get, "--ahead", "--subscriber", "other", "--owner", "me", "--lease", "0.01"],
     )
-    first, second, third, other = (json.loads(done.out) for done in (one, two, again, brief))
+    first, second, third, other = (json.loads(done.out) for done in (first_get, next_get, repeated_get, brief))
     assert first["batch"] == third["batch"] and first["token"] != third["token"]
 
     def ack(batch: dict[str, object], token: object, verb: str = "ack", subscriber: str = "apply") -> list[str]:
@@ -387,5 +387,5 @@ def test_tokens_and_order(mariadb10: Server, database: object, tmp_path: Path) -
     refused(done[5], 2, "77")
     refused(done[6], 1, "cli:", "until")
     assert site.files() == before
-    for one in site.bundle(ack(first, third["token"]), ack(first, third["token"]), ack(second, second["token"])):
-        succeeded(one)
+    for outcome in site.bundle(ack(first, third["token"]), ack(first, third["token"]), ack(second, second["token"])):
+        succeeded(outcome)

@@ -49,10 +49,10 @@ class Asked:
     def changes(self, table: str, key: str) -> list[dict[str, Any]]:
         code, text = self.run("--json", "shop", f"{self.loop.db}.{table}", "--", key)
         assert code == 0, self.remarks
-        found: list[dict[str, Any]] = json.loads(text)
-        order = [(one["seq"], one["row"]) for one in found]
+        changes: list[dict[str, Any]] = json.loads(text)
+        order = [(change["seq"], change["row"]) for change in changes]
         assert order == sorted(order)
-        return found
+        return changes
 
 
 def short(changes: list[dict[str, Any]], column: str) -> list[tuple[Any, ...]]:
@@ -101,7 +101,7 @@ def test_every_change_of_a_row(
     assert first["after"] == {"id": 1, "v": "a", "d": "1.50"} and first["before"] is None
     assert first["seq"] & ((1 << 34) - 1) == first["pos"] and first["gtid"]
     moved = asked.changes("one", '{"id": 9}')
-    assert [one["op"] for one in moved] == ["insert", "update", "delete"]
+    assert [change["op"] for change in moved] == ["insert", "update", "delete"]
     assert moved[0]["moved_from"] == {"id": 1}
     assert short(asked.changes("one", "-3"), "v") == [
         ("insert", None, "c"), ("update", "c", "c!"), ("delete", "c!", None)
@@ -174,7 +174,7 @@ def test_changes_by_foreign_keys(
     cascaded = asked.changes("c", "1")
     assert short(cascaded, "p") == [("insert", None, 1), ("update", 1, 5), ("update", 5, 5), ("delete", 5, None)]
     assert short(cascaded, "v")[1:] == [("update", "x", "x"), ("update", "x", "w"), ("delete", "w", None)]
-    assert [one.get("foreign_key") for one in cascaded] == [None, "of_p", None, "of_p"]
+    assert [change.get("foreign_key") for change in cascaded] == [None, "of_p", None, "of_p"]
     deleted = asked.changes("g", "1")[-1]
     assert all(cascaded[-1][name] == deleted[name] for name in ("seq", "file", "pos", "gtid", "commit_time"))
     assert asked.remarks == ""
@@ -404,6 +404,6 @@ def test_a_million_changes_take_seconds(
     began = time.monotonic()
     changes = asked.changes("t", "77777")
     seconds = time.monotonic() - began
-    assert [one["op"] for one in changes] == ["insert", "update", "update"]
+    assert [change["op"] for change in changes] == ["insert", "update", "update"]
     assert seconds < 20, f"{seconds:.1f} s for a million changes"
     print(f"{seconds:.2f} s for a million changes")

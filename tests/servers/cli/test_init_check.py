@@ -29,7 +29,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CDC_CONF", raising=False)
     monkeypatch.setenv("CDC_SOURCE_PASSWORD", PASSWORD)
@@ -56,10 +56,10 @@ def start(file: Path, where: str = "earliest") -> None:
     file.write_text(file.read_text().replace("start: snapshot", f"start: {where}"))
 
 
-def test_password_in_the_environment(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_password_in_the_environment(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(source) == 0
     out = capsys.readouterr().out
-    file = here / "conf" / "shop.yaml"
+    file = folder / "conf" / "shop.yaml"
     assert out.startswith("Wrote conf/shop.yaml: ")
     assert "1 table of shop, into " in out
     assert "cdc capture shop" in out
@@ -71,37 +71,37 @@ def test_password_in_the_environment(source: Server, here: Path, capsys: pytest.
     assert config.source.start == "snapshot"
     assert config.source.server_id != source.port
     assert config.tables.include == (r"shop\..*",)
-    assert config.apply.target == str(here / "lake")
+    assert config.apply.target == str(folder / "lake")
     assert "./lake" in file.read_text()
     assert PASSWORD not in file.read_text().replace("password", "")
-    assert not list(here.glob("conf/*.password"))
+    assert not list(folder.glob("conf/*.password"))
 
 
-def test_password_in_the_url(source: Server, here: Path) -> None:
+def test_password_in_the_url(source: Server, folder: Path) -> None:
     url = source.url.replace("//t@", f"//t:{PASSWORD}@")
     assert cli.main(["init", url, "--target", "s3a://bucket/lake", "--name", "all"]) == 0
-    file, secret = here / "conf" / "all.yaml", here / "conf" / "all.password"
+    file, secret = folder / "conf" / "all.yaml", folder / "conf" / "all.password"
     assert yaml.safe_load(file.read_text())["source"]["password_file"] == "all.password"
     assert yaml.safe_load(file.read_text())["tables"]["include"] == [r"other\-db\..*", r"shop\..*"]
     assert f":{PASSWORD}@" not in file.read_text()
     assert secret.read_text() == f"{PASSWORD}\n"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    assert "*.password" in (here / "conf" / ".gitignore").read_text()
+    assert "*.password" in (folder / "conf" / ".gitignore").read_text()
     config = load(file)
     assert config.apply.target == "s3a://bucket/lake"
     assert config.tables.includes("other-db", "t")
 
 
-def test_the_wrong_scheme_is_corrected(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_wrong_scheme_is_corrected(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = "mariadb" if source.url.startswith("mysql") else "mysql"
     url = f"{wrong}://{source.url.split('://')[1]}"
     assert cli.main(["init", url, "--target", "./lake", "--tables", r"shop\..*"]) == 0
     assert "so the URL there begins with" in capsys.readouterr().out
-    assert load(here / "conf" / "shop.yaml").source.url == source.url
+    assert load(folder / "conf" / "shop.yaml").source.url == source.url
 
 
 def test_nothing_is_written_when_init_fails(
-    source: Server, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    source: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert init(source, "--tables", "(") == 2
     assert "--tables '(' is not a regular expression" in capsys.readouterr().err
@@ -113,49 +113,49 @@ def test_nothing_is_written_when_init_fails(
     err = capsys.readouterr().err
     assert "connection refused" in err
     assert "Sesam" not in err
-    assert list(here.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
-def test_an_existing_configuration_is_kept(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_configuration_is_kept(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(source) == 0
-    before = (here / "conf" / "shop.yaml").read_text()
+    before = (folder / "conf" / "shop.yaml").read_text()
     capsys.readouterr()
     assert init(source) == 2
     assert "this configuration exists already, and is not overwritten" in capsys.readouterr().err
-    assert (here / "conf" / "shop.yaml").read_text() == before
+    assert (folder / "conf" / "shop.yaml").read_text() == before
 
 
-def test_an_empty_file_is_filled(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "conf").mkdir()
-    (here / "conf" / "shop.yaml").write_text("\n")
+def test_an_empty_file_is_filled(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "conf").mkdir()
+    (folder / "conf" / "shop.yaml").write_text("\n")
     assert cli.main(["check", "shop"]) == 2
     assert "holds no sections. Write it with `cdc init`." in capsys.readouterr().err
     assert init(source) == 0
-    assert load(here / "conf" / "shop.yaml").source.url == source.url
+    assert load(folder / "conf" / "shop.yaml").source.url == source.url
 
 
 def test_what_to_do_where_no_table_matches_is_the_last_line(
-    source: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    source: Server, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["init", source.url, "--target", "./lake", "--name", "x"]
     assert cli.main([*command, "--tables", "shop"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.endswith(r"Expressions match the whole of db.table: write shop\..*.")
-    (here / "conf" / "x.yaml").unlink()
+    (folder / "conf" / "x.yaml").unlink()
     assert cli.main([*command, "--tables", "nothing"]) == 0
     out = capsys.readouterr().out
     assert "Then:" not in out and "Expressions match the whole of db.table, such as " in out.splitlines()[-1]
 
 
-def test_a_folder_that_cannot_be_written(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "conf").write_text("a file")
+def test_a_folder_that_cannot_be_written(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "conf").write_text("a file")
     assert init(source) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "cannot be written" in err
 
 
-def test_check_of_a_sound_destination(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_sound_destination(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(source) == 0
     code, answer = check(capsys, "shop")
     assert (code, errors(answer), answer["ok"]) == (0, [], True)
@@ -165,33 +165,33 @@ def test_check_of_a_sound_destination(source: Server, here: Path, capsys: pytest
     assert "✓ source: binlog: ROW format, FULL image, FULL metadata" in out
     assert out.count("lies in the temporary folder") == 2  # store and meta, since tests run in one
     assert out.endswith("shop: ready, with 2 warnings\n")
-    assert sorted(p.name for p in here.iterdir()) == ["conf"]  # check has created nothing
+    assert sorted(p.name for p in folder.iterdir()) == ["conf"]  # check has created nothing
 
 
 def test_check_of_this_machine(
-    source: Server, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    source: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert init(source) == 0
-    start(here / "conf" / "shop.yaml")
-    (here / "data" / "shop" / "meta").mkdir(parents=True)
-    (here / "data" / "shop" / "meta" / "meta.json").write_text("{")
-    (here / "data" / "shop" / "store").write_text("a file")
-    (here / "lake" / "shop" / "orders").mkdir(parents=True)
-    (here / "lake" / "shop" / "orders" / "notes.txt").write_text("not Delta")
-    monkeypatch.setenv("JAVA_HOME", str(here / "no-java"))
+    start(folder / "conf" / "shop.yaml")
+    (folder / "data" / "shop" / "meta").mkdir(parents=True)
+    (folder / "data" / "shop" / "meta" / "meta.json").write_text("{")
+    (folder / "data" / "shop" / "store").write_text("a file")
+    (folder / "lake" / "shop" / "orders").mkdir(parents=True)
+    (folder / "lake" / "shop" / "orders" / "notes.txt").write_text("not Delta")
+    monkeypatch.setenv("JAVA_HOME", str(folder / "no-java"))
     code, answer = check(capsys, "shop")
-    found = errors(answer)
+    messages = errors(answer)
     assert code == 2
-    assert found[0] == f"store: {here}/data/shop/store is not a folder"
-    assert found[1].startswith(f"meta: {here}/data/shop/meta/meta.json: is not whole JSON: ")
-    assert found[2] == f"target: {here}/lake/shop/orders holds something that is not a Delta table"
-    assert found[3].startswith(f"java: {here}/no-java/bin/java cannot be run")
-    assert len(found) == 4
+    assert messages[0] == f"store: {folder}/data/shop/store is not a folder"
+    assert messages[1].startswith(f"meta: {folder}/data/shop/meta/meta.json: is not whole JSON: ")
+    assert messages[2] == f"target: {folder}/lake/shop/orders holds something that is not a Delta table"
+    assert messages[3].startswith(f"java: {folder}/no-java/bin/java cannot be run")
+    assert len(messages) == 4
 
 
-def test_check_where_nothing_can_be_written(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_where_nothing_can_be_written(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(source) == 0
-    file = here / "conf" / "shop.yaml"
+    file = folder / "conf" / "shop.yaml"
     start(file)
     # /proc takes no folders, not even from root.
     file.write_text(file.read_text().replace(" ./lake", " /proc/lake").replace(" ./data/shop/store", " /proc/store"))
@@ -201,20 +201,20 @@ def test_check_where_nothing_can_be_written(source: Server, here: Path, capsys: 
     assert all("/proc is not writable" in line for line in errors(answer))
 
 
-def test_check_without_a_source(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_a_source(source: Server, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(source) == 0
-    file = here / "conf" / "shop.yaml"
+    file = folder / "conf" / "shop.yaml"
     start(file)
     file.write_text(file.read_text().replace(f":{source.port}", f":{free_port()}"))
     code, answer = check(capsys, "shop")
     assert code == 1  # the source may come back
     assert answer["ok"] is False
-    [found] = errors(answer)
-    assert "nothing listens there (connection refused)" in found
+    [message] = errors(answer)
+    assert "nothing listens there (connection refused)" in message
 
 
 def test_init_names_foreign_keys_that_change_rows_without_events(
-    source: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    source: Server, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source.execute(
         "CREATE TABLE shop.items (id INT PRIMARY KEY, o INT,"

@@ -81,20 +81,20 @@ def test_capture_goes_on_at_the_very_position(
     assert transactions(loop) == stored + 1
 
     # Another machine: the same configuration, folders of its own.
-    there = tmp_path / "there"
-    shutil.copytree(conf, there / "conf")
-    document = yaml.safe_load((there / "conf" / "shop.yaml").read_text())
+    other_machine = tmp_path / "there"
+    shutil.copytree(conf, other_machine / "conf")
+    document = yaml.safe_load((other_machine / "conf" / "shop.yaml").read_text())
     document["store"]["path"] = "./store"
     document["meta"]["path"] = "./meta"
-    (there / "conf" / "shop.yaml").write_text(yaml.safe_dump(document))
-    command = shlex.join([sys.executable, "-m", "cdc", "--conf-dir", str(there / "conf")])
+    (other_machine / "conf" / "shop.yaml").write_text(yaml.safe_dump(document))
+    command = shlex.join([sys.executable, "-m", "cdc", "--conf-dir", str(other_machine / "conf")])
     assert cdc(conf, "move", "shop", "--through", command) == 0
     loop.sql("INSERT INTO t VALUES (101)")
     capture = [sys.executable, "-m", "cdc", "--conf-dir", str(conf), "capture", "shop", "--until-current"]
     done = subprocess.run(capture, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "was moved to" in done.stderr
-    moved_config = load(there / "conf" / "shop.yaml")
+    moved_config = load(other_machine / "conf" / "shop.yaml")
     with open_meta(moved_config) as meta:
         assert meta.source() == open_meta(old).source()
     wait_for_server_id(mysql9, moved_config)
@@ -102,7 +102,7 @@ def test_capture_goes_on_at_the_very_position(
     reader = StoreReader(moved_config.store.path)
     assert reader.totals().transactions == stored + 2
     assert reader.beginning() == StoreReader(moved_config.store.path).beginning()
-    assert cdc(there / "conf", "check", "shop") == 0
+    assert cdc(other_machine / "conf", "check", "shop") == 0
 
 
 def test_a_move_waits_for_the_capture(mariadb11: Server, tmp_path: Path, database: Database) -> None:

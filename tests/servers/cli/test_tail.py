@@ -64,10 +64,11 @@ class Asked:
         return text
 
 
-def short(found: list[dict[str, Any]], db: str) -> list[tuple[Any, ...]]:
+def short(changes: list[dict[str, Any]], db: str) -> list[tuple[Any, ...]]:
     return [
-        (one["op"], (one["table"] or "").removeprefix(f"{db}."), *(tuple((one[which] or {}).values()) for which in ("before", "after")))
-        for one in found
+        (change["op"], (change["table"] or "").removeprefix(f"{db}."),
+         *(tuple((change[which] or {}).values()) for which in ("before", "after")))
+        for change in changes
     ]  # fmt: skip
 
 
@@ -95,11 +96,11 @@ def test_changes_of_all_tables_come_in_their_order(
     )
     loop.capture()
     asked = Asked(loop, capfd)
-    found = asked.lines()
-    order = [(one["seq"], one["pos"]) for one in found]
+    changes = asked.lines()
+    order = [(change["seq"], change["pos"]) for change in changes]
     assert order == sorted(order)
-    assert all(list(one)[: len(KEYS)] == KEYS for one in found)
-    rows = short([one for one in found if one["op"] != "ddl"], db)
+    assert all(list(change)[: len(KEYS)] == KEYS for change in changes)
+    rows = short([change for change in changes if change["op"] != "ddl"], db)
     inserts = [
         change
         for n in range(3)
@@ -116,11 +117,11 @@ def test_changes_of_all_tables_come_in_their_order(
         ("delete", "b", (1, "00ff"), ()),
         ("update", "a", (2, "a", 5), (2, "long" * 40, 5)),
     ]
-    ddl = [one for one in found if one["op"] == "ddl"]
-    assert [(one["table"], one["sql"].split()[0]) for one in ddl] == [
+    ddl = [change for change in changes if change["op"] == "ddl"]
+    assert [(change["table"], change["sql"].split()[0]) for change in ddl] == [
         (f"{db}.a", "CREATE"), (f"{db}.b", "CREATE"), (f"{db}.a", "ALTER")
     ]  # fmt: skip
-    assert found.index(ddl[2]) == 3 + 9
+    assert changes.index(ddl[2]) == 3 + 9
     # The same keys and values as cdc history.
     capfd.readouterr()
     assert main(["--conf-dir", str(loop.config.file.parent), "history", "--json", "shop", f"{db}.a", "2"]) == 0
@@ -131,7 +132,7 @@ def test_changes_of_all_tables_come_in_their_order(
     text = asked.text()
     assert "\033" not in text
     lines = text.splitlines()
-    assert sum(line.startswith("-- ") for line in lines) == len({one["seq"] for one in found})
+    assert sum(line.startswith("-- ") for line in lines) == len({change["seq"] for change in changes})
     assert re.search(rf"insert  {db}\.a id=1  v: ä\\n$", text, re.MULTILINE)
     assert re.search(rf"update  {db}\.a id=10  id: 0 → 10  v: a → A$", text, re.MULTILINE)
     assert re.search(rf"update  {db}\.a id=1  w: 5 → NULL$", text, re.MULTILINE)
@@ -139,20 +140,20 @@ def test_changes_of_all_tables_come_in_their_order(
     assert re.search(r"ddl     ALTER TABLE a ADD COLUMN w INT DEFAULT 5$", text, re.MULTILINE)
     assert max(map(len, lines)) < 200 and "longlon…" in text
 
-    assert [one[:2] for one in short(asked.lines("--op", "delete", "--op", "ddl", "--table", f"{db}.b"), db)] == [
+    assert [row[:2] for row in short(asked.lines("--op", "delete", "--op", "ddl", "--table", f"{db}.b"), db)] == [
         ("ddl", "b"), ("delete", "b")
     ]  # fmt: skip
-    assert asked.run("--from", str(found[-1]["seq"]), "--no-follow") == (0, "")
-    gtid = found[-2]["gtid"]
+    assert asked.run("--from", str(changes[-1]["seq"]), "--no-follow") == (0, "")
+    gtid = changes[-2]["gtid"]
     code, out = asked.run("--from", gtid, "--no-follow", "--json")
-    assert code == 0 and [json.loads(line)["seq"] for line in out.splitlines()] == [found[-1]["seq"]]
+    assert code == 0 and [json.loads(line)["seq"] for line in out.splitlines()] == [changes[-1]["seq"]]
     time.sleep(1.1)  # MariaDB's commit times are whole seconds
     loop.sql("DELETE FROM a", "DELETE FROM b WHERE x = 0")
     loop.capture()
-    later = asked.lines()[len(found) :]
+    later = asked.lines()[len(changes) :]
     code, out = asked.run("--from", later[-1]["commit_time"], "--no-follow", "--json")
     assert code == 0, asked.remarks
-    assert json.loads(out.splitlines()[-1]) == later[-1] and found[-1] not in map(json.loads, out.splitlines())
+    assert json.loads(out.splitlines()[-1]) == later[-1] and changes[-1] not in map(json.loads, out.splitlines())
 
 
 def test_policies_hide_values_unless_they_are_asked_for(
@@ -257,9 +258,9 @@ class Following:
         """Reads until a text has come. Returns how long that took."""
         began = time.monotonic()
         while what not in self.seen:
-            left = began + timeout_s - time.monotonic()
-            assert left > 0, self.seen[-2000:]
-            if select.select([self.fd], [], [], left)[0]:
+            left_s = began + timeout_s - time.monotonic()
+            assert left_s > 0, self.seen[-2000:]
+            if select.select([self.fd], [], [], left_s)[0]:
                 part = os.read(self.fd, 1 << 20)
                 assert part, self.seen[-2000:]
                 self.seen += part
@@ -452,11 +453,11 @@ def test_a_store_at_a_server_is_shown_alike(
     )
     loop.capture()
     asked = Asked(loop, capfd)
-    here = asked.lines(), asked.lines("--table", f"{loop.db}.t"), asked.text()
+    local = asked.lines(), asked.lines("--table", f"{loop.db}.t"), asked.text()
     served = with_tokens(loop.config)
     with server_process(served, tmp_path) as server:
         loop.config = client_config(served, tmp_path / "client", server.url)
-        assert (asked.lines(), asked.lines("--table", f"{loop.db}.t"), asked.text()) == here
+        assert (asked.lines(), asked.lines("--table", f"{loop.db}.t"), asked.text()) == local
         with following(loop) as tail:
             _wait(lambda: "capture is not running" in log_of(loop))
             server.stop(signal.SIGKILL)

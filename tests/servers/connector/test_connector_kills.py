@@ -89,7 +89,7 @@ def read_until(connector: Connector, last: Callable[[], int | None], after: Call
 def require_complete(batches: list[list[int]], last: int) -> int:
     """Every row came, each for the first time in the order of the source, and what came again did so in order, too.
     Returns the number of rows that came again."""
-    ids = [one for batch in batches for one in batch]
+    ids = [row_id for batch in batches for row_id in batch]
     firsts = list(dict.fromkeys(ids))
     assert firsts == list(range(1, last + 1))
     for before, after in itertools.pairwise(ids):
@@ -177,8 +177,8 @@ def test_a_cluster_client_goes_on_with_the_next_server_and_only_one_works(
                 nodes.delete(tree.client_running("shop", 8))
                 with pytest.raises(BatchError, match="another client with this id may work"):
                     batch_free.ack(batch.id)
-                again = batch_free.get_without_ack()
-                assert again.messages == batch.messages
+                repeated = batch_free.get_without_ack()
+                assert repeated.messages == batch.messages
                 batch_free.close()
         finally:
             nodes.stop()

@@ -81,11 +81,11 @@ def edge_documents() -> list[str]:
         documents.append("[" + ",".join(["1"] * count) + "]")
     documents.append("{" + ",".join(f'"key{i:05d}": [{i}, {i * 1000003}, "{i}"]' for i in range(5000)) + "}")
     documents.append('{"small": {"x": [1, 2]}, "large": ["' + "y" * 70000 + '", 70000, -70000, {"z": 1.5}]}')
-    found = ["CAST(" + sql_text(document) + " AS JSON)" for document in documents]
-    found += [f"JSON_ARRAY({value})" for value in SQL_VALUES]
-    found += [f"JSON_OBJECT('k', {value}, 'l', JSON_ARRAY({value}, {value}))" for value in SQL_VALUES]
-    found.append("JSON_ARRAY(" + ", ".join(SQL_VALUES) + ")")
-    return found
+    expressions = ["CAST(" + sql_text(document) + " AS JSON)" for document in documents]
+    expressions += [f"JSON_ARRAY({value})" for value in SQL_VALUES]
+    expressions += [f"JSON_OBJECT('k', {value}, 'l', JSON_ARRAY({value}, {value}))" for value in SQL_VALUES]
+    expressions.append("JSON_ARRAY(" + ", ".join(SQL_VALUES) + ")")
+    return expressions
 
 
 def sql_text(text: str) -> str:

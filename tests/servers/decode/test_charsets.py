@@ -26,9 +26,9 @@ UNICODE = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "u
 
 @pytest.fixture(params=("mysql9", "mysql56", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long)))
 def server(request: pytest.FixtureRequest) -> Server:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Server)
-    return found
+    started = request.getfixturevalue(request.param)
+    assert isinstance(started, Server)
+    return started
 
 
 @pytest.fixture
@@ -214,5 +214,5 @@ def test_all_are_known(cursor: Cursor) -> None:
     rows = cursor.fetchall()
     assert len(rows) > 200
     for name, number in rows:
-        known = charset_by_name(name.decode()) if name is not None else None
-        assert name is None or known == charset_of(int(number)), (name, number)
+        charset = charset_by_name(name.decode()) if name is not None else None
+        assert name is None or charset == charset_of(int(number)), (name, number)

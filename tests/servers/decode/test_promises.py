@@ -84,9 +84,9 @@ def test_changed_keys_and_meta_columns(
     assert [r["_seq"] for r in rows] == sorted(r["_seq"] for r in rows)
     assert rows[4]["_gtid"] != rows[0]["_gtid"]
     assert abs((rows[0]["_commit_time"] - datetime.now(UTC)).total_seconds()) < 60
-    both = decoded(list(read(path, table=f"{db}.t", options=DecodeOptions(images="both"))))
-    assert [(r["_op"], r["a"], r["_before"] and r["_before"]["b"]) for r in both[-1:]] == [(2, 2, "y")]
-    assert len(both) == 5
+    both_images = decoded(list(read(path, table=f"{db}.t", options=DecodeOptions(images="both"))))
+    assert [(r["_op"], r["a"], r["_before"] and r["_before"]["b"]) for r in both_images[-1:]] == [(2, 2, "y")]
+    assert len(both_images) == 5
 
 
 @pytest.mark.parametrize("kind", SERVERS)

@@ -46,13 +46,13 @@ def test_partial_updates_give_what_select_shows(mysql9: Server, database: Callab
         for number in range(200):
             sets = []
             for column in rng.choice((("j",), ("k",), ("j", "k"))):
-                one, two = rng.sample(_PATHS, 2)
+                first, second = rng.sample(_PATHS, 2)
                 sets.append(
                     rng.choice(
                         (
-                            f"{column} = JSON_SET({column}, '{one}', {rng.choice(_VALUES)}, '{two}', {rng.choice(_VALUES)})",
-                            f"{column} = JSON_REPLACE({column}, '{one}', {rng.choice(_VALUES)})",
-                            f"{column} = JSON_REMOVE({column}, '{one}')",
+                            f"{column} = JSON_SET({column}, '{first}', {rng.choice(_VALUES)}, '{second}', {rng.choice(_VALUES)})",
+                            f"{column} = JSON_REPLACE({column}, '{first}', {rng.choice(_VALUES)})",
+                            f"{column} = JSON_REMOVE({column}, '{first}')",
                         )
                     )
                 )

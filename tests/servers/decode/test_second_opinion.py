@@ -136,17 +136,17 @@ def make(
     return source
 
 
-def reasons(found: SecondOpinion) -> dict[str, set[str]]:
+def reasons(opinion: SecondOpinion) -> dict[str, set[str]]:
     """The columns that were left out, by what they are."""
     by_reason: dict[str, set[str]] = {}
-    for _, column, reason in found.left_out:
+    for _, column, reason in opinion.left_out:
         by_reason.setdefault(reason, set()).add(column)
     return by_reason
 
 
-def assert_equal(found: SecondOpinion, least: int) -> None:
-    assert not found.differences, "\n".join(map(str, found.differences))
-    assert (found.verdict, found.values >= least) == ("equal", True), found.document()
+def assert_equal(opinion: SecondOpinion, least: int) -> None:
+    assert not opinion.differences, "\n".join(map(str, opinion.differences))
+    assert (opinion.verdict, opinion.values >= least) == ("equal", True), opinion.document()
 
 
 @ON_ALL
@@ -194,12 +194,12 @@ def test_the_store_of_a_server(make: Make, tmp_path: Path) -> None:
     """A client asks ``cdc server`` for the transactions."""
     source = make("mariadb11")
     source.table("t", everything("mariadb11"), *rows_of("mariadb11"))
-    here = source.opinion()
+    local = source.opinion()
     served = with_tokens(source.config)
     with in_thread([ServedDestination(served)]) as url:
-        there = of_store(client_config(served, tmp_path / "client", url), rows=100_000, seed=1)
-    assert_equal(there, 300)
-    assert (there.rows, there.values, there.left_out) == (here.rows, here.values, here.left_out)
+        remote = of_store(client_config(served, tmp_path / "client", url), rows=100_000, seed=1)
+    assert_equal(remote, 300)
+    assert (remote.rows, remote.values, remote.left_out) == (local.rows, local.values, local.left_out)
 
 
 @ON_BOTH
@@ -288,8 +288,8 @@ def test_a_sample_of_a_store(make: Make) -> None:
     opinion = source.opinion(rows=80)
     assert_equal(opinion, 80)
     assert 80 <= opinion.rows < 120
-    again, other = source.opinion(rows=80), source.opinion(rows=80, seed=2)
-    assert (again.rows, again.values) == (opinion.rows, opinion.values)
+    repeated, other = source.opinion(rows=80), source.opinion(rows=80, seed=2)
+    assert (repeated.rows, repeated.values) == (opinion.rows, opinion.values)
     assert other.verdict == "equal"
     only = source.opinion(tables=[f"{source.db}.rare"])
     assert (only.rows, only.values) == (8, 8)
@@ -308,9 +308,9 @@ def test_excluded_tables_and_hidden_columns(make: Make, monkeypatch: pytest.Monk
     source.config = excluded(source.config, f"{source.db}.other")
     signed = (k.I8, pa.int8())
     monkeypatch.setitem(column_types._INTEGERS, ColumnType.TINY, (1, signed, signed))
-    found = of_store(source.config, rows=1000)
-    assert {difference.table for difference in found.differences} == {f"{source.db}.t"}
-    assert {(difference.column, difference.ours) for difference in found.differences} == {
+    opinion = of_store(source.config, rows=1000)
+    assert {difference.table for difference in opinion.differences} == {f"{source.db}.t"}
+    assert {(difference.column, difference.ours) for difference in opinion.differences} == {
         ("v", "-1"), ("w", "(hidden by the policy hash)")
     }  # fmt: skip
 

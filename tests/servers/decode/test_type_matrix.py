@@ -34,12 +34,12 @@ def runs(request: pytest.FixtureRequest) -> Runs:
     """The decoder's run on a server of a kind, made once."""
     made: dict[str, Run] = {}
 
-    def of(kind: str) -> Run:
+    def run_of(kind: str) -> Run:
         if kind not in made:
             made[kind] = decoded(request.getfixturevalue(kind))
         return made[kind]
 
-    return of
+    return run_of
 
 
 KINDS = [pytest.param(kind, marks=[pytest.mark.long] if kind == "mariadb10" else []) for kind in page.TITLES]
@@ -58,12 +58,12 @@ def test_every_type_equals_select(kind: str, runs: Runs) -> None:
 
 @pytest.mark.long
 def test_the_page_is_what_the_runs_find(runs: Runs) -> None:
-    found = page.render([runs(kind) for kind in page.TITLES])
+    text = page.render([runs(kind) for kind in page.TITLES])
     written = PAGE.read_text(encoding="utf-8")
-    if page.versions(written) == page.versions(found):
-        assert written == found, "`make types` makes it anew"
+    if page.versions(written) == page.versions(text):
+        assert written == text, "`make types` makes it anew"
     else:  # another version may have further types and character sets, and so other numbers
-        assert page.types(written) <= page.types(found), "`make types` makes it anew"
+        assert page.types(written) <= page.types(text), "`make types` makes it anew"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,15 +23,15 @@ CANAL = {"canal": {"enabled": True}}
 
 def rows(client: RawClient, count: int, limit_s: float = 60) -> list[dict[str, str | None]]:
     """Gets and acks batches until there are so many rows."""
-    found: list[dict[str, str | None]] = []
+    received: list[dict[str, str | None]] = []
     deadline = time.monotonic() + limit_s
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} rows"
+    while len(received) < count:
+        assert time.monotonic() < deadline, f"{len(received)} of {count} rows"
         batch = client.get(timeout_ms=500)
         if batch.id != -1:
-            found += batch.rows()
+            received += batch.rows()
             client.ack(batch.id)
-    return found
+    return received
 
 
 def is_alive(pid: int) -> bool:
@@ -112,32 +112,34 @@ def test_configurations_come_change_and_go(mysql9: Server, database: Database, t
         # What cannot be used changes nothing, and is shown.
         text = first.read_text()
         first.write_text(text[: len(text) // 2])
-        broken = operator.wait("first", lambda one: one["config"]["problem"] is not None)
+        broken = operator.wait("first", lambda instance: instance["config"]["problem"] is not None)
         assert (broken["state"], broken["capture"]["pid"]) == ("running", pid)
         assert "first: its configuration has changed, and cannot be used" in operator.http.get("/health").text
         assert operator.http.get("/health").status_code == 200
         first.write_text(text)
-        operator.wait("first", lambda one: one["config"]["problem"] is None)
+        operator.wait("first", lambda instance: instance["config"]["problem"] is None)
         # A limit of batches disconnects nobody and ends no capture.
         client = RawClient(port_of(server), "first").login().subscribe()
         digest = operator.one("first")["config"]["digest"]
         change(first, batch={"max_bytes": 1_000_000})
-        assert operator.wait("first", lambda one: one["config"]["digest"] != digest)["capture"]["pid"] == pid
+        assert operator.wait("first", lambda instance: instance["config"]["digest"] != digest)["capture"]["pid"] == pid
         mysql9.execute(f"INSERT INTO {db}.t VALUES (1)")
         assert len(rows(client, 1)) == 1
         # What capture reads when it starts.
         change(first, source={"heartbeat_s": 2})
-        operator.wait("first", lambda one: captures(one) and one["capture"]["pid"] != pid)
+        operator.wait("first", lambda instance: captures(instance) and instance["capture"]["pid"] != pid)
         mysql9.execute(f"INSERT INTO {db}.t VALUES (2)")
         assert len(rows(client, 1)) == 1
         # What concerns the whole process is refused.
         change(first, server={"host": "127.0.0.2"})
-        problem = operator.wait("first", lambda one: one["config"]["problem"] is not None)["config"]["problem"]
+        problem = operator.wait("first", lambda instance: instance["config"]["problem"] is not None)["config"][
+            "problem"
+        ]
         assert "server.host differs" in problem["message"]
         change(first, server={"host": "127.0.0.1"})
         pid = operator.one("second")["capture"]["pid"]
         second.unlink()
-        operator.wait("second", lambda one: not one)
+        operator.wait("second", lambda instance: not instance)
         assert not is_alive(pid)
         assert operator.http.get("/v1/instances/second").status_code == 404
         with pytest.raises(CanalRefusedError, match="destination:second should start first"):
@@ -151,7 +153,7 @@ def test_a_refused_source_waits_for_a_change(mysql9: Server, database: Database,
     change(file, source={"password_env": "TOWPATH_VIEWER"})  # a wrong one
     with EmbeddedServer(tmp_path / "conf", http=0, canal_port=0) as server:
         operator = Operator(server.url, OPERATOR)
-        failed = operator.wait("shop", lambda one: one["state"] == "failed")
+        failed = operator.wait("shop", lambda instance: instance["state"] == "failed")
         assert (failed["capture"]["state"], failed["capture"]["exit_code"], failed["retry_at"]) == ("failed", 2, None)
         assert failed["error"]["message"].rpartition(": ")[2][:40] in operator.logs("shop")
         with pytest.raises(CanalRefusedError, match="capture ended with exit code 2"):

@@ -131,7 +131,7 @@ def servers(conf: Path) -> Iterator[Servers]:
 
 def read(connector: TcpConnector, until: Callable[[int], bool], limit_s: float = 200) -> list[list[int]]:
     """Reads batches and acks each until the condition on the number of rows holds. Returns the ids of each batch."""
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     count = 0
     deadline = time.monotonic() + limit_s
     while not until(count):
@@ -141,13 +141,13 @@ def read(connector: TcpConnector, until: Callable[[int], bool], limit_s: float =
             time.sleep(0.01)
             continue
         ids = [int(row.new["id"] or 0) for entry in batch.entries if entry.event == "insert" for row in entry.rows]
-        found.append(ids)
+        batches.append(ids)
         count += len(ids)
         try:
             connector.ack(batch.id)
         except BatchError:
             continue  # it comes again
-    return found
+    return batches
 
 
 @pytest.mark.parametrize(
@@ -172,17 +172,17 @@ def test_a_killed_server_loses_nothing(
     ):
         connector.subscribe()
         with RowWriter(mysql9, f"{db}.t", _VALUE) as writer:
-            found: list[list[int]] = []
+            batches: list[list[int]] = []
             for _ in range(kills):
-                found += read(connector, lambda count: count >= 300)
+                batches += read(connector, lambda count: count >= 300)
                 server.kill()
                 server.start()
-            found += read(connector, lambda count: count >= 300)
+            batches += read(connector, lambda count: count >= 300)
             last = writer.stop()
-        while not _has(found, last):
-            found += read(connector, lambda count: count > 0)
-        again = require_complete(found, last)
-        print(f"meta {kind}: {last} rows, {again} of them again after {kills} kills")
+        while not _has(batches, last):
+            batches += read(connector, lambda count: count > 0)
+        repeats = require_complete(batches, last)
+        print(f"meta {kind}: {last} rows, {repeats} of them again after {kills} kills")
         assert server.end() == 0
     assert not list(run_folder(load(file)).glob("store*")), "a server that ends leaves nothing in memory"
 
@@ -200,7 +200,7 @@ def test_another_server_takes_over_with_an_empty_memory(
         file = write_memory(tmp_path / name / "conf", mysql9, db, meta=meta, **ha)
         running.append(Servers(file.parent, free_port()))
     where = ZooKeeper(zookeeper.url, root, session_timeout_s=4.0)
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     running[0].start()
     try:
         with connect_cluster(where, "shop", retry_for_s=120) as connector:
@@ -208,29 +208,29 @@ def test_another_server_takes_over_with_an_empty_memory(
             running[1].start()
             with RowWriter(mysql9, f"{db}.t", _VALUE) as writer:
                 for fault in (signal.SIGKILL, signal.SIGSTOP):
-                    found += read(connector, lambda count: count >= 300)
-                    leader = next(one for one in running if one.port == connector._address.port)  # type: ignore[union-attr]
+                    batches += read(connector, lambda count: count >= 300)
+                    leader = next(member for member in running if member.port == connector._address.port)  # type: ignore[union-attr]
                     assert leader.process is not None
                     leader.process.send_signal(fault)
-                    found += read(connector, lambda count: count >= 300)
+                    batches += read(connector, lambda count: count >= 300)
                     if fault == signal.SIGKILL:
                         leader.process.wait()
                         leader.start()
                     else:
                         leader.process.send_signal(signal.SIGCONT)
                 last = writer.stop()
-            while not _has(found, last):
-                found += read(connector, lambda count: count > 0)
-        again = require_complete(found, last)
-        print(f"{last} rows, {again} of them again after a kill and a pause")
+            while not _has(batches, last):
+                batches += read(connector, lambda count: count > 0)
+        repeats = require_complete(batches, last)
+        print(f"{last} rows, {repeats} of them again after a kill and a pause")
     finally:
-        for one in running:
-            if one.process is not None:
-                one.kill()
+        for member in running:
+            if member.process is not None:
+                member.kill()
 
 
-def _has(found: list[list[int]], last: int) -> bool:
-    return any(last in one for one in found)
+def _has(batches: list[list[int]], last: int) -> bool:
+    return any(last in batch for batch in batches)
 
 
 @pytest.fixture
@@ -265,13 +265,13 @@ def stop(server: EmbeddedServer) -> None:
     server.__exit__(None, None, None)
 
 
-def ids(found: list[dict[str, str | None]]) -> list[int]:
-    return [int(one["id"] or 0) for one in found]
+def ids(batch_rows: list[dict[str, str | None]]) -> list[int]:
+    return [int(row["id"] or 0) for row in batch_rows]
 
 
 def used_bytes(run: Path) -> int:
     """Returns the bytes of memory that the files of a folder take."""
-    return sum(one.stat().st_blocks * 512 for one in run.rglob("*") if one.is_file())
+    return sum(file.stat().st_blocks * 512 for file in run.rglob("*") if file.is_file())
 
 
 @pytest.mark.long
@@ -313,16 +313,16 @@ def test_a_transaction_that_is_larger_than_the_buffer(
     mysql9.execute(
         f"INSERT INTO {db}.t (v) VALUES {values}, {values}, {values}", f"INSERT INTO {db}.t VALUES (5000, '')"
     )
-    failed = operator.wait("shop", lambda one: one["capture"]["state"] == "failed")
+    failed = operator.wait("shop", lambda instance: instance["capture"]["state"] == "failed")
     assert "a transaction has more than 4,194,304 bytes" in failed["error"]["message"]
     assert client.get().id == -1
     change(tmp_path / "conf" / "shop.yaml", store={"max_transaction_bytes": 16 << 20})
     operator.wait("shop", captures)
     client = client_of(server)
-    found: list[int] = []
-    while 5000 not in found:
-        found += ids(rows(client, 1))
-    assert found == [*range(251, 1001), 5000]
+    received: list[int] = []
+    while 5000 not in received:
+        received += ids(rows(client, 1))
+    assert received == [*range(251, 1001), 5000]
 
 
 @pytest.mark.long
@@ -372,9 +372,9 @@ def test_with_a_meta_in_memory_a_restart_begins_as_configured(
     server = embedded.again()  # type: ignore[attr-defined]
     client = client_of(server)
     mysql9.execute(f"INSERT INTO {db}.t VALUES (3, '')")
-    found = client.get(1, timeout_ms=2000)
-    assert ids(found.rows()) == [3]
-    assert found.id > batch.id, "an ack that comes late must not be taken for one of the new batch"
+    next_batch = client.get(1, timeout_ms=2000)
+    assert ids(next_batch.rows()) == [3]
+    assert next_batch.id > batch.id, "an ack that comes late must not be taken for one of the new batch"
 
 
 @pytest.mark.long
@@ -428,4 +428,4 @@ def test_what_needs_a_disk_is_refused(mysql9: Server, db: str, tmp_path: Path) -
             assert Operator(second.url, OPERATOR).one("shop")["state"] == "standby"
             with pytest.raises(CanalRefusedError, match="another server on this machine"):
                 RawClient(port_of(second)).login().subscribe()
-    assert [one.name for one in in_memory(load(file)).store.run_folder.iterdir() if one.is_dir()] == ["meta"]
+    assert [folder.name for folder in in_memory(load(file)).store.run_folder.iterdir() if folder.is_dir()] == ["meta"]

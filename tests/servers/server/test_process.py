@@ -65,8 +65,8 @@ def instance(conf: Path, *arguments: str, token: str | None = None) -> tuple[int
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
-def ids(found: list[dict[str, str | None]]) -> list[str | None]:
-    return [one["id"] for one in found]
+def ids(batch_rows: list[dict[str, str | None]]) -> list[str | None]:
+    return [row["id"] for row in batch_rows]
 
 
 def test_a_killed_server_takes_its_captures_along(mysql9: Server, database: Database, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_killed_server_takes_its_captures_along(mysql9: Server, database: Data
             seen += ids(rows(client, 1))
         assert seen in (["1", "2"], ["2"])  # what was acked shortly before the kill may come again
         assert ids(rows(RawClient(server.canal_port, "second").login().subscribe(), 1)) == ["2"]
-        pids = [one["capture"]["pid"] for one in Operator(server.url, OPERATOR).list().values()]
+        pids = [entry["capture"]["pid"] for entry in Operator(server.url, OPERATOR).list().values()]
         server.process.terminate()
         assert server.process.wait(60) == 0
         assert not any(map(is_alive, pids))
@@ -108,7 +108,7 @@ def test_commands_see_and_change_what_a_server_runs(mysql9: Server, database: Da
         at = ("--url", server.url)
         pid = Operator(server.url, OPERATOR).wait("shop", captures)["capture"]["pid"]
         code, document, _ = instance(conf, "list", *at)
-        assert (code, [one["capture"]["pid"] for one in document["instances"]]) == (0, [pid])
+        assert (code, [entry["capture"]["pid"] for entry in document["instances"]]) == (0, [pid])
         code, document, _ = instance(conf, "stop", "shop", *at)
         assert (code, document["instances"][0]["state"]) == (0, "stopped")
         assert not is_alive(pid)
@@ -149,7 +149,7 @@ def test_another_source_in_the_place_of_the_first(
         operator.wait("shop", captures)
         client = RawClient(server.canal_port).login().subscribe()
         write(conf, "shop", mariadb11, other, capture="always", **ROLES, **CANAL)
-        failed = operator.wait("shop", lambda one: one["capture"]["state"] == "failed")
+        failed = operator.wait("shop", lambda entry: entry["capture"]["state"] == "failed")
         assert (failed["state"], failed["error"]["retryable"]) == ("failed", False)
         assert "belongs to a source" in failed["error"]["message"]
         mysql9.execute(f"INSERT INTO {db}.t VALUES (1)")

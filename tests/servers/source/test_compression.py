@@ -110,7 +110,7 @@ def test_packets_arrive_in_pieces(algorithm: Any, pack: Callable[[bytes], bytes]
     parts = [b"a" * 300, b"", b"b" * 10, b"c" * 5000]
     data = b"".join(packet(pack(part), len(part)) if len(part) > 50 else packet(part, 0) for part in parts)
     reading: Any = CompressedSocket(Chunks(data, size), algorithm)  # type: ignore[arg-type]
-    found, buffer = b"", bytearray(64)
+    received, buffer = b"", bytearray(64)
     while True:
         try:
             n = reading.recv_into(memoryview(buffer))
@@ -118,8 +118,8 @@ def test_packets_arrive_in_pieces(algorithm: Any, pack: Callable[[bytes], bytes]
             continue
         if not n:
             break
-        found += buffer[:n]
-    assert found == b"".join(parts)
+        received += buffer[:n]
+    assert received == b"".join(parts)
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,12 @@ def _end(event: bytes) -> int:
 
 
 def _split(file: bytes) -> list[bytes]:
-    found, at = [], 4
+    parts, at = [], 4
     while at < len(file):
         size = int.from_bytes(file[at + 9 : at + 13], "little")
-        found.append(file[at : at + size])
+        parts.append(file[at : at + size])
         at += size
-    return found
+    return parts
 
 
 def test_a_position_in_the_middle(server: Server, source: SourceConfig) -> None:

@@ -85,8 +85,8 @@ def test_the_same_server_id_twice(server: Server, source: SourceConfig) -> None:
     with connect(source) as conn:
         end = current_position(conn)
     with closing(DumpStream(source, end, "one")) as older, closing(DumpStream(source, end, "two")) as newer:
-        for one in (older, newer):  # one of the two is ended, at once or when it would be sent something
-            for packet in packets(one.recv_into):
+        for stream in (older, newer):  # one of the two is ended, at once or when it would be sent something
+            for packet in packets(stream.recv_into):
                 if packet[0] == 0xFF:
                     text = packet[9:].decode()
                     error = explain_dump_error(int.from_bytes(packet[1:3], "little"), text, source, end)

@@ -94,8 +94,8 @@ class Log:
         """Returns the GTID of the transaction between two moments."""
         if self.is_mysql:
             return str(GtidSet.parse(after.gtid) - GtidSet.parse(before.gtid))
-        one, other = MariadbPosition.parse(before.gtid), MariadbPosition.parse(after.gtid)
-        return next(str(gtid) for gtid in other if gtid not in one)
+        earlier, other = MariadbPosition.parse(before.gtid), MariadbPosition.parse(after.gtid)
+        return next(str(gtid) for gtid in other if gtid not in earlier)
 
 
 def now(server: Server, rows: int) -> Moment:
@@ -159,15 +159,15 @@ def test_printed_sets_are_the_servers(log: Log) -> None:
 def test_every_transaction_is_read_with_its_position(log: Log) -> None:
     transactions = list(read_transactions(log.source, log.files()[0]))
     wanted = [log.gtid_between(a, b) for a, b in pairwise(log.moments)]
-    assert [str(one.gtid) for one in transactions][-len(wanted) :] == wanted
-    for one in transactions:
-        assert log.next_gtid(one.begin) == str(one.gtid)
-        assert one.begin.file == one.end.file and one.begin.pos < one.end.pos
-    for one, following in pairwise(transactions):
-        assert one.end == following.begin or one.end.file < following.begin.file or not log.is_mysql
-    for one, (before, after) in zip(transactions[-len(wanted) :], pairwise(log.moments), strict=True):
+    assert [str(transaction.gtid) for transaction in transactions][-len(wanted) :] == wanted
+    for transaction in transactions:
+        assert log.next_gtid(transaction.begin) == str(transaction.gtid)
+        assert transaction.begin.file == transaction.end.file and transaction.begin.pos < transaction.end.pos
+    for transaction, following in pairwise(transactions):
+        assert transaction.end == following.begin or transaction.end.file < following.begin.file or not log.is_mysql
+    for transaction, (before, after) in zip(transactions[-len(wanted) :], pairwise(log.moments), strict=True):
         margin_us = 0 if log.is_mysql else 1_000_000
-        assert before.time_us - margin_us <= one.time_us <= after.time_us
+        assert before.time_us - margin_us <= transaction.time_us <= after.time_us
 
 
 def test_every_gtid_set_leads_to_the_transaction_after_it(log: Log) -> None:
@@ -344,8 +344,8 @@ def test_a_purge_that_comes_near_is_an_alarm(
     try:
         with connect(log.source) as conn:
             by_size = watch.measure(conn, BinlogPosition(files[0], 4))
-            rest = watch.measure(conn, BinlogPosition(log.files()[-2], 4))
-        assert by_size.left == pytest.approx(0.2 / 1.2, abs=0.01) and rest.left > by_size.left
+            measured = watch.measure(conn, BinlogPosition(log.files()[-2], 4))
+        assert by_size.left == pytest.approx(0.2 / 1.2, abs=0.01) and measured.left > by_size.left
     finally:
         log.server.execute("SET GLOBAL max_binlog_total_size = 0")
 

@@ -63,8 +63,8 @@ apply: {{target: ./lake, mode: {mode}}}
     return parse(text, folder / "conf" / "dest.yaml")
 
 
-def problems(found: list[Finding]) -> list[str]:
-    return [f"{f.level} {f.subject}: {f.message}" for f in found if f.level != "ok"]
+def problems(findings: list[Finding]) -> list[str]:
+    return [f"{f.level} {f.subject}: {f.message}" for f in findings if f.level != "ok"]
 
 
 def value(server: Server, expression: str) -> str:
@@ -76,9 +76,9 @@ def value(server: Server, expression: str) -> str:
 
 
 def test_a_good_server_passes(source: Server, tmp_path: Path) -> None:
-    found = check_source(config(source, tmp_path))
-    assert problems(found) == []
-    assert {f.subject for f in found} >= {"source", "source: binlog", "source: privileges", "source: server_id"}
+    findings = check_source(config(source, tmp_path))
+    assert problems(findings) == []
+    assert {f.subject for f in findings} >= {"source", "source: binlog", "source: privileges", "source: server_id"}
     good = config(source, tmp_path)
     require_source(good, connect(good.source))
 
@@ -146,8 +146,8 @@ def test_tables_whose_rows_belong_to_others_are_refused(source: Server, tmp_path
         "INSERT_METHOD = LAST",
     )
     try:
-        found = problems(check_source(config(source, tmp_path, include=r"mg\..*")))
-        named = [text for text in found if "no primary key" not in text]
+        messages = problems(check_source(config(source, tmp_path, include=r"mg\..*")))
+        named = [text for text in messages if "no primary key" not in text]
         merge = "error table mg.all, of: has the engine mrg_myisam: it shows the rows of other tables, which change "
         assert named == [
             f"{merge}without an event of it",
@@ -180,8 +180,8 @@ def test_short_retention_is_a_warning(source: Server, tmp_path: Path) -> None:
     before = value(source, "@@GLOBAL.binlog_expire_logs_seconds")
     source.execute("SET GLOBAL binlog_expire_logs_seconds = 3600")
     try:
-        [found] = problems(check_source(config(source, tmp_path)))
-        assert found.startswith("warning source: retention: the server purges binlog files after 1.0 h")
+        [message] = problems(check_source(config(source, tmp_path)))
+        assert message.startswith("warning source: retention: the server purges binlog files after 1.0 h")
     finally:
         source.execute(f"SET GLOBAL binlog_expire_logs_seconds = {before}")
 
@@ -281,8 +281,8 @@ def test_the_oldest_servers(
 
 def test_keys(source: Server, tmp_path: Path) -> None:
     include = r"pre\.nokey"
-    [found] = problems(check_source(config(source, tmp_path, include=include)))
-    assert found == "error table pre.nokey: has no primary key, which mode upsert needs"
+    [message] = problems(check_source(config(source, tmp_path, include=include)))
+    assert message == "error table pre.nokey: has no primary key, which mode upsert needs"
     assert problems(check_source(config(source, tmp_path, include=include, mode="append"))) == []
     assert problems(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [a]}}"))) == []
     found2 = problems(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [b, z]}}")))
@@ -301,19 +301,19 @@ def test_a_table_that_apply_refuses_does_not_stop_capture(source: Server, tmp_pa
 
 
 def test_a_column_named_like_a_metadata_column(source: Server, tmp_path: Path) -> None:
-    [found] = problems(check_source(config(source, tmp_path, include=r"pre\.ours")))
-    assert found == "error table pre.ours: column '_SEQ' has the name of one of Towpath's metadata columns"
+    [message] = problems(check_source(config(source, tmp_path, include=r"pre\.ours")))
+    assert message == "error table pre.ours: column '_SEQ' has the name of one of Towpath's metadata columns"
 
 
 def test_server_id_of_the_source_itself(source: Server, tmp_path: Path) -> None:
-    [found] = problems(check_source(config(source, tmp_path, server_id=source.port)))
-    assert found == f"error source: server_id: {source.port} is the source's own server_id"
+    [message] = problems(check_source(config(source, tmp_path, server_id=source.port)))
+    assert message == f"error source: server_id: {source.port} is the source's own server_id"
 
 
 def test_server_id_of_another_replica(source: Server, tmp_path: Path) -> None:
     with registered(source, server_id=4711, host="elsewhere"):
-        [found] = problems(check_source(config(source, tmp_path, server_id=4711)))
-        assert found.startswith("error source: server_id: another replica at elsewhere uses 4711")
+        [message] = problems(check_source(config(source, tmp_path, server_id=4711)))
+        assert message.startswith("error source: server_id: another replica at elsewhere uses 4711")
         running = check_source(config(source, tmp_path, server_id=4711), own_capture_running=True)
         assert problems(running) == []
 
@@ -338,8 +338,8 @@ def registered(server: Server, *, server_id: int, host: str) -> pymysql.Connecti
 def test_a_url_of_the_other_flavor(source: Server, tmp_path: Path) -> None:
     other = "mariadb" if source.kind.name == "mysql9" else "mysql"
     url = f"{other}://{source.url.split('://')[1]}"
-    [found] = problems(check_source(config(source, tmp_path, url=url)))
-    assert found.startswith(f"error source: url: source.url says {other}://, but the server is M")
+    [message] = problems(check_source(config(source, tmp_path, url=url)))
+    assert message.startswith(f"error source: url: source.url says {other}://, but the server is M")
 
 
 @pytest.mark.parametrize(
@@ -387,9 +387,9 @@ def test_privileges(source: Server, tmp_path: Path, grants: list[str], include: 
     source.execute("CREATE USER w@'127.0.0.1' IDENTIFIED BY 'grün€'")
     try:
         source.execute(*(f"GRANT {grant} TO w@'127.0.0.1'" for grant in grants))
-        found = problems(check_source(config(source, tmp_path, include=include, user="w", password="grün€")))
-        assert len(found) == len(expected)
-        assert all(line.startswith(start) for line, start in zip(found, expected, strict=True))
+        messages = problems(check_source(config(source, tmp_path, include=include, user="w", password="grün€")))
+        assert len(messages) == len(expected)
+        assert all(line.startswith(start) for line, start in zip(messages, expected, strict=True))
     finally:
         source.execute("DROP USER w@'127.0.0.1'")
 

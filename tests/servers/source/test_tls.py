@@ -165,8 +165,8 @@ def test_a_socket_file(kind: str, request: pytest.FixtureRequest) -> None:
     assert place_of(local) == path
     with connect(local) as connection:
         position = current_position(connection)
-        found = query(connection, "SELECT SUBSTRING_INDEX(USER(), '@', -1) AS host")
-    assert found[0]["host"] == "localhost"
+        rows = query(connection, "SELECT SUBSTRING_INDEX(USER(), '@', -1) AS host")
+    assert rows[0]["host"] == "localhost"
     stream = DumpStream(local, position, "socket")
     buffer = memoryview(bytearray(1 << 16))
     assert any(stream.recv_into(buffer) for _ in range(10))

@@ -30,13 +30,13 @@ def chosen(server: str, seed: int) -> list[Case]:
     TOWPATH_DDL_ALL on all of them."""
     if os.environ.get("TOWPATH_DDL_ALL"):
         return cases_for(server)
-    found = []
+    cases = []
     for case in cases_for(server):
         newest = random.Random(f"{seed} {case.name}").random() < NEWEST
         of_flavor = [name for name in case.servers if name[:2] == server[:2]]
         if of_flavor[0 if newest else -1] == server:
-            found.append(case)
-    return found
+            cases.append(case)
+    return cases
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -45,10 +45,10 @@ def observed(request: pytest.FixtureRequest, seed: int) -> Iterator[tuple[SqlSer
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT VERSION()")
         ((version,),) = cursor.fetchall()
-    known = SqlServer.parse(str(version))
-    assert known is not None and known.mariadb == request.param.startswith("mariadb")
+    parsed = SqlServer.parse(str(version))
+    assert parsed is not None and parsed.mariadb == request.param.startswith("mariadb")
     run = CorpusRun(server)
-    yield known, run.observe(chosen(request.param, seed))
+    yield parsed, run.observe(chosen(request.param, seed))
     run.close()
 
 
@@ -72,9 +72,13 @@ def test_the_server_does_what_is_claimed_over_tables_with_a_generated_key(mysql9
     observed = run.observe(cases, may_refuse=True)
     run.close()
     sql_server = SqlServer(mariadb=False, version=(9, 7, 0))
-    wrong = [text for one in observed for text in judge(one, sql_server).wrong]
+    wrong = [text for observation in observed for text in judge(observation, sql_server).wrong]
     assert not wrong, "\n".join(wrong)
-    keyed = [one for one in observed if any("my_row_id" in schema.column_names for schema in one.after.values())]
+    keyed = [
+        observation
+        for observation in observed
+        if any("my_row_id" in schema.column_names for schema in observation.after.values())
+    ]
     assert len(keyed) > len(cases) // 2
 
 
@@ -84,14 +88,14 @@ def test_wrong_claims_are_found(observed: tuple[SqlServer, list[Observed]], monk
     classify = statements.classify
 
     def other_constants(*arguments: object, **context: object) -> object:
-        found = classify(*arguments, **context)  # type: ignore[arg-type]
+        claim = classify(*arguments, **context)  # type: ignore[arg-type]
         changes = tuple(
             replace(change, old_rows=Constant("4711"))
             if isinstance(change, AddColumn) and isinstance(change.old_rows, Constant)
             else change
-            for change in found.changes
+            for change in claim.changes
         )
-        return replace(found, changes=changes)
+        return replace(claim, changes=changes)
 
     with monkeypatch.context() as patched:
         patched.setattr(ddl_run, "classify", other_constants)

@@ -58,7 +58,7 @@ def test_the_tracker_follows_random_alters(
         pytest.skip("only MySQL generates primary keys")
     chance = random.Random(seed)
     name = database(server)
-    known = SqlServer.parse(_version(server))
+    parsed = SqlServer.parse(_version(server))
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"USE `{name}`")
         cursor.execute(table)
@@ -78,7 +78,7 @@ def test_the_tracker_follows_random_alters(
             done += 1
             real = _real(source, name)
             try:
-                after = apply_changes(tracked, classify(sql, name, 1 << 21, known).changes)
+                after = apply_changes(tracked, classify(sql, name, 1 << 21, parsed).changes)
             except UnsupportedDdlError as error:
                 raise AssertionError(f"{sql}: {error}") from None
             assert after is not None

@@ -45,11 +45,11 @@ def test_a_killed_database_restarts_with_all_data(kind: str) -> None:
         assert (_rows(server), server.port) == (1, port)
         if server.kind.tools:
             tool = next(name for name in server.kind.tools if name.endswith("binlog"))
-            read = subprocess.run(
+            listing = subprocess.run(
                 [*client_tool(kind, tool), str(server.data / "binlog.000001")], capture_output=True, text=True
             )
-            assert read.returncode == 0, read.stderr
-            assert "CREATE TABLE shop.a" in read.stdout
+            assert listing.returncode == 0, listing.stderr
+            assert "CREATE TABLE shop.a" in listing.stdout
     assert not folder.exists()
 
 

@@ -37,7 +37,7 @@ def piece(column: ComparedColumn, value: Any) -> str:
     if column.kind == "real":
         return "x" + struct.pack(">d", value).hex().upper().lstrip("0")
     if column.kind == "reals":
-        return "v" + b"".join(struct.pack("<f", one) for one in value).hex().upper()
+        return "v" + b"".join(struct.pack("<f", number) for number in value).hex().upper()
     if column.kind == "day":
         assert isinstance(value, date)
         return str(value.toordinal() + 365)
@@ -90,31 +90,31 @@ def test_servers_compute_the_texts_of_the_decoders_values(kind: str, request: py
                 rows = pa.Table.from_batches(
                     read(server.data / file, table=f"{name}.{table.name}", schemas=schemas, options=DecodeOptions())
                 ).to_pylist()
-                found = table_columns(
+                columns = table_columns(
                     schemas.tables[f"{name}.{table.name}"], ApplyConfig(target="lake"), is_old_mysql=kind == "mysql56"
                 )
                 cursor.execute("SET sql_mode = ''")
                 cursor.execute(
-                    f"SELECT {', '.join(c.piece for c in found.compared)} FROM {quoted(table.name)} ORDER BY id"
+                    f"SELECT {', '.join(c.piece for c in columns.compared)} FROM {quoted(table.name)} ORDER BY id"
                 )
                 answers = cursor.fetchall()
                 # Shifted by no bit, a number has no sign.
-                words = ", ".join(f"({c.word(at)}) >> 0" for at, c in enumerate(found.compared))
-                cursor.execute(f"SELECT {words}, {found.checksum} FROM {quoted(table.name)} ORDER BY id")
+                words = ", ".join(f"({c.word(at)}) >> 0" for at, c in enumerate(columns.compared))
+                cursor.execute(f"SELECT {words}, {columns.checksum} FROM {quoted(table.name)} ORDER BY id")
                 numbers = cursor.fetchall()
                 assert len(answers) == len(numbers) == len(rows) == table.rows
                 for row, answer, counted in zip(sorted(rows, key=lambda r: r["id"]), answers, numbers, strict=True):
-                    expected = [word(column, at, row[column.source]) for at, column in enumerate(found.compared)]
+                    expected = [word(column, at, row[column.source]) for at, column in enumerate(columns.compared)]
                     joined = reduce(int.__xor__, expected) & WORD_BITS
                     assert list(counted) == [*expected, zlib.crc32(b"%d" % joined)], (table.name, row["id"])
-                    forms.update(column.form for column in found.compared)
-                    for column, text in zip(found.compared, answer, strict=True):
+                    forms.update(column.form for column in columns.compared)
+                    for column, text in zip(columns.compared, answer, strict=True):
                         shown = text.decode() if isinstance(text, bytes) else str(text)
                         wrong = f"{table.name}.{column.source} ({column.kind}), row {row['id']}: {row[column.source]!r}"
                         assert shown == piece(column, row[column.source]), wrong
                         compared += 1
-                assert not found.left_out
-                assert not found.read or kind == "mysql56", found.read
+                assert not columns.left_out
+                assert not columns.read or kind == "mysql56", columns.read
             assert compared > 5_000
             assert forms == {"small", "big", "day", "instant", "bytes", "piece"}
     finally:

@@ -33,8 +33,8 @@ def inject(
             shutil.rmtree(store)
             killed.rename(store)
             harness = SessionHarness(config, source)
-        again = harness.connect(history)
-        assert again is None, f"{case}: {again!r}"
+        second_error = harness.connect(history)
+        assert second_error is None, f"{case}: {second_error!r}"
     except CdcError as error:
         raise AssertionError(f"{case}: {error}") from error
     finally:

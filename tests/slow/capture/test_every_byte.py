@@ -67,7 +67,7 @@ def test_garbage_after_every_byte(config: DestinationConfig, source: FakeSource,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("piece", [PIECES[0], *(pytest.param(one, marks=pytest.mark.long) for one in PIECES[1:])])
+@pytest.mark.parametrize("piece", [PIECES[0], *(pytest.param(size, marks=pytest.mark.long) for size in PIECES[1:])])
 @pytest.mark.parametrize("kill", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_error_packet_and_a_duplicate_after_every_event(
     config: DestinationConfig, source: FakeSource, piece: int, kill: bool

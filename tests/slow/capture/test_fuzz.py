@@ -37,7 +37,7 @@ class Both:
     then: Fault
 
     def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
-        yield from self.then.apply([one for one in self.first.apply(packets) if isinstance(one, bytes)])
+        yield from self.then.apply([packet for packet in self.first.apply(packets) if isinstance(packet, bytes)])
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_every_two_neighbours_change_places(config: DestinationConfig, source: F
 @pytest.mark.long
 def test_every_event_is_left_out_or_comes_again(config: DestinationConfig, source: FakeSource) -> None:
     for at in range(EVENTS):
-        rest = [*range(EVENTS)]
-        for order in ((*rest[:at], *rest[at + 1 :]), (*rest[: at + 1], *rest[at:])):
+        events = [*range(EVENTS)]
+        for order in ((*events[:at], *events[at + 1 :]), (*events[: at + 1], *events[at:])):
             inject(config, source, HISTORY, Rearranged(order), 1 << 20, kill=False)
 
 
@@ -67,8 +67,8 @@ def test_every_run_of_events_is_left_out_or_comes_again(config: DestinationConfi
     """Whole transactions among them, which are sound in themselves."""
     for begin in range(0, EVENTS, 3):
         for end in range(begin + 2, EVENTS + 1, 5):
-            rest = [*range(EVENTS)]
-            for order in ((*rest[:begin], *rest[end:]), (*rest[:end], *rest[begin:])):
+            events = [*range(EVENTS)]
+            for order in ((*events[:begin], *events[end:]), (*events[:end], *events[begin:])):
                 inject(config, source, HISTORY, Rearranged(order), 1 << 20, kill=False)
 
 

@@ -45,11 +45,11 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def require_pending(store: Path) -> None:
-    [one] = pending(store)
-    assert one.xid == f"x'{b'pending'.hex()}',x'',1" and one.tables == ("shop.orders",)
-    assert one.gtid is not None and one.time_us
+    [entry] = pending(store)
+    assert entry.xid == f"x'{b'pending'.hex()}',x'',1" and entry.tables == ("shop.orders",)
+    assert entry.gtid is not None and entry.time_us
     kept = {path.name for path in (store / "prepared").iterdir()}
-    assert one.file_name in kept
+    assert entry.file_name in kept
 
 
 def test_the_history_is_stored(config: DestinationConfig, source: FakeSource, no_search: None) -> None:
@@ -61,10 +61,10 @@ def test_the_history_is_stored(config: DestinationConfig, source: FakeSource, no
         assert harness.connect(HISTORY) is None
         require_pending(config.store.path)
     # What was put aside is a binlog file of mode 0600.
-    [one] = pending(config.store.path)
-    path = config.store.path / "prepared" / one.file_name
-    assert path.stat().st_mode & 0o777 == 0o600 and path.stat().st_size == one.size
-    assert {path.name for path in path.parent.iterdir()} == {one.file_name, "others.json", "prepared.json"}
+    [entry] = pending(config.store.path)
+    path = config.store.path / "prepared" / entry.file_name
+    assert path.stat().st_mode & 0o777 == 0o600 and path.stat().st_size == entry.size
+    assert {path.name for path in path.parent.iterdir()} == {entry.file_name, "others.json", "prepared.json"}
 
 
 @pytest.mark.parametrize("step", [151, pytest.param(3, marks=pytest.mark.long)])
@@ -96,17 +96,17 @@ def test_a_kill_after_many_pieces(config: DestinationConfig, source: FakeSource,
         assert find_problems(store, HISTORY) == [], f"killed after {at} bytes"
 
 
-@pytest.mark.parametrize("piece", [pytest.param(one, marks=pytest.mark.long) for one in (1 << 20, 67, 23)])
+@pytest.mark.parametrize("piece", [pytest.param(size, marks=pytest.mark.long) for size in (1 << 20, 67, 23)])
 def test_a_power_cut_at_every_change(
     config: DestinationConfig, source: FakeSource, seed: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what has no captured rows may have to be looked for."""
-    found = PreparedSearch.find
+    original_find = PreparedSearch.find
 
     def find(self: PreparedSearch, xid: str, file: str, pos: int, epoch: int) -> PreparedTransaction | None:
-        one = found(self, xid, file, pos, epoch)
-        assert one is not None and not one.size, "the store has lost a prepared transaction"
-        return one
+        entry = original_find(self, xid, file, pos, epoch)
+        assert entry is not None and not entry.size, "the store has lost a prepared transaction"
+        return entry
 
     monkeypatch.setattr(PreparedSearch, "find", find)
     store = config.store.path
@@ -235,7 +235,7 @@ def test_another_choice_of_tables_looks_for_the_rows_again(configure: Configure,
         with closing(SessionHarness(config, source)) as harness:
             assert harness.connect(history) is None
             assert find_problems(config.store.path, history) == []
-        assert [one.tables for one in pending(config.store.path)] == [("shop.orders",)]
+        assert [entry.tables for entry in pending(config.store.path)] == [("shop.orders",)]
         with closing(SessionHarness(config.model_copy(update={"tables": tables}), source)) as harness:
             history.rotate()
             history.transaction([("orders", [6])])
@@ -260,7 +260,7 @@ def test_a_list_that_is_lost_is_made_anew(configure: Configure, tmp_path: Path) 
         with closing(SessionHarness(config, source)) as harness:
             assert harness.connect(history) is None
         assert find_problems(config.store.path, history) == []
-        assert [one.xid for one in pending(config.store.path)] == [f"x'{b'pending2'.hex()}',x'',1"]
+        assert [entry.xid for entry in pending(config.store.path)] == [f"x'{b'pending2'.hex()}',x'',1"]
 
 
 def test_what_ended_since_the_search_began_is_not_pending(configure: Configure) -> None:
@@ -300,8 +300,8 @@ def test_one_that_was_purged_stops_and_can_be_passed(configure: Configure) -> No
         assert isinstance(error, UnsupportedEventError)
         assert f"the XA transaction {xid} is committed here" in str(error)
         assert "binlog.000002" in str(error) and f'source.ignore_xa: ["{xid}"]' in str(error)
-        again = configure(source, ignore_xa=f'["{xid}"]')
-        assert late(again, source, history, 1) is None
+        ignoring = configure(source, ignore_xa=f'["{xid}"]')
+        assert late(ignoring, source, history, 1) is None
         history.transactions = [history.transactions[1], history.transactions[3]]
         assert find_problems(config.store.path, history) == []
 
@@ -324,14 +324,14 @@ def test_damaged_rows_stop_and_the_search_repairs_them(configure: Configure) -> 
         config = configure(source)
         with closing(SessionHarness(config, source)) as harness:
             assert harness.connect(history) is None
-            [one] = pending(config.store.path)
-            path = config.store.path / "prepared" / one.file_name
+            [entry] = pending(config.store.path)
+            path = config.store.path / "prepared" / entry.file_name
             content = bytearray(path.read_bytes())
             content[-60] ^= 1
             path.write_bytes(content)
             history.end_prepared("pending")
             error = harness.connect(history)
-            assert isinstance(error, DamagedError) and one.xid in str(error) and str(path) in str(error)
+            assert isinstance(error, DamagedError) and entry.xid in str(error) and str(path) in str(error)
             path.unlink()
             assert harness.connect(history) is None
         assert find_problems(config.store.path, history) == []

@@ -25,10 +25,10 @@ class Reads(Plugin):
         if not fullname.startswith(OF):
             return None
 
-        def note(found: AttributeContext) -> Type:
-            if not found.is_lvalue:
-                _note(fullname, found.api.path, found.context)
-            return found.default_attr_type
+        def note(context: AttributeContext) -> Type:
+            if not context.is_lvalue:
+                _note(fullname, context.api.path, context.context)
+            return context.default_attr_type
 
         return note
 
@@ -36,9 +36,9 @@ class Reads(Plugin):
         if not fullname.startswith(OF):
             return None
 
-        def note(found: MethodContext) -> Type:
-            _note(fullname, found.api.path, found.context)
-            return found.default_return_type
+        def note(context: MethodContext) -> Type:
+            _note(fullname, context.api.path, context.context)
+            return context.default_return_type
 
         return note
 

@@ -74,15 +74,15 @@ def sections(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from sections(part)
 
 
-def unread(model: type[BaseModel], found: Sequence[Read], package: Path) -> set[str]:
+def unread(model: type[BaseModel], config_reads: Sequence[Read], package: Path) -> set[str]:
     """The keys that nothing outside ``package`` reads, neither directly nor through a property or method of a section.
 
     Reads by validators and other functions of the package do not count, since checking a key gives it no effect. The
     module ``secrets`` counts as outside: it is where the keys that name a secret have their effect, which are read
     through the attribute that declares the secret.
     """
-    inside = {read for read in found if read.file.is_relative_to(package) and read.file.name != "secrets.py"}
-    reached = {read.what for read in found if read not in inside}
+    inside = {read for read in config_reads if read.file.is_relative_to(package) and read.file.name != "secrets.py"}
+    reached = {read.what for read in config_reads if read not in inside}
     members = _members(package)
     while True:
         through = {r.what for r in inside if members.get((r.file, r.line)) in reached}
@@ -105,7 +105,7 @@ def _name(section: type[BaseModel]) -> str:
 
 def _members(package: Path) -> dict[tuple[Path, int], str]:
     """By line, the method or property (by its full name) of a section that the line is in; validators are left out."""
-    found: dict[tuple[Path, int], str] = {}
+    members: dict[tuple[Path, int], str] = {}
     for file in package.rglob("*.py"):
         module = ".".join(file.relative_to(package.parent).with_suffix("").parts)
         module = module if package.name == "sample" else f"cdc.{module}"
@@ -118,12 +118,12 @@ def _members(package: Path) -> dict[tuple[Path, int], str]:
                 ):
                     continue
                 for line in range(member.lineno, (member.end_lineno or member.lineno) + 1):
-                    found[file, line] = f"{module}.{section.name}.{member.name}"
-    return found
+                    members[file, line] = f"{module}.{section.name}.{member.name}"
+    return members
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
+def config_reads(tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
     """The reads of the whole configuration. Files that do not mention one are left out, which saves half a minute."""
     files = [
         file.relative_to(ROOT)
@@ -135,19 +135,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
 
 
 @pytest.mark.long
-def test_every_key_is_read(found: list[Read]) -> None:
+def test_every_key_is_read(config_reads: list[Read]) -> None:
     """The keys of overrides are left out here: they become those of ``apply``."""
     # The loader gives this section to the Lake, of which the keys are read.
-    missing = unread(DestinationConfig, found, ROOT / "cdc" / "config") - {
+    missing = unread(DestinationConfig, config_reads, ROOT / "cdc" / "config") - {
         "cdc.config.destination.DestinationConfig.s3"
     }
     assert {key for key in missing if ".ApplyOverrides." not in key} == set()
 
 
-def test_every_override_is_read_for_its_table(found: list[Read]) -> None:
+def test_every_override_is_read_for_its_table(config_reads: list[Read]) -> None:
     """A key of an override counts only where ``table_apply(table)`` is asked, not ``config.apply``."""
     of_apply = f"{ApplyConfig.__module__}.ApplyConfig."
-    outside = [read for read in found if not read.file.is_relative_to(ROOT / "cdc" / "config")]
+    outside = [read for read in config_reads if not read.file.is_relative_to(ROOT / "cdc" / "config")]
     by_table = {read.what.removeprefix(of_apply) for read in outside if not read.through.endswith("config.apply")}
     assert set(ApplyOverrides.model_fields) - by_table == {"members"}  # which ``apply`` does not have
 

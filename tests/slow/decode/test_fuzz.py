@@ -73,7 +73,7 @@ def test_cut_at_every_byte(kind: str, table: str, events: set[int]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "table", "events"),
-    [pytest.param(*one, marks=[] if one[0] == "mysql9" else pytest.mark.long) for one in EVENTS],
+    [pytest.param(*case, marks=[] if case[0] == "mysql9" else pytest.mark.long) for case in EVENTS],
 )
 def test_changed_at_every_byte(kind: str, table: str, events: set[int], seed: int) -> None:
     dice = random.Random(seed)
@@ -81,9 +81,9 @@ def test_changed_at_every_byte(kind: str, table: str, events: set[int], seed: in
     for target in targets(kind, table, events)[: None if EVERY_BYTE else 1]:
         # The bytes of a partial update are not known by column, so that all columns are decoded each time.
         step = 1 if EVERY_BYTE or events != {PARTIAL} else 8
-        found = flips(target, step, 18 if EVERY_BYTE else 1, dice)
-        assert found.all >= (target.length - 31) // step
-        outcomes.add(found)
+        outcome = flips(target, step, 18 if EVERY_BYTE else 1, dice)
+        assert outcome.all >= (target.length - 31) // step
+        outcomes.add(outcome)
     if events != {PARTIAL}:
         _check(outcomes)
     assert outcomes.refused > outcomes.all // 50

@@ -85,9 +85,9 @@ def require_whole(documents: list[dict[str, Any]], name: str, folder: Path) -> N
     file = folder / f"{name}.yaml"
     file.write_text(kinds["ConfigMap"]["data"][file.name], encoding="utf-8")
     config = load(file)
-    port = next(one["containerPort"] for one in container["ports"] if one["name"] == "metrics")
+    port = next(entry["containerPort"] for entry in container["ports"] if entry["name"] == "metrics")
     assert config.metrics.port == port
-    mounts = [one["mountPath"] for one in container["volumeMounts"]]
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert "/conf" in mounts
     assert str(config.store.path).startswith("/data/")
     assert str(config.meta.path).startswith("/data/")
@@ -97,9 +97,9 @@ def require_whole(documents: list[dict[str, Any]], name: str, folder: Path) -> N
     assert selector.items() <= pod["metadata"]["labels"].items()
     assert kinds["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     assert kinds["StatefulSet"]["spec"]["serviceName"] == kinds["Service"]["metadata"]["name"]
-    volumes = {one["name"] for one in pod["spec"]["volumes"]}
-    volumes |= {one["metadata"]["name"] for one in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]}
-    assert {one["name"] for one in container["volumeMounts"]} == volumes
+    volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+    volumes |= {claim["metadata"]["name"] for claim in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
 
 def test_the_manifest(tmp_path: Path) -> None:
@@ -166,8 +166,10 @@ def test_the_chart(helm: str, tmp_path: Path) -> None:
         require_valid(document)
     names = sorted({document["metadata"]["name"] for document in documents})
     assert names == ["cdc-book-shop-2", "cdc-shop"]
-    for name, of in (("shop", "cdc-shop"), ("Book_shop.2", "cdc-book-shop-2")):
-        require_whole([document for document in documents if document["metadata"]["name"] == of], name, tmp_path)
+    for name, resource_name in (("shop", "cdc-shop"), ("Book_shop.2", "cdc-book-shop-2")):
+        require_whole(
+            [document for document in documents if document["metadata"]["name"] == resource_name], name, tmp_path
+        )
 
 
 @pytest.mark.long
@@ -221,7 +223,7 @@ def configurations(document: dict[str, Any], folder: Path) -> dict[str, Destinat
 def test_the_chart_with_a_server(helm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_APPLY_TOKEN", "f" * 64)
     documents = rendered(helm, SERVED, tmp_path)
-    by_name = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    by_name = {(document["kind"], document["metadata"]["name"]): document for document in documents}
     assert len(by_name) == len(documents) == 9
     server = by_name["StatefulSet", "cdc-server"]
     (container,) = server["spec"]["template"]["spec"]["containers"]
@@ -230,19 +232,19 @@ def test_the_chart_with_a_server(helm: str, tmp_path: Path, monkeypatch: pytest.
     assert set(served) == {"shop", "Book_shop.2"}
     for config in served.values():
         assert (config.server.http, config.server.capture) == (port["containerPort"], "always")
-        mounts = [one["mountPath"] for one in container["volumeMounts"]]
+        mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
         assert config.server.certificate is not None and str(config.server.certificate.parent) in mounts
     for name, job in (("shop", "cdc-shop-apply"), ("Book_shop.2", "cdc-book-shop-2-apply")):
         config = configurations(by_name["ConfigMap", job], tmp_path)[name]
         assert config.store.url == f"https://cdc-server.default.svc:{port['containerPort']}"
         assert config.store.stage == served[name].store.stage
         pod = by_name["CronJob", job]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-        assert [one["command"][-2:] for one in pod["initContainers"] + pod["containers"]] == [
+        assert [started["command"][-2:] for started in pod["initContainers"] + pod["containers"]] == [
             ["snapshot", name],
             ["apply", name],
         ]
         assert pod["hostname"] == job, "each run is the same owner of batches"
-    (monitor,) = [one for one in documents if one["kind"] == "ServiceMonitor"]
+    (monitor,) = [document for document in documents if document["kind"] == "ServiceMonitor"]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     labels = by_name["Service", "cdc-server"]["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
@@ -269,5 +271,5 @@ def test_values_that_cannot_work_are_refused(helm: str, tmp_path: Path, values: 
 @pytest.mark.timeout(1800)
 def test_captures_are_watched_as_well(helm: str, tmp_path: Path) -> None:
     values = {**SERVED, "server": {"enabled": False}, "apply": {"enabled": False}}
-    kinds = [one["kind"] for one in rendered(helm, values, tmp_path)]
+    kinds = [document["kind"] for document in rendered(helm, values, tmp_path)]
     assert sorted(kinds) == sorted(2 * ["ConfigMap", "PodDisruptionBudget", "Service", "ServiceMonitor", "StatefulSet"])

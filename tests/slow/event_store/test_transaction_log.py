@@ -59,5 +59,5 @@ def test_asynchronous_puts_outlive_a_sigkill(tmp_path: Path) -> None:
     assert {status for _, status in answered} == {"PUT_OK"}
     assert len(seqs_in(tmp_path / "store")) < 300, "most of it was not flushed"
     open_log(tmp_path / "store").close()
-    found = seqs_in(tmp_path / "store")
-    assert found[: len(answered)] == [int(seq) for seq, _ in answered]
+    seqs = seqs_in(tmp_path / "store")
+    assert seqs[: len(answered)] == [int(seq) for seq, _ in answered]

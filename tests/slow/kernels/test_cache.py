@@ -19,8 +19,8 @@ def compiled(folder: Path) -> dict[str, int]:
 
 def test_several_processes_begin_at_once(tmp_path: Path) -> None:
     package = installed(tmp_path, read_only=False)
-    found = {answer(process) for process in [started(package) for _ in range(4)]}
-    ((folder, value),) = found
+    answers = {answer(process) for process in [started(package) for _ in range(4)]}
+    ((folder, value),) = answers
     assert value == zlib.crc32(b"123456789")
     assert folder == package / "cdc" / "kernels" / "__pycache__" / "kernels"
     before = compiled(folder)
@@ -164,9 +164,11 @@ def test_other_versions_of_the_compiler_have_folders_of_their_own(monkeypatch: p
 
 def test_another_cpu_has_files_of_its_own() -> None:
     module = PACKAGE / "kernels" / "crc.py"
-    one, other = (kernel_cache.kernel_file(module, "crc32", "types", cpu) for cpu in ("x86_64 zen5", "x86_64 skylake"))
-    assert one != other
-    assert one.parent == other.parent
+    zen_file, other = (
+        kernel_cache.kernel_file(module, "crc32", "types", cpu) for cpu in ("x86_64 zen5", "x86_64 skylake")
+    )
+    assert zen_file != other
+    assert zen_file.parent == other.parent
 
 
 # ---------------------------------------------------------------- the files
@@ -190,7 +192,7 @@ def test_a_compiled_kernel_runs_without_numba(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["bit", *(pytest.param(one, marks=pytest.mark.long) for one in ("cut", "empty", "other format"))]
+    "damage", ["bit", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("cut", "empty", "other format"))]
 )
 def test_a_damaged_file_is_compiled_again(tmp_path: Path, damage: str) -> None:
     package = installed(tmp_path, read_only=False)

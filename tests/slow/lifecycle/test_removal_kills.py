@@ -58,8 +58,8 @@ def test_a_kill_at_each_operation_is_made_up_for(template: Path, tmp_path: Path,
             is_known = (place.folder / "data" / "shop" / "store" / layout.REMOVING_FILE).exists()
             has_table = (place.folder / "lake" / "shop" / "orders").exists()
             is_removed = (place.conf / "shop.yaml.removed").exists()
-            again = remove(place, *(() if is_known or not has_table else ("--lake",)))
-            assert again == (2 if is_removed else 0), f"after a kill at operation {killed}"
+            exit_code = remove(place, *(() if is_known or not has_table else ("--lake",)))
+            assert exit_code == (2 if is_removed else 0), f"after a kill at operation {killed}"
         require_removed(place, bank)
         assert sorted(path.name for path in (place.folder / "lake" / "shop").iterdir()) == ["bank"]
         shutil.rmtree(place.folder)

@@ -66,7 +66,7 @@ class Setup:
         self.wait(presence_of_element_located((By.CSS_SELECTOR, "div.cards, [role=alert]")))
 
     def texts(self, selector: str) -> list[str]:
-        return [one.text for one in self.browser.find_elements(By.CSS_SELECTOR, selector)]
+        return [element.text for element in self.browser.find_elements(By.CSS_SELECTOR, selector)]
 
     def picture(self, name: str) -> None:
         (self.folder / f"{name}.png").write_bytes(self.browser.get_screenshot_as_png())
@@ -162,10 +162,10 @@ def test_it_is_readable(setup: Setup, path: str, size: str, mode: str) -> None:
         browser.get(setup.server.url + path)
         page = command("Page.getLayoutMetrics", {})["cssContentSize"]
         assert page["width"] <= width, "nothing has to be scrolled sideways"
-        for one in browser.find_elements(By.CSS_SELECTOR, "button, input[type=password]"):
-            if one.is_displayed():
-                assert one.size["height"] >= 36, "a finger hits it"
-                assert one.location["x"] + one.size["width"] <= width
+        for element in browser.find_elements(By.CSS_SELECTOR, "button, input[type=password]"):
+            if element.is_displayed():
+                assert element.size["height"] >= 36, "a finger hits it"
+                assert element.location["x"] + element.size["width"] <= width
         ground = browser.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
         light = sum(int(part) for part in ground.removeprefix("rgba(").split(",")[:3])
         assert (light < 200) if mode == "dark" else (light > 600), ground
@@ -234,9 +234,9 @@ def test_every_action_is_reached_by_the_keyboard(with_scripts: Setup, path: str)
     with_scripts.log_in(OPERATOR)
     browser.get(with_scripts.server.url + path)
     actions = [
-        one.get_attribute("aria-label") or one.text
-        for one in browser.find_elements(By.CSS_SELECTOR, "a, button, summary, pre.log")
-        if one.is_displayed()
+        element.get_attribute("aria-label") or element.text
+        for element in browser.find_elements(By.CSS_SELECTOR, "a, button, summary, pre.log")
+        if element.is_displayed()
     ]
     stops = tab_through(browser)
     assert len(stops) == len(actions) > 3

@@ -47,8 +47,8 @@ def config(tmp_path: Path) -> DestinationConfig:
 
 @pytest.fixture
 def server(config: DestinationConfig, tmp_path: Path) -> Iterator[ServerProcess]:
-    with server_process(config, tmp_path) as found:
-        yield found
+    with server_process(config, tmp_path) as process:
+        yield process
 
 
 def test_tls_with_a_ca_of_ones_own(config: DestinationConfig, tmp_path: Path) -> None:
@@ -84,11 +84,11 @@ def test_a_stopped_server_answers_what_it_has_begun(
     batches = open_batches(client)
     while (lease := batches.get(OWNER)) is not None:
         batches.ack(lease.batch, lease.token)
-    found: list[object] = []
+    answers: list[object] = []
 
     def wait() -> None:
         connection = replace(connect(client), retry_for_s=0.1)
-        found.append(connection.call("get", {"owner": OWNER, "token": "ab" * 16, "wait_s": 10.0}, once=True))
+        answers.append(connection.call("get", {"owner": OWNER, "token": "ab" * 16, "wait_s": 10.0}, once=True))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -96,7 +96,7 @@ def test_a_stopped_server_answers_what_it_has_begun(
     began = time.monotonic()
     assert server.stop(signal.SIGTERM) == 0
     thread.join(10)
-    assert found == [None]
+    assert answers == [None]
     assert time.monotonic() - began < 8
     assert "Traceback" not in server.log.read_text()
 
@@ -132,11 +132,11 @@ def test_kills_lose_nothing_and_hand_out_nothing_twice(
         assert lease.batch not in [batch for batch, _, _ in taken], "a batch was handed out twice"
         taken.append((lease.batch, manifest.after_seq, manifest.last_seq))
         for byte_range in manifest.ranges:
-            found = open_range(byte_range.path, byte_range.offset, byte_range.length)
+            mapped = open_range(byte_range.path, byte_range.offset, byte_range.length)
             name = byte_range.path.rpartition("/")[2]
             whole = (config.store.path / "segments" / name).read_bytes()
             assert (
-                bytes(found.buf[byte_range.offset : byte_range.offset + byte_range.length])
+                bytes(mapped.buf[byte_range.offset : byte_range.offset + byte_range.length])
                 == whole[byte_range.offset : byte_range.offset + byte_range.length]
             )
         batches.check(lease.batch, lease.token)

@@ -80,8 +80,8 @@ def test_killed_between_any_two_steps_of_a_removal(made: Path, tmp_path: Path) -
             assert reader.totals().transactions == reader.backlog(ends[1]).transactions == len(expected)
         else:
             assert reader.totals().transactions == len(seqs)
-        found = reader.select(ends[1], Limits())
-        assert found is not None and found.transactions == len(expected)
+        selection = reader.select(ends[1], Limits())
+        assert selection is not None and selection.transactions == len(expected)
         Filler(store).close()  # a writer ends what was begun
         remove_until(store, ends[1])
         assert all_seqs(store) == expected

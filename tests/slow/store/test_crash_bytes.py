@@ -112,14 +112,14 @@ class Copy:
 
     def read(self) -> list[int]:
         """Returns the seqs that a reader gets; checks the bytes of each one by their checksums."""
-        found: list[int] = []
+        seqs: list[int] = []
         for segment in list_segments(self.path):
             entries = read_entries(segment)
-            found += [int(seq) for seq in entries["seq"]]
-        if found:
+            seqs += [int(seq) for seq in entries["seq"]]
+        if seqs:
             selection = StoreReader(self.path).select(0, Limits())
-            assert selection is not None and selection.transactions == len(found)
-        return found
+            assert selection is not None and selection.transactions == len(seqs)
+        return seqs
 
 
 @pytest.fixture
@@ -234,10 +234,10 @@ def test_the_meta_file_cut_and_flipped_at_every_byte(tmp_path: Path) -> None:
         with pytest.raises(DamagedError):
             parse(data[:at], "meta")
         try:
-            found = parse(flipped(data, at), "meta")
+            parsed = parse(flipped(data, at), "meta")
         except (DamagedError, VersionError):
             continue
-        assert found == state, f"flipped {at}"  # a blank between two keys
+        assert parsed == state, f"flipped {at}"  # a blank between two keys
 
 
 def test_a_manifest_cut_at_every_byte(tmp_path: Path) -> None:

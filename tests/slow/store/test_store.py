@@ -76,8 +76,8 @@ def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path, unflushed: N
         index.write_bytes(data)
         reader = StoreReader(store)
         if at >= size - 128:  # the newest entry: taken for one that is being written
-            found = reader.select(0, Limits())
-            assert found is not None and found.transactions == 1
+            selection = reader.select(0, Limits())
+            assert selection is not None and selection.transactions == 1
             reopen(store)
             assert seqs(store) == expected
         else:

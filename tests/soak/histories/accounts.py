@@ -93,7 +93,7 @@ def first_difference(server: list[Transaction], store: list[Transaction]) -> str
     and what has happened to it; None if the lists are equal."""
     if server == store:
         return None
-    at = next((n for n, (one, other) in enumerate(zip(server, store, strict=False)) if one != other), None)
+    at = next((n for n, (expected, other) in enumerate(zip(server, store, strict=False)) if expected != other), None)
     at = min(len(server), len(store)) if at is None else at
     lines = [
         f"the store has {len(store)} transactions, the server {len(server)}; number {at} differs: {_what(server, store, at)}"
@@ -109,12 +109,12 @@ def first_difference(server: list[Transaction], store: list[Transaction]) -> str
 def _what(server: list[Transaction], store: list[Transaction], at: int) -> str:
     if at >= len(store):
         return f"the store lacks the server's last {len(server) - at}"
-    found = store[at]
-    if found in store[:at]:
+    transaction = store[at]
+    if transaction in store[:at]:
         return "the store has one twice"
-    if at >= len(server) or found.gtid not in {one.gtid for one in server}:
+    if at >= len(server) or transaction.gtid not in {sent.gtid for sent in server}:
         return "the store has one that the server has not"
-    if found.gtid == server[at].gtid:
+    if transaction.gtid == server[at].gtid:
         return "its changes differ"
     if server[at] not in store:
         return "the store lacks one"
@@ -123,7 +123,7 @@ def _what(server: list[Transaction], store: list[Transaction], at: int) -> str:
 
 def _first_change(server: Transaction, store: Transaction) -> str:
     pairs = enumerate(zip(server.changes, store.changes, strict=False))
-    for n, (one, other) in pairs:
-        if one != other:
-            return f"  change {n}: server {one}; store {other}"
+    for n, (expected, other) in pairs:
+        if expected != other:
+            return f"  change {n}: server {expected}; store {other}"
     return f"  the server has {len(server.changes)} changes, the store {len(store.changes)}"

@@ -36,9 +36,9 @@ def transactions(lines: Iterable[str]) -> Iterable[Transaction]:
     for seq, changes in groupby((json.loads(line) for line in lines), key=lambda change: int(change["seq"])):
         assert seq > newest, f"seq {seq} comes after {newest}"
         newest = seq
-        found = list(changes)
-        assert len({change["gtid"] for change in found}) == 1, f"several GTIDs have the seq {seq}"
-        yield Transaction(found[0]["gtid"], tuple(map(_change, found)))
+        group = list(changes)
+        assert len({change["gtid"] for change in group}) == 1, f"several GTIDs have the seq {seq}"
+        yield Transaction(group[0]["gtid"], tuple(map(_change, group)))
 
 
 def _change(line: dict[str, Any]) -> Change:
@@ -65,6 +65,6 @@ def _add_gtids(account: Account, config: DestinationConfig) -> None:
                 continue
             source, number = gtid_source(last)
             numbers = range(number - int(entry["gtid_count"]) + 1, number + 1)
-            known = account.gtids.setdefault(source, set())
-            assert known.isdisjoint(numbers), f"a GTID of {source} in {numbers} is there twice"
-            known.update(numbers)
+            stored_numbers = account.gtids.setdefault(source, set())
+            assert stored_numbers.isdisjoint(numbers), f"a GTID of {source} in {numbers} is there twice"
+            stored_numbers.update(numbers)

@@ -136,7 +136,7 @@ def _require_gtids(server: Server, config: DestinationConfig, ours: Account, the
         for source, numbers in account.gtids.items():
             assert numbers <= theirs.gtids[source]
     if flavor == "mariadb":
-        last = {one.split("-")[0]: int(one.split("-")[2]) for one in str(row[0]).split(",")}
+        last = {gtid.split("-")[0]: int(gtid.split("-")[2]) for gtid in str(row[0]).split(",")}
         assert {domain: max(numbers) for domain, numbers in theirs.gtids.items()} == last
         return
     account_of_tool = GtidSet(

@@ -289,8 +289,8 @@ class _Session(_Connected):
         self.sql(self._update_of(table), f"DELETE FROM {table} {self._some_rows()}")
 
     def _key_change(self) -> None:
-        one, other = self._ids(2)
-        self.sql(f"UPDATE {self._table()} SET token = {self.workload.fresh()}, id = {other} WHERE id = {one}")
+        row_id, other = self._ids(2)
+        self.sql(f"UPDATE {self._table()} SET token = {self.workload.fresh()}, id = {other} WHERE id = {row_id}")
 
     def _insert_select(self) -> None:
         base = self.workload.fresh()
@@ -486,9 +486,9 @@ class _DdlSession(_Connected):
             "SELECT table_name, column_name FROM information_schema.columns "
             f"WHERE table_schema = '{DATABASE}' AND column_name LIKE 'c_' AND table_name NOT LIKE '{EXCLUDED}%'"
         )
-        found = self.cursor.fetchall()
-        if found:
-            table, column = self.rng.choice(sorted(found))
+        rows = self.cursor.fetchall()
+        if rows:
+            table, column = self.rng.choice(sorted(rows))
             self.sql(f"ALTER TABLE {DATABASE}.{table} DROP COLUMN {column}")
 
     def _modify(self) -> None:
@@ -504,8 +504,8 @@ class _DdlSession(_Connected):
         self.sql(f"RENAME TABLE {table} TO {DATABASE}.renamed", f"RENAME TABLE {DATABASE}.renamed TO {table}")
 
     def _swap(self) -> None:
-        one, other = (f"{DATABASE}.{name}" for name in self.rng.sample(_CHANGING, 2))
-        self.sql(f"RENAME TABLE {one} TO {DATABASE}.held, {other} TO {one}, {DATABASE}.held TO {other}")
+        table, other = (f"{DATABASE}.{name}" for name in self.rng.sample(_CHANGING, 2))
+        self.sql(f"RENAME TABLE {table} TO {DATABASE}.held, {other} TO {table}, {DATABASE}.held TO {other}")
 
     def _rename_away(self) -> None:
         table, away = self._changing(), f"{DATABASE}.{EXCLUDED}_{self.rng.randrange(3)}"

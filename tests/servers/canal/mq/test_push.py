@@ -124,33 +124,38 @@ def test_flat_messages_have_the_rows_of_the_source(kafka: Server, source: tuple[
     status = json.loads(done.stdout)
     assert status["behind"]["transactions"] == 0
     assert status["last_error"] is None
-    found = records(kafka.url, topic_of(name))
-    assert status["messages"] == len(found)
-    assert all(one.key is None for one in found)
-    messages = [(one.partition, json.loads(one.value or b"")) for one in found]
-    ddl = [(part, one) for part, one in messages if one["isDdl"]]
-    assert [(part, one["type"]) for part, one in ddl] == [(0, "CREATE"), (0, "ALTER")]
+    pushed = records(kafka.url, topic_of(name))
+    assert status["messages"] == len(pushed)
+    assert all(record.key is None for record in pushed)
+    messages = [(record.partition, json.loads(record.value or b"")) for record in pushed]
+    ddl = [(part, message) for part, message in messages if message["isDdl"]]
+    assert [(part, message["type"]) for part, message in ddl] == [(0, "CREATE"), (0, "ALTER")]
     assert ddl[1][1]["sql"] == f"ALTER TABLE {name}.orders ADD COLUMN extra JSON"
     by_key: dict[int, list[int | None]] = {}
     state: dict[int, dict[str, Any]] = {}
-    for part, one in messages:
-        if one["isDdl"]:
+    for part, message in messages:
+        if message["isDdl"]:
             continue
-        assert (one["database"], one["table"], one["pkNames"], one["sql"]) == (name, "orders", ["id"], "")
-        assert one["mysqlType"]["price"] == "decimal(10,2)" and one["sqlType"]["note"] in (12, 3)
-        for number, row in enumerate(one["data"]):
+        assert (message["database"], message["table"], message["pkNames"], message["sql"]) == (
+            name,
+            "orders",
+            ["id"],
+            "",
+        )
+        assert message["mysqlType"]["price"] == "decimal(10,2)" and message["sqlType"]["note"] in (12, 3)
+        for number, row in enumerate(message["data"]):
             key = int(row["id"])
             assert part == abs(java(row["id"])) % 3
-            by_key.setdefault(key, []).append(None if one["type"] == "DELETE" else int(row["n"]))
-            if one["type"] == "UPDATE":
-                old = one["old"][number]
+            by_key.setdefault(key, []).append(None if message["type"] == "DELETE" else int(row["n"]))
+            if message["type"] == "UPDATE":
+                old = message["old"][number]
                 before = state[key]
                 assert old == {column: before[column] for column in old}
                 assert set(old) == {column for column in before if before[column] != row[column]}
             else:
-                assert one["old"] is None
+                assert message["old"] is None
             state[key] = row
-            if one["type"] == "DELETE":
+            if message["type"] == "DELETE":
                 del state[key]
     expected: dict[int, list[int | None]] = {1000: [5]}
     for key, n in made:
@@ -172,12 +177,12 @@ def java(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-def final_state(found: list[Record]) -> dict[int, tuple[Any, ...]]:
+def final_state(pushed: list[Record]) -> dict[int, tuple[Any, ...]]:
     """What a consumer that keeps the last message of each key has, of Debezium's envelopes."""
     state: dict[int, tuple[Any, ...]] = {}
-    for one in found:
-        key = json.loads(one.key or b"")["id"]
-        value = None if one.value is None else json.loads(one.value)
+    for record in pushed:
+        key = json.loads(record.key or b"")["id"]
+        value = None if record.value is None else json.loads(record.value)
         if value is None or value["after"] is None:
             state.pop(key, None)
         else:
@@ -231,32 +236,32 @@ def test_kills_of_the_push_and_of_the_broker_lose_nothing_and_keep_the_order_of_
         assert done.returncode == 0, f"{done.stderr}\n{log.read_text()[-2000:]}"
         assert json.loads(done.stdout)["behind"]["transactions"] == 0
         for committed in (True, False):
-            found = records(broker.url, topic_of(name), committed=committed)
-            check_order(found, made)
+            pushed = records(broker.url, topic_of(name), committed=committed)
+            check_order(pushed, made)
             rows = {key: (note, str(price), n) for key, (note, price, n) in state_of(server, name).items()}
-            assert final_state(found) == rows
+            assert final_state(pushed) == rows
 
 
-def has_all(found: list[Record], made: list[tuple[int, int | None]]) -> bool:
+def has_all(pushed: list[Record], made: list[tuple[int, int | None]]) -> bool:
     """Whether the last state of each key has come."""
-    last = {json.loads(one.key or b"")["id"]: one for one in found if one.value is not None}
-    states = {key: json.loads(one.value or b"")["after"] for key, one in last.items()}
+    last = {json.loads(record.key or b"")["id"]: record for record in pushed if record.value is not None}
+    states = {key: json.loads(record.value or b"")["after"] for key, record in last.items()}
     return {key: None if after is None else after["n"] for key, after in states.items()} == dict(made)
 
 
-def check_order(found: list[Record], made: list[tuple[int, int | None]]) -> None:
+def check_order(pushed: list[Record], made: list[tuple[int, int | None]]) -> None:
     """Each change of a key is there, in the source's order; only runs of changes that came before are repeated."""
     expected: dict[int, list[int | None]] = {}
     for key, n in made:
         expected.setdefault(key, []).append(n)
     seen: dict[int, list[int | None]] = {}
     places: dict[int, int] = {}
-    for one in found:
-        key = json.loads(one.key or b"")["id"]
-        assert places.setdefault(key, one.partition) == one.partition
-        if one.value is None:  # the tombstone behind a deletion
+    for record in pushed:
+        key = json.loads(record.key or b"")["id"]
+        assert places.setdefault(key, record.partition) == record.partition
+        if record.value is None:  # the tombstone behind a deletion
             continue
-        after = json.loads(one.value)["after"]
+        after = json.loads(record.value)["after"]
         seen.setdefault(key, []).append(None if after is None else after["n"])
     assert set(seen) == set(expected)
     for key, changes in expected.items():
@@ -334,10 +339,10 @@ def test_a_message_that_is_too_large_ends_the_push_and_nothing_is_skipped(
     assert "max.message.bytes of the topic" in done.stderr and topic_of(name) in done.stderr
     assert [json.loads(record.value or b"")["isDdl"] for record in records(kafka.url, topic_of(name))] == [True, True]
     checked = subprocess.run([*check_command(file), "--json"], capture_output=True, text=True, timeout=120)
-    findings = [one for one in json.loads(checked.stdout)["findings"] if one["subject"] == "mq"]
+    findings = [finding for finding in json.loads(checked.stdout)["findings"] if finding["subject"] == "mq"]
     assert any(finding["level"] == "error" and "20,000" in finding["message"] for finding in findings), findings
-    found = yaml.safe_load(file.read_text())["mq"]
-    assert found["topic"] == topic_of(name)
+    mq_section = yaml.safe_load(file.read_text())["mq"]
+    assert mq_section["topic"] == topic_of(name)
 
 
 @pytest.mark.long
@@ -360,8 +365,10 @@ def test_a_server_runs_the_push_and_starts_it_again(
         operator = Operator(process.url, OPERATOR)
         first = operator.wait("shop", has("running"))["push"]["pid"]
         os.kill(first, signal.SIGKILL)
-        again = operator.wait("shop", lambda document: has("running")(document) and document["push"]["pid"] != first)
-        assert again["push"]["restarts"] == 1
+        restarted = operator.wait(
+            "shop", lambda document: has("running")(document) and document["push"]["pid"] != first
+        )
+        assert restarted["push"]["restarts"] == 1
         made += change(server, name, 10, seed=2)
         configure(file, **mq, security={"protocol": "ssl", "ca_file": str(tmp_path / "none.pem")})
         failed = operator.wait("shop", has("failed"))
@@ -431,16 +438,20 @@ def test_check_finds_brokers_that_do_not_answer_and_topics_that_are_missing(
         command = [*CDC, "--conf-dir", str(file.parent), "check", "shop", "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.stdout, done.stderr
-        return {one["message"]: one["level"] for one in json.loads(done.stdout)["findings"] if one["subject"] == "mq"}
+        return {
+            finding["message"]: finding["level"]
+            for finding in json.loads(done.stdout)["findings"]
+            if finding["subject"] == "mq"
+        }
 
     configure(file, servers=[f"{HOST}:{free_port()}"], topic=f"{name}_rest")
     ((message, level),) = check().items()
     assert message.startswith(f"no broker answers at {HOST}:") and level == "error"
     hashed = {"partitions": 3, "partition_hash": r".*\..*:$pk$"}
     configure(file, servers=[kafka.url], topic=f"{name}_rest", dynamic_topics=rf"{name}\..*", **hashed)
-    found = check()
+    levels = check()
     text = f"the topic {topic_of(name)} does not exist; the brokers create it when it is first used, with 1 partitions"
-    assert found == {
+    assert levels == {
         f"1 brokers answer at {kafka.url}": "ok",
         f"{text}, and mq.partitions is 3": "error",
     }
@@ -472,8 +483,8 @@ def test_a_push_reads_the_store_of_another_machine(
     changes = [json.loads(record.value or b"") for record in records(kafka.url, topic_of(name))]
     rows = [row for change in changes if not change["isDdl"] for row in change["data"]]
     deleted = [change["type"] == "DELETE" for change in changes if not change["isDdl"] for _ in change["data"]]
-    found = [(int(row["id"]), None if gone else int(row["n"])) for row, gone in zip(rows, deleted, strict=True)]
-    assert found == made
+    stored = [(int(row["id"]), None if gone else int(row["n"])) for row, gone in zip(rows, deleted, strict=True)]
+    assert stored == made
 
 
 @contextmanager

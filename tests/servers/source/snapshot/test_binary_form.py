@@ -137,7 +137,7 @@ def test_binary_and_printed_rows_are_the_same(
             return reading.can_read(wire)
 
         printed, texts, counts = _read(conn, reading, None)
-        binary, values, again = _read(conn, reading, can_read)
+        binary, values, second_counts = _read(conn, reading, can_read)
         assert len(seen) == 2
         unread = [
             types_of
@@ -148,7 +148,7 @@ def test_binary_and_printed_rows_are_the_same(
         assert binary.schema == printed.schema
         for name in printed.column_names:
             assert binary.column(name).equals(printed.column(name)), name
-        assert counts == again and counts.null_dates
+        assert counts == second_counts and counts.null_dates
         doubles = {at for at, wire in enumerate(seen[0]) if wire.kind == "double"}
         padded = {at for at, type_of in enumerate(types) if "ZEROFILL" in type_of or type_of == "YEAR(2)"}
         for text, value in zip(texts, values, strict=True):
@@ -246,6 +246,6 @@ def test_a_cast_prints_dates_and_times_as_a_query_does(
         plain = cursor.fetchall()
         cursor.execute(f"SELECT {', '.join(f'CAST({name} AS CHAR)' for name in names)} FROM {db}.t")
         cast = cursor.fetchall()
-    texts = [[one.decode() if isinstance(one, bytes) else one for one in row] for row in cast]
-    assert texts == [[one.decode() if isinstance(one, bytes) else one for one in row] for row in plain]
+    texts = [[value.decode() if isinstance(value, bytes) else value for value in row] for row in cast]
+    assert texts == [[value.decode() if isinstance(value, bytes) else value for value in row] for row in plain]
     assert texts[0][0] == "1000-01-01"

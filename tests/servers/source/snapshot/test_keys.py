@@ -81,13 +81,14 @@ def _fill(server: Server, table: str, name: str, kind: tuple[str, str, Any], see
         if server.kind.name == "mysql56":
             cursor.execute("SET NAMES utf8mb4")
         types = ", ".join(
-            f"{one} NOT NULL".replace("NULL NOT NULL", "NOT NULL") for one in re.split(r", (?=\w+ [A-Z])", columns)
+            f"{column} NOT NULL".replace("NULL NOT NULL", "NOT NULL")
+            for column in re.split(r", (?=\w+ [A-Z])", columns)
         )
         cursor.execute(f"CREATE TABLE {table} ({types}, v INT, PRIMARY KEY ({key})) ENGINE=InnoDB CHARSET utf8mb4")
         cursor.execute("BEGIN")
         for number in range(ROWS):
             row = values(dice)
-            marks = ", ".join(["_binary %s" if isinstance(one, bytes) else "%s" for one in row])
+            marks = ", ".join(["_binary %s" if isinstance(value, bytes) else "%s" for value in row])
             cursor.execute(f"INSERT IGNORE INTO {table} VALUES ({marks}, {number})", row)
         cursor.execute("COMMIT")
         cursor.execute(f"ANALYZE TABLE {table}")
@@ -102,12 +103,12 @@ def test_every_row_is_read_once(
     config = _config(server, tmp_path, db)
     Capture(config).run(until_current=True)
     keys = KEYS | (ADDRESSES if kind.startswith("mariadb") else {})
-    for number, (name, one) in enumerate(keys.items()):
-        _fill(server, f"{db}.t{number}", name, one, seed)
+    for number, (name, key_columns) in enumerate(keys.items()):
+        _fill(server, f"{db}.t{number}", name, key_columns, seed)
     tables = [f"{db}.t{number}" for number in range(len(keys))]
-    found = snapshot.take_all(config, tables, identity(server))
+    loads = snapshot.take_all(config, tables, identity(server))
     for number, name in enumerate(keys):
-        files = found[f"{db}.t{number}"]
+        files = loads[f"{db}.t{number}"]
         assert isinstance(files, snapshot.SnapshotFiles), f"{name}: {files}"
         rows = rows_of(files)
         expected = select(config, db, f"t{number}").to_pylist()
@@ -153,7 +154,7 @@ def test_chunks_are_ranges_of_the_index(mysql9: Server, mariadb11: Server, datab
         paging = paging_key(conn, (db, "t"), schema, schema.primary_key)
         close_now(conn)
         assert paging is not None
-        after = tuple(str(one).encode().hex() for one in (1, 25, 5000))
+        after = tuple(str(value).encode().hex() for value in (1, 25, 5000))
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("FLUSH STATUS")
             cursor.execute(
@@ -174,8 +175,8 @@ def test_configured_keys_need_a_unique_index(mariadb11: Server, database: Any, t
     conn = open_session(config.source)
     try:
         schema = definition(conn, config.tables, db, "t")
-        found = paging_key(conn, (db, "t"), schema, ("A", "b"))
-        assert found is not None and (found.index, found.names) == ("u", ("b", "a"))
+        key = paging_key(conn, (db, "t"), schema, ("A", "b"))
+        assert key is not None and (key.index, key.names) == ("u", ("b", "a"))
         assert paging_key(conn, (db, "t"), schema, ("a",)) is None
         assert paging_key(conn, (db, "t"), schema, ("c",)) is None, "c may be NULL"
         assert paging_key(conn, (db, "t"), schema, ()) is None

@@ -197,7 +197,7 @@ def test_positions_need_a_store_that_reaches_them(mariadb11: Server, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "gtids"),
     [
         ("", set()),
         ("3e11fa47-71ca-11e1-9e33-c80aa9429562:1#17:2#18", {":1", ":2"}),
@@ -207,5 +207,5 @@ def test_positions_need_a_store_that_reaches_them(mariadb11: Server, tmp_path: P
         ),
     ],
 )
-def test_owned_gtids_are_parsed(text: str, found: set[str]) -> None:
-    assert positions.parse_owned(text) == {f"3e11fa47-71ca-11e1-9e33-c80aa9429562{one}" for one in found}
+def test_owned_gtids_are_parsed(text: str, gtids: set[str]) -> None:
+    assert positions.parse_owned(text) == {f"3e11fa47-71ca-11e1-9e33-c80aa9429562{suffix}" for suffix in gtids}

@@ -72,8 +72,8 @@ def test_a_killed_snapshot_continues(kind: str, request: pytest.FixtureRequest, 
         before = len(seen)
         end = time.monotonic() + 60
         while time.monotonic() < end:
-            found = SnapshotFiles.find(config, db, "t")
-            seen |= {r.name: r.model_dump_json() for one in found for r in one.records()}
+            loads = SnapshotFiles.find(config, db, "t")
+            seen |= {r.name: r.model_dump_json() for snapshot_files in loads for r in snapshot_files.records()}
             if len(seen) >= before + 3 or child.poll() is not None:
                 break
             time.sleep(0.01)
@@ -109,11 +109,11 @@ def test_a_damaged_or_missing_chunk_is_read_again(mariadb11: Server, database: A
     (folder / records[1].file).unlink()
     (folder / records[2].file).write_bytes(b"")
     (folder / f"{records[3].name}.json").unlink()
-    again = snapshot.take(config, f"{db}.t", identity(mariadb11))
-    assert again.folder.uri == files.folder.uri
-    assert all(again.is_sound(record) for record in again.records()) and again.is_complete()
-    assert _same(again, config)
-    kept = {r.name: r.high for r in again.records()}
+    retaken = snapshot.take(config, f"{db}.t", identity(mariadb11))
+    assert retaken.folder.uri == files.folder.uri
+    assert all(retaken.is_sound(record) for record in retaken.records()) and retaken.is_complete()
+    assert _same(retaken, config)
+    kept = {r.name: r.high for r in retaken.records()}
     untouched = [r for r in records if r.segment > records[3].segment]
     assert untouched and all(kept[r.name] == r.high for r in untouched)
 
@@ -145,9 +145,9 @@ def test_a_table_renamed_at_the_beginning_has_to_begin_anew(
     real = definition
 
     def renaming(*given: Any) -> Any:
-        found = real(*given)
+        result = real(*given)
         mysql9.execute(f"RENAME TABLE {db}.t TO {db}.away")
-        return found
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(taking, "definition", renaming)
@@ -258,8 +258,8 @@ def test_empty_tables_and_tables_without_a_key(
     server.execute(
         f"CREATE TABLE {db}.log (line TEXT, n INT)", f"INSERT INTO {db}.log VALUES ('a', 1), ('a', 1), (NULL, 2)"
     )
-    found = snapshot.take_all(config, [f"{db}.t", f"{db}.log"], identity(server))
-    empty, keyless = found[f"{db}.t"], found[f"{db}.log"]
+    loads = snapshot.take_all(config, [f"{db}.t", f"{db}.log"], identity(server))
+    empty, keyless = loads[f"{db}.t"], loads[f"{db}.log"]
     assert isinstance(empty, SnapshotFiles) and isinstance(keyless, SnapshotFiles)
     assert rows_of(empty) == [] and empty.is_complete() and len(empty.paths()) == 1
     assert sorted(map(repr, rows_of(keyless))) == sorted(map(repr, select(config, db, "log").to_pylist()))
@@ -289,13 +289,13 @@ def test_huge_rows_pass(mariadb11: Server, database: Any, tmp_path: Path) -> Non
         mariadb11.execute(f"INSERT INTO {db}.large VALUES ({key}, REPEAT('ä', {size // 2}), NULL)")
         mariadb11.execute(f"INSERT INTO {db}.large VALUES ({key + 100}, NULL, REPEAT('z', {size}))")
     files = snapshot.take(config, f"{db}.large", identity(mariadb11))
-    found = {}
+    shapes = {}
     for record in files.records():
         for batch in files.batches(record):
             for id_, a, b in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                found[id_] = (len(a or ""), len(b or b""), set((a or "")[:9] + (a or "")[-9:]))
-    assert found.pop(1) == (1, 1, {"x"})
-    assert found == {
+                shapes[id_] = (len(a or ""), len(b or b""), set((a or "")[:9] + (a or "")[-9:]))
+    assert shapes.pop(1) == (1, 1, {"x"})
+    assert shapes == {
         **{key: (size // 2, 0, {"ä"}) for key, size in sizes.items()},
         **{key + 100: (0, size, set()) for key, size in sizes.items()},
     }
@@ -313,7 +313,7 @@ def test_rows_per_second_are_limited(mariadb11: Server, database: Any, tmp_path:
     files = snapshot.take(config, f"{db}.t", identity(mariadb11), progress=told.append)
     assert time.monotonic() - began > 1.5
     assert told[-1].complete and told[-1].rows == 2000 and told[-1].left_s == 0
-    assert any(0 < one.rows < 2000 and one.left_s is not None for one in told)
+    assert any(0 < progress.rows < 2000 and progress.left_s is not None for progress in told)
     assert all(a.rows <= b.rows for a, b in itertools.pairwise(told))
     assert snapshot.last_progress(SnapshotFiles.find(config, db, "t")) == told[-1]
     assert told[-1].bytes == sum(record.bytes for record in files.records())
@@ -350,12 +350,12 @@ def test_tables_that_cannot_be_read_are_named(mariadb11: Server, database: Any, 
     config = _ready(mariadb11, tmp_path, db, rows=10)
     mariadb11.execute(f"CREATE TABLE {db}.clash (id INT PRIMARY KEY, _seq INT)")
     names = [f"{db}.t", f"{db}.clash", f"{db}.gone", "other.t", "t"]
-    found = snapshot.take_all(config, names, identity(mariadb11))
-    assert isinstance(found[f"{db}.t"], SnapshotFiles), "the others go on"
-    assert isinstance(found[f"{db}.clash"], UnsupportedError)
-    assert isinstance(found[f"{db}.gone"], SchemaChangedError)
-    assert isinstance(found["other.t"], ConfigError) and isinstance(found["t"], ConfigError)
-    assert "is not among the tables" in str(found["t"])
+    loads = snapshot.take_all(config, names, identity(mariadb11))
+    assert isinstance(loads[f"{db}.t"], SnapshotFiles), "the others go on"
+    assert isinstance(loads[f"{db}.clash"], UnsupportedError)
+    assert isinstance(loads[f"{db}.gone"], SchemaChangedError)
+    assert isinstance(loads["other.t"], ConfigError) and isinstance(loads["t"], ConfigError)
+    assert "is not among the tables" in str(loads["t"])
 
 
 def test_a_newer_format_is_refused(mariadb11: Server, database: Any, tmp_path: Path) -> None:

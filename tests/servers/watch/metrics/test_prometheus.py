@@ -44,8 +44,8 @@ def programs() -> Path:
 def dashboard_queries() -> list[str]:
     """Every expression of the dashboard, with its variables filled in."""
     panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
-    found = [target["expr"] for panel in panels for target in panel.get("targets", [])]
-    return [query.replace("$destination", ".*").replace("$__rate_interval", "1m") for query in found]
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    return [query.replace("$destination", ".*").replace("$__rate_interval", "1m") for query in queries]
 
 
 def promtool(programs: Path, *words: str | Path) -> str:
@@ -67,10 +67,10 @@ def test_each_alert_fires_when_it_should_and_only_then(programs: Path) -> None:
     rules = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
     fired = {
-        one["alertname"]
+        alert["alertname"]
         for test in yaml.safe_load(tests.read_text())["tests"]
-        for one in test["alert_rule_test"]
-        if one.get("exp_alerts")
+        for alert in test["alert_rule_test"]
+        if alert.get("exp_alerts")
     }
     assert fired == alerts
 
@@ -113,10 +113,10 @@ def get(url: str) -> Any:
 
 def wait_for(look: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + WAIT_S
-    while not (found := look()):
+    while not (value := look()):
         assert time.monotonic() < deadline, f"{what} did not come true"
         time.sleep(0.1)
-    return found
+    return value
 
 
 @pytest.fixture
@@ -155,12 +155,12 @@ def query(address: str, expression: str) -> list[dict[str, Any]]:
     answer = get(f"{address}/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
     assert answer is not None, f"{expression} is refused"
     assert answer["status"] == "success"
-    found: list[dict[str, Any]] = answer["data"]["result"]
-    return found
+    series: list[dict[str, Any]] = answer["data"]["result"]
+    return series
 
 
 def alerts(address: str) -> dict[str, str]:
-    return {one["labels"]["alertname"]: one["state"] for one in get(f"{address}/api/v1/alerts")["data"]["alerts"]}
+    return {alert["labels"]["alertname"]: alert["state"] for alert in get(f"{address}/api/v1/alerts")["data"]["alerts"]}
 
 
 def test_prometheus_gets_what_captures_serve_and_runs_push(prometheus: tuple[str, str, int], tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_prometheus_gets_what_captures_serve_and_runs_push(prometheus: tuple[str
     with serving(config, port, monitor):
         assert push_run(config, stats, succeeded=None), "the merge"
         assert push_run(config, None, succeeded=False), "finalize, after a failure"
-        [found] = wait_for(lambda: query(address, "towpath_run_table_inserted"), "the run in Prometheus")
+        [sample] = wait_for(lambda: query(address, "towpath_run_table_inserted"), "the run in Prometheus")
         labels = {"destination": "shop", "table": "shop.t", "job": "towpath"}
-        assert found["value"][1] == "7"
-        assert labels.items() <= found["metric"].items(), "the labels that were pushed are kept"
+        assert sample["value"][1] == "7"
+        assert labels.items() <= sample["metric"].items(), "the labels that were pushed are kept"
         wait_for(lambda: query(address, "towpath_capture_connected == 0"), "the capture in Prometheus")
         wait_for(lambda: alerts(address).get("TowpathApplyFails") == "firing", "an alert")
         wait_for(lambda: alerts(address).get("TowpathCaptureDisconnected") == "pending", "the other alert")
@@ -197,5 +197,5 @@ def test_dashboard_and_alerts_use_only_exported_names() -> None:
     texts = {name: (DEPLOY / name).read_text() for name in ("alerts.yml", "grafana-dashboard.json")}
     used = {name: set(re.findall(r"\btowpath_\w+", text)) for name, text in texts.items()}
     assert all(used.values())
-    for name, found in used.items():
-        assert found <= exported, f"{name} uses {found - exported}"
+    for name, names in used.items():
+        assert names <= exported, f"{name} uses {names - exported}"
