@@ -201,7 +201,8 @@ def state_before(path: str, destination: str, table: str, seq: int) -> DeltaStat
     with open_delta(path, table) as delta:
         if delta is None:
             return None
-        ledger = _ledger(delta.history(LEDGER_DEPTH), destination, table)[0]
+        commits = delta.history(LEDGER_DEPTH)
+        ledger = _ledger(commits, destination, table)[0]
         later = {version: metadata for version, metadata in ledger if int(metadata["last_seq"]) >= seq}
         if later:
             first = min(later)
@@ -212,7 +213,9 @@ def state_before(path: str, destination: str, table: str, seq: int) -> DeltaStat
             except (DeltaError, OSError, ValueError) as error:
                 _log.warning("an older version of a Delta table cannot be read", table=table, reason=str(error))
                 return None
-        state = _state(delta, delta.history(LEDGER_DEPTH), path, destination, table)
+        # After load_as_version, history() would still begin with the newest commit, under wrong versions.
+        earlier = [commit for commit in commits if int(commit["version"]) <= delta.version()]
+        state = _state(delta, earlier, path, destination, table)
         return None if state.applied_seq >= seq else state  # its commit lies beneath many of others
 
 

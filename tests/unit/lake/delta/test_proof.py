@@ -28,6 +28,7 @@ from cdc.lake.delta.log import (
     DeltaState,
     commits_since,
     read_state,
+    state_before,
 )
 from cdc.lake.delta.proof import prove, prove_idle, retention_is_long
 from cdc.lake.delta.tables import Target, target_of
@@ -339,6 +340,20 @@ def test_where_transaction_ids_expired_the_commits_tell(target: Target) -> None:
     commit(target, 500, transaction=False)
     state = target.state()
     assert state is not None and state.applied_seq == 500
+
+
+def test_a_table_as_it_was_before_a_change(target: Target) -> None:
+    make(target)
+    for seq in (200, 300, 400):
+        commit(target, seq)
+
+    def before(seq: int) -> tuple[int, int, list[int]] | None:
+        state = state_before(target.path, "shop", target.table, seq)
+        return None if state is None else (state.version, state.applied_seq, [version for version, _ in state.ledger])
+
+    assert before(500) == (3, 400, [3, 2, 1])
+    assert before(400) == before(350) == (2, 300, [2, 1])
+    assert before(250) == (1, 200, [1])
 
 
 def test_an_older_generations_commits_do_not_count(target: Target) -> None:
