@@ -6,21 +6,19 @@ import os
 import random
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
-from cdc.base.addresses import Address
 from cdc.base.errors import SourceRefusedError, StorageError, UsageError
 from cdc.base.patterns import PatternError, TablePattern
 from cdc.binlog.sql.schemas import Schemas
 from cdc.cli.common import options, out, working
+from cdc.cli.server_url import Login, ServerUrl, login_at
 from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, SourceConfig, TablesConfig, as_named, parse
 from cdc.config.loading import server_ids
 from cdc.config.reference import VALUES_IN_WORDS, Template, default, render_yaml
@@ -96,8 +94,13 @@ def init(
     folder = options(ctx).conf_dir
     if name is not None:
         _new_file(folder, name)
-    address = _Address.parse(url)
-    login = _password(address)
+    if url.startswith("binlog:"):
+        raise UsageError(
+            "a configuration is made from a server's answers, and a folder of binlog files has none",
+            remedy="Write the file by hand: docs/how-to/binlog-files.md shows one.",
+        )
+    address = ServerUrl.parse(url)
+    login = login_at(address, PASSWORD_VARIABLE)
     patterns = _patterns(tables)
     with working(f"Asking {address.place} …"):
         conn = connect(SourceConfig(url=address.url, server_id=1), password=login.password.encode())
@@ -142,78 +145,6 @@ def init(
         _say(_without_tables(config.tables.include, others))
     else:
         _next_steps(config)
-
-
-@dataclass(frozen=True)
-class _Address:
-    """The parts of the source's URL."""
-
-    scheme: str
-    user: str
-    password: str | None
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, url: str) -> _Address:
-        """Splits the URL. The messages never repeat it, since it may hold a password. Raises UsageError."""
-        form = "Write it like mysql://user@host:3306 or mariadb://user@host:3306."
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            raise UsageError("the URL has no valid host and port", remedy=form) from None
-        if parts.scheme == "binlog":
-            raise UsageError(
-                "a configuration is made from a server's answers, and a folder of binlog files has none",
-                remedy="Write the file by hand: docs/how-to/binlog-files.md shows one.",
-            )
-        if parts.scheme not in ("mysql", "mariadb"):
-            raise UsageError("the URL does not begin with mysql:// or mariadb://", remedy=form)
-        if not parts.hostname:
-            raise UsageError("the URL names no host", remedy=form)
-        if not parts.username:
-            raise UsageError("the URL names no user", remedy=form)
-        if parts.path.strip("/") or parts.query or parts.fragment:
-            raise UsageError(
-                "the URL has something after the port", remedy=r"Choose databases and tables with --tables 'db\..*'."
-            )
-        password = None if parts.password is None else unquote(parts.password)
-        return cls(parts.scheme, unquote(parts.username), password, parts.hostname, port or 3306)
-
-    @property
-    def place(self) -> str:
-        return str(Address(self.host, self.port))
-
-    @property
-    def url(self) -> str:
-        """The URL without the password."""
-        return f"{self.scheme}://{quote(self.user, safe='')}@{self.place}"
-
-
-@dataclass(frozen=True)
-class _Login:
-    """The password, and whether it stays in the environment or is written into a file."""
-
-    password: str
-    from_environment: bool
-
-
-def _password(address: _Address) -> _Login:
-    if address.password is not None:
-        return _Login(address.password, from_environment=False)
-    password = os.environ.get(PASSWORD_VARIABLE)
-    if password is not None:
-        return _Login(password, from_environment=True)
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "no password is given, and there is no terminal to ask for it",
-            remedy=f"Set ${PASSWORD_VARIABLE} (it may be empty).",
-        )
-    asked: str = typer.prompt(
-        f"Password of {address.user} at {address.place}", default="", hide_input=True, show_default=False, err=True
-    )
-    return _Login(asked, from_environment=False)
 
 
 def _new_file(folder: Path, name: str) -> Path:
@@ -361,7 +292,7 @@ def _report(
     config: DestinationConfig,
     info: ServerInfo,
     table_names: list[tuple[str, str]],
-    login: _Login,
+    login: Login,
     findings: Iterable[Finding],
     *,
     scheme_changed: bool,

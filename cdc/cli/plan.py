@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,15 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.base.errors import ConfigError, UsageError
-from cdc.cli.common import Json, load, one_line, out, print_json, say
-from cdc.config import DestinationConfig
+from cdc.cli.common import Json, load, one_line, out, print_json, say, working
+from cdc.cli.server_url import ServerUrl, login_at
+from cdc.client import open_meta
+from cdc.config import DestinationConfig, SourceConfig
+from cdc.lake.migration.trial import ServerToAsk
+from cdc.source.connection import connect, require_server
 
 if TYPE_CHECKING:
     from cdc.lake.migration.planner import Kind, TableVerdict
     from cdc.lake.migration.run import MigrationPlan, TableReport
+    from cdc.lake.migration.trial import Answer, Trial
 
 EXIT_CODES: dict[Kind, int] = {"wrong": 2, "snapshot": 3, "refused": 4}
 """By the gravest verdict; 0 for every other one."""
+DIFFERENT = 5
+"""A definition on the server is not the one that the plan expects."""
+PASSWORD_VARIABLE = "CDC_PLAN_PASSWORD"
 _WIDTH = 100
 _SQL_MODE = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
 
@@ -50,30 +59,67 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="source|URL",
+            help="A server that executes the statements on empty tables in schemas of their own, which it drops: the "
+            f"source, or mysql://USER@HOST:PORT with the password in ${PASSWORD_VARIABLE}.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Say what a migration will do to the Delta tables, before it is executed.
 
     For each statement and table: followed in place, followed by writing rows anew, a snapshot beside the stream, or
-    refused. The verdicts come from the code that apply runs. Nothing is executed, and no server is asked.
+    refused. The verdicts come from the code that apply runs. Without --server nothing is executed. With it the server
+    says which statements it accepts, with which algorithm and lock, and whether the definitions become those that the
+    plan expects.
 
     Exit code 0 means that every table follows, 3 that a table needs a snapshot or may need one, depending on its rows,
-    4 that a statement is refused, and 2 that the file cannot be planned.
+    4 that a statement is refused, 5 that a definition on the server is not the expected one, and 2 that the file cannot
+    be planned, or that the server rejects a statement.
     """
     if len(words) not in (1, 2):
         raise UsageError(f"{len(words)} arguments are given instead of one or two", remedy="Give [DEST] FILE.")
     config = load(ctx, words[0] if len(words) == 2 else None)
     text = _read(words[-1])
-    migration = _plan(config, text, database, sql_mode, time_zone, schemas)
+    asked = _server(config, server, asks_meta=schemas is None) if server else None
+    with working("Asking the server …") if server else nullcontext():
+        migration = _plan(config, text, database, sql_mode, time_zone, schemas, asked)
     if as_json:
         print_json(_document(config.name, migration))
     else:
         _print(migration)
-    raise typer.Exit(exit_code(migration.kinds))
+    raise typer.Exit(exit_code(migration))
+
+
+def _server(config: DestinationConfig, name: str, *, asks_meta: bool) -> ServerToAsk:
+    """Returns the server of ``--server``. Raises UsageError, ConfigError, and what the meta raises."""
+    if asks_meta and (identity := open_meta(config).source()) is not None:
+        config = config.at_server(identity.address)
+    source = config.source
+    if name == "source":
+        require_server(source, "`--server source`")
+        return ServerToAsk(lambda: connect(source))
+    url = ServerUrl.parse(name)
+    login = login_at(url, PASSWORD_VARIABLE)
+    address = SourceConfig(url=url.url, server_id=1)
+    return ServerToAsk(
+        lambda: connect(address, password=login.password.encode()),
+        None if source.folder is not None else lambda: connect(source),
+    )
 
 
 def _plan(
-    config: DestinationConfig, text: str, database: str, sql_mode: str, time_zone: str, schemas: Path | None
+    config: DestinationConfig,
+    text: str,
+    database: str,
+    sql_mode: str,
+    time_zone: str,
+    schemas: Path | None,
+    server: ServerToAsk | None,
 ) -> MigrationPlan:
     if find_spec("pyspark") is None or find_spec("deltalake") is None:
         raise ConfigError(
@@ -82,13 +128,18 @@ def _plan(
         )
     from cdc.lake.migration.run import PlanSettings, plan_migration  # the core installs without PySpark
 
-    return plan_migration(config, text, PlanSettings(database, sql_mode, time_zone, schemas))
+    return plan_migration(config, text, PlanSettings(database, sql_mode, time_zone, schemas, server))
 
 
-def exit_code(kinds: Collection[Kind]) -> int:
-    """Returns the exit code of a plan with verdicts of these kinds: a statement that cannot be planned comes before a
-    refused one, and that before one that needs a snapshot."""
-    return next((EXIT_CODES[kind] for kind in ("wrong", "refused", "snapshot") if kind in kinds), 0)
+def exit_code(migration: MigrationPlan) -> int:
+    """Returns the exit code of a plan: a statement that cannot be planned or that the server rejects comes first, then
+    a refused one, an unexpected definition, and a table that needs a snapshot."""
+    trial, kinds = migration.trial, migration.kinds
+    if "wrong" in kinds or (trial is not None and trial.rejects):
+        return EXIT_CODES["wrong"]
+    if "refused" not in kinds and trial is not None and trial.differs:
+        return DIFFERENT
+    return next((EXIT_CODES[kind] for kind in ("refused", "snapshot") if kind in kinds), 0)
 
 
 def _read(name: str) -> str:
@@ -104,10 +155,13 @@ def _read(name: str) -> str:
 
 
 def _document(destination: str, migration: MigrationPlan) -> dict[str, Any]:
+    trial = migration.trial
+    answers: Sequence[Answer | None] = [None] * len(migration.statements) if trial is None else trial.answers
     return {
         "destination": destination,
-        "exit_code": exit_code(migration.kinds),
+        "exit_code": exit_code(migration),
         "remarks": list(migration.remarks),
+        "server": None if trial is None else {"address": trial.place, "version": trial.version},
         "statements": [
             {
                 "number": verdict.statement.number,
@@ -116,9 +170,20 @@ def _document(destination: str, migration: MigrationPlan) -> dict[str, Any]:
                 "verdict": verdict.kind,
                 "remark": verdict.error or verdict.remark or None,
                 "tables": list(map(_table, reports)),
+                "server": None if answer is None else _answer(answer),
             }
-            for verdict, reports in migration.statements
+            for (verdict, reports), answer in zip(migration.statements, answers, strict=True)
         ],
+    }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    return {
+        "outcome": answer.outcome,
+        "reason": answer.reason or None,
+        "algorithm": answer.algorithm,
+        "lock": answer.lock,
+        "differences": list(answer.differences),
     }
 
 
@@ -179,8 +244,23 @@ def _print(migration: MigrationPlan) -> None:
             for sentence in _sentences(report, verdict.statement.sql):
                 text = f"line {verdict.statement.line}, {report.verdict.table}: {sentence}"
                 console.print(f"\n{one_line(text)}", markup=False, soft_wrap=False)
+    if migration.trial is not None:
+        _print_trial(migration, migration.trial)
     for remark in migration.remarks:
         say(one_line(remark))
+
+
+def _print_trial(migration: MigrationPlan, trial: Trial) -> None:
+    """Prints what the server says, a line for each statement."""
+    console = out()
+    console.print(f"\nserver {one_line(trial.place)} ({one_line(trial.version)}):", markup=False)
+    for (verdict, _), answer in zip(migration.statements, trial.answers, strict=True):
+        text = answer.outcome if not answer.reason else f"{answer.outcome}: {answer.reason}"
+        if answer.algorithm is not None:
+            text += f", ALGORITHM={answer.algorithm}{'' if answer.lock is None else f', LOCK={answer.lock}'}"
+        console.print(one_line(f"line {verdict.statement.line}: {text}"), markup=False, highlight=False)
+        for difference in answer.differences:
+            console.print(one_line(f"line {verdict.statement.line}: unexpected: {difference}"), markup=False)
 
 
 def _kind(verdict: TableVerdict) -> str:

@@ -39,11 +39,12 @@ from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig, StartGtid, StartOffsets, StartPosition, StartTime
 from cdc.config.spark import SparkConfig
 from cdc.config.store import DiskConfig, RetainConfig, StandbyConfig, StoreConfig
-from cdc.config.tables import SYSTEM_SCHEMAS, ApplyOverrides, TablesConfig
+from cdc.config.tables import SCRATCH_PREFIX, SYSTEM_SCHEMAS, ApplyOverrides, TablesConfig
 
 __all__ = [
     "ALARMS",
     "DAG_KINDS",
+    "SCRATCH_PREFIX",
     "SYSTEM_SCHEMAS",
     "AirflowConfig",
     "ApplyConfig",

@@ -27,6 +27,8 @@ from cdc.config.values import Doc, Section
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 """The servers' own schemas, which are never captured."""
+SCRATCH_PREFIX = "towpath_plan_"
+"""The beginning of the names of schemas that ``cdc plan --server`` makes and drops. They are never captured either."""
 
 
 class ApplyOverrides(Section):
@@ -241,7 +243,7 @@ class TablesConfig(Section):
     def includes(self, db: str, table: str) -> bool:
         """Whether ``db.table`` is captured. With ``lower_case_table_names`` the letters may be large or small."""
         db, table = self.name(db), self.name(table)
-        if db in SYSTEM_SCHEMAS:
+        if db in SYSTEM_SCHEMAS or db.startswith(SCRATCH_PREFIX):
             return False
         name = f"{db}.{table}"
         return any(p.matches(name) for p in self._include) and not any(p.matches(name) for p in self._exclude)

@@ -110,7 +110,7 @@ def examine_server(conn: Connection) -> list[Finding]:
     destination: product and version, binlog settings, GTIDs, privileges."""
     info = describe(conn)
     values = variables(conn, _VARIABLES)
-    account = _account(conn)
+    account = account_of(conn)
     findings = [ok("source", f"{info.product} answers, the user is {account}"), *_check_version(info)]
     findings += _settings(values)
     if info.flavor == "mariadb" or values.get("gtid_mode") == "ON":
@@ -145,7 +145,7 @@ def _examine(
         findings.append(_nameless_past(config.source))
     if values.get("log_bin") != "ON":
         return findings
-    account = _account(conn)
+    account = account_of(conn)
     grants = read_grants(conn)
     privileges = check_privileges(info, grants, account, values.get("gtid_mode"))
     findings += privileges
@@ -182,7 +182,7 @@ def _examine(
     return findings
 
 
-def _account(conn: Connection) -> str:
+def account_of(conn: Connection) -> str:
     """Returns the user that the server took the connection for, as GRANT writes it."""
     user, _, host = str(query(conn, "SELECT CURRENT_USER() AS account")[0]["account"]).rpartition("@")
     return f"'{user}'@'{host}'"
@@ -432,7 +432,7 @@ def _relay(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
                 "source: replication",
                 f"the server is a replica, and the account may not see how far it is behind ({refused.message}): "
                 "intervals count as complete while changes of their time are still on their way to it",
-                f"GRANT SLAVE MONITOR ON *.* TO {_account(conn)}",
+                f"GRANT SLAVE MONITOR ON *.* TO {account_of(conn)}",
             )
         return
     if lag_s is None:

@@ -35,12 +35,13 @@ from cdc.binlog.sql.changes import (
 )
 from cdc.binlog.sql.conversions import Converted, Same, value_effect
 from cdc.binlog.sql.moment import Moment
-from cdc.binlog.sql.schemas import ColumnSchema, Offsets, TableSchema, quoted_members
+from cdc.binlog.sql.schemas import ColumnSchema, Offsets, TableSchema
 from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
 from cdc.binlog.sql.track import TrackedTable, apply_changes, plan_columns
 from cdc.binlog.sql.types import with_table_charset
 from cdc.config import SourceConfig, TablesConfig
+from cdc.lake.migration.trial import differences
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
@@ -318,42 +319,6 @@ def _compare(
             verdict.wrong += [
                 f"{observed.case.name}: {name}: {text}" for text in differences(schema, observed.after[name], lenient)
             ]
-
-
-def differences(tracked: TableSchema, real: TableSchema, unsure: set[str]) -> list[str]:
-    """Where a tracked definition differs from information_schema."""
-    texts = []
-    if tracked.column_names != real.column_names:
-        return [f"columns {tracked.column_names}, and the server has {real.column_names}"]
-    if tracked.primary_key != real.primary_key:
-        texts.append(f"primary key {tracked.primary_key}, and the server has {real.primary_key}")
-    if tracked.charset not in (None, real.charset):
-        texts.append(f"table charset {tracked.charset}, and the server has {real.charset}")
-    for mine, theirs in zip(tracked.columns, real.columns, strict=True):
-        for key in ("data_type", "column_type", "nullable", "charset", "collation", "extra"):
-            a, b = _comparable(mine, key), _comparable(theirs, key)
-            if key == "collation" and a is None:
-                continue
-            if key == "nullable" and mine.name in unsure:
-                continue
-            if a != b:
-                texts.append(f"{mine.name}: {key} {a!r}, and the server has {b!r}")
-    return texts
-
-
-def _comparable(column: ColumnSchema, key: str) -> Any:
-    value = getattr(column, key)
-    if key == "column_type" and column.data_type in ("enum", "set"):
-        return quoted_members(value)
-    if key in ("charset", "collation"):
-        return None if value == "binary" else value  # of an ENUM; only some servers name it
-    if key == "extra":
-        return {
-            word
-            for word in ("auto_increment", "generated", "invisible")
-            if word in value.lower().replace("default_generated", "")
-        }
-    return value
 
 
 def _compare_rows(observed: Observed, plans: list[tuple[str, TrackedTable, int]], verdict: Verdict) -> None:

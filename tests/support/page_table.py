@@ -347,7 +347,11 @@ PAGES: Mapping[str, Page] = {
         {"pip": _PIP, "cdc check": Step(unrun="needs S3", shown_by="tests/integration/test_object_store.py")}
     ),
     "docs/how-to/plan.md": Page(
-        {"cdc plan": Step(code=3, prints="rewrite")}, setup=_plan
+        {
+            "cdc plan shop migration.sql --server source": Step(code=3, prints="line 3: executed, ALGORITHM="),
+            "cdc plan": Step(code=3, prints="rewrite"),
+        },
+        setup=_plan,
     ),
     "docs/how-to/prepare-source.md": Page(),
     "docs/how-to/remask.md": Page(setup=_verify),

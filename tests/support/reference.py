@@ -64,6 +64,7 @@ SIGTERM and Ctrl-C end a command cleanly. SIGKILL loses nothing: the next run go
 |---|---|
 | `CDC_CONF` | Folder of the configuration files, as `--conf-dir`. |
 | `CDC_SOURCE_PASSWORD` | Password of the source for `cdc init`. |
+| `CDC_PLAN_PASSWORD` | Password of the server of `cdc plan --server URL`. |
 | `CDC_SPARK_LOG` | Level of Spark's own log on standard error, like `info`. Without it Spark is quiet. |
 | `TOWPATH_CACHE` | Folder of Delta's jars; the default is `towpath` in `$XDG_CACHE_HOME` or `~/.cache`. |
 | `JAVA_HOME` | Java 17 or 21, for Spark. |

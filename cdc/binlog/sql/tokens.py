@@ -8,7 +8,7 @@ executed one, and a statement that is taken for more than it did is refused, not
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 MODE_REAL_AS_FLOAT = 1 << 0
@@ -40,6 +40,10 @@ class Token:
     text: str
     quote: str = ""
     """The quote of ``quoted`` and ``string``: a backtick, ``"`` or ``'``."""
+    begin: int = field(default=0, compare=False)
+    """Where the token begins in the text, with its quote."""
+    end: int = field(default=0, compare=False)
+    """Where it ends."""
 
     @property
     def is_text(self) -> bool:
@@ -71,17 +75,20 @@ def tokenize(sql: str, sql_mode: int = 0, *, mysql: bool = False) -> list[Token]
         elif sql.startswith("*/", at):  # the end of an executable comment
             at += 2
         elif char == "`":
+            begin = at
             text, at = _quoted(sql, at, escapes=False)
-            tokens.append(Token("quoted", text, char))
+            tokens.append(Token("quoted", text, char, begin, at))
         elif char in "'\"":
             name = char == '"' and bool(sql_mode & MODE_ANSI_QUOTES)
+            begin = at
             text, at = _quoted(sql, at, escapes=not name and not sql_mode & MODE_NO_BACKSLASH_ESCAPES)
-            tokens.append(Token("string" if char == "'" else "quoted", text, "`" if name else char))
+            kind: TokenKind = "string" if char == "'" else "quoted"
+            tokens.append(Token(kind, text, "`" if name else char, begin, at))
         elif match := _WORD.match(sql, at):
-            tokens.append(Token("word", match[0]))
+            tokens.append(Token("word", match[0], "", at, match.end()))
             at = match.end()
         else:
-            tokens.append(Token("punct", char))
+            tokens.append(Token("punct", char, "", at, at + 1))
             at += 1
     return tokens
 

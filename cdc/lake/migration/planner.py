@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from cdc.binlog.sql.changes import (
 )
 from cdc.binlog.sql.moment import Moment
 from cdc.binlog.sql.schemas import KnownPartitions, TableSchema
+from cdc.binlog.sql.server import LATEST, ServerVersion
 from cdc.binlog.sql.statements import Statement, classify
 from cdc.binlog.sql.track import apply_changes
 from cdc.binlog.sql.types import with_table_charset
@@ -44,7 +45,6 @@ from cdc.lake.migration.script import ScriptStatement, sql_mode_set_by, time_zon
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import Schemas
-    from cdc.binlog.sql.server import ServerVersion
     from cdc.config import DestinationConfig
     from cdc.lake.delta.log import DeltaState
 
@@ -98,6 +98,16 @@ class TableVerdict:
 
 
 @dataclass(frozen=True)
+class Session:
+    """The session in which a migration runs, as far as the effect of its statements depends on it."""
+
+    server: ServerVersion
+    sql_mode: int
+    database: str = ""
+    time_zone: str = "SYSTEM"
+
+
+@dataclass(frozen=True)
 class StatementVerdict:
     """What a statement does to all tables."""
 
@@ -108,6 +118,10 @@ class StatementVerdict:
     """For a statement that concerns no table."""
     error: str = ""
     """Why the statement cannot be planned."""
+    session: Session = field(default_factory=lambda: Session(LATEST, 0))
+    """The session in which it runs."""
+    definitions: Mapping[str, TableSchema | None] = field(default_factory=dict)
+    """All tables after it, by ``db.table``; None: only a server tells it."""
 
     @property
     def kind(self) -> Kind:
@@ -115,16 +129,6 @@ class StatementVerdict:
         if self.error:
             return "wrong"
         return max((table.gravest for table in self.tables), key=ORDER.index, default="none")
-
-
-@dataclass(frozen=True)
-class Session:
-    """The session in which a migration runs, as far as the effect of its statements depends on it."""
-
-    server: ServerVersion
-    sql_mode: int
-    database: str = ""
-    time_zone: str = "SYSTEM"
 
 
 def _no_table(target: Target) -> LakeTable | None:
@@ -187,6 +191,10 @@ class Planner:
 
     def plan(self, script: ScriptStatement) -> StatementVerdict:
         """Returns the verdict of the next statement."""
+        session = Session(self.session.server, self._sql_mode, self._database, self._time_zone)
+        return replace(self._plan(script), session=session, definitions=self.tables)
+
+    def _plan(self, script: ScriptStatement) -> StatementVerdict:
         self.seq += 1
         sql = script.sql
         statement = classify(

@@ -19,6 +19,7 @@ from cdc.lake.migration.estimates import TableCost, cost_of
 from cdc.lake.migration.lake_tables import LakeTable, lake_table
 from cdc.lake.migration.planner import Kind, Planner, Session, StatementVerdict, TableVerdict
 from cdc.lake.migration.script import DEFAULT_SQL_MODE, bits_of, statements_in
+from cdc.lake.migration.trial import ServerToAsk, Trial, try_migration
 from cdc.store.formats.layout import list_segments
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class PlanSettings:
     time_zone: str = "SYSTEM"
     schemas: Path | None = None
     """A file of table schemas, instead of the newest of the store."""
+    server: ServerToAsk | None = None
+    """A server that executes the statements on empty tables; None asks none."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class MigrationPlan:
 
     statements: tuple[tuple[StatementVerdict, tuple[TableReport, ...]], ...]
     remarks: tuple[str, ...] = ()
+    trial: Trial | None = None
+    """What a server says; None if none was asked."""
 
     @property
     def kinds(self) -> set[Kind]:
@@ -83,7 +88,7 @@ class _Lake:
 
 def plan_migration(config: DestinationConfig, text: str, settings: PlanSettings) -> MigrationPlan:
     """Plans the statements of a text. Raises UsageError if there are no stored schemas, or the text cannot be split,
-    and what the store raises."""
+    and what the store and the server raise."""
     sql_mode = bits_of(settings.sql_mode)
     statements = list(statements_in(text, sql_mode))
     seq, schemas, server = _stored(config, settings)
@@ -93,7 +98,11 @@ def plan_migration(config: DestinationConfig, text: str, settings: PlanSettings)
     planner = Planner(config, schemas, session, lake.table, seq, _waiting(config, settings, schemas, subscription))
     verdicts = planner.run(statements)
     reports = ((verdict, tuple(_report(planner, table) for table in verdict.tables)) for verdict in verdicts)
-    return MigrationPlan(tuple(reports), (*lake.remarks, *_parked(subscription, verdicts)))
+    trial = None
+    if settings.server is not None:
+        trial = try_migration(settings.server, verdicts, schemas.tables, config.tables)
+    remarks = (*lake.remarks, *_parked(subscription, verdicts), *(() if trial is None else trial.remarks))
+    return MigrationPlan(tuple(reports), remarks, trial)
 
 
 def _waiting(
@@ -130,7 +139,8 @@ def _stored(config: DestinationConfig, settings: PlanSettings) -> tuple[int, Sch
     """Returns the newest definitions, a seq that they have, and the server that they are of."""
     by_url = _LATEST_MARIADB if config.source.flavor == "mariadb" else LATEST
     if settings.schemas is not None:
-        return 0, Schemas.load(settings.schemas), by_url
+        asked = by_url if settings.server is None else settings.server.version()
+        return 0, Schemas.load(settings.schemas), asked if asked.mariadb == by_url.mariadb else by_url
     reader = open_store(config)
     stored = reader.newest_schemas()
     if stored is None:

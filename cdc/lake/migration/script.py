@@ -174,6 +174,11 @@ def bits_of(modes: str) -> int:
     return bits
 
 
+def names_of(bits: int) -> str:
+    """Returns a ``sql_mode`` as the server reads it, the inverse of :func:`bits_of`."""
+    return ",".join(name for name, bit in _MODES.items() if bit & bits == bit and bit.bit_count() == 1)
+
+
 def sql_mode_set_by(sql: str, before: int, initial: int) -> int:
     """Returns the session's ``sql_mode`` after a statement. ``before``: the one before it; ``initial``: the one at the
     beginning, to which a value that is no text goes back (``SET sql_mode = @OLD_SQL_MODE``)."""

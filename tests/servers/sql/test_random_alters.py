@@ -17,13 +17,13 @@ from cdc.binlog.sql.server import ServerVersion as SqlServer
 from cdc.binlog.sql.statements import classify
 from cdc.binlog.sql.track import apply_changes
 from cdc.config import SourceConfig, TablesConfig
+from cdc.lake.migration.trial import differences
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.source.server import Connection
 from cdc.testing.servers import PASSWORD, Server
 from tests.conftest import Database
 from tests.support.ddl_random import RandomAlter
-from tests.support.ddl_run import differences
 
 ATTEMPTS = int(os.environ.get("TOWPATH_RANDOM_ALTERS") or 250)
 FRESH = ("n1", "n2", "X y", "größe")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cdc.cli.main import main
+from cdc.cli.plan import exit_code
+from cdc.lake.migration.run import MigrationPlan
+from cdc.lake.migration.trial import Answer, Trial
 from tests.support.configurations import document
 from tests.unit.lake.migration.test_planner import LOG, ORDERS, stored
 
@@ -135,3 +139,37 @@ def test_input_that_cannot_be_planned_is_named(folder: Path, capsys: pytest.Capt
     assert "the store has no definitions of tables yet" in capsys.readouterr().err
     assert plan(folder, "ALTER TABLE shop.missing ADD a INT") == 2
     assert "capture has not seen it" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ("postgres://u@h", "does not begin with mysql:// or mariadb://"),
+        ("mysql://h", "names no user"),
+        ("mysql://u@h/db", "something after the port"),
+        ("mysql://u@h", "Set $CDC_PLAN_PASSWORD"),
+    ],
+)
+def test_a_server_that_cannot_be_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: str, message: str
+) -> None:
+    monkeypatch.delenv("CDC_PLAN_PASSWORD", raising=False)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert plan(folder, "ALTER TABLE shop.orders ADD c INT", "--server", server) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "answers", "code"),
+    [
+        ({"in place"}, [Answer("executed"), Answer("not tried", "it has a query")], 0),
+        ({"snapshot"}, [Answer("executed")], 3),
+        ({"snapshot"}, [Answer("executed", differences=("x",))], 5),
+        ({"refused"}, [Answer("executed", differences=("x",))], 4),
+        ({"refused"}, [Answer("rejected", "no")], 2),
+        ({"wrong", "refused"}, [Answer("executed")], 2),
+    ],
+)
+def test_exit_codes_with_a_server(kinds: set[str], answers: list[Answer], code: int) -> None:
+    trial = Trial("db:3306", "9.0.0", tuple(answers), ())
+    assert exit_code(cast("MigrationPlan", SimpleNamespace(trial=trial, kinds=kinds))) == code

@@ -163,12 +163,14 @@ def test_policies_of_a_table_win_one_by_one() -> None:
         ("CRM", "People", True),
         ("mysql", "user", False),
         ("sys", "x", False),
+        ("towpath_plan_1_0a_1", "x", False),  # a scratch schema of `cdc plan --server`
     ],
 )
 def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
     config = parse(
         document(
-            tables__include=[r"shop\..*", r"(?i)crm\.people", r"(mysql|sys)\..*"], tables__exclude=[r"shop\.log_\d"]
+            tables__include=[r"shop\..*", r"(?i)crm\.people", r"(mysql|sys|towpath_.*)\..*"],
+            tables__exclude=[r"shop\.log_\d"],
         ),
         FILE,
     )
