@@ -53,9 +53,9 @@ def _texts() -> Iterator[tuple[str, str]]:
 
 
 def _modules(*folders: str) -> list[Path]:
-    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    assert found, f"no modules under {folders}"
-    return found
+    modules = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert modules, f"no modules under {folders}"
+    return modules
 
 
 @cache
@@ -100,7 +100,7 @@ def _folder_imports() -> dict[str, dict[str, list[str]]]:
     for path in _modules(*PACKAGES):
         parts = path.relative_to(ROOT).with_suffix("").parts
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    found: dict[str, dict[str, list[str]]] = {_folder(module, modules): {} for module in modules}
+    arrows: dict[str, dict[str, list[str]]] = {_folder(module, modules): {} for module in modules}
     for module, path in modules.items():
         for node in nodes(path):
             if isinstance(node, ast.Import):
@@ -112,20 +112,20 @@ def _folder_imports() -> dict[str, dict[str, list[str]]]:
                 continue
             for name in names:
                 if name in modules and _folder(name, modules) != _folder(module, modules):
-                    imports = found[_folder(module, modules)].setdefault(_folder(name, modules), [])
+                    imports = arrows[_folder(module, modules)].setdefault(_folder(name, modules), [])
                     imports.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    return found
+    return arrows
 
 
 def _reachable(start: str, arrows: dict[str, dict[str, list[str]]]) -> set[str]:
-    found: set[str] = set()
+    reachable: set[str] = set()
     left = [start]
     while left:
         for name in arrows[left.pop()]:
-            if name not in found:
-                found.add(name)
+            if name not in reachable:
+                reachable.add(name)
                 left.append(name)
-    return found
+    return reachable
 
 
 def test_no_circle_of_folders() -> None:
@@ -151,7 +151,7 @@ MANY_PARAMETERS: dict[str, str] = {
 
 def test_no_function_has_more_than_eight_parameters() -> None:
     """Kernels apart: Numba passes arrays one by one. What travels together is one frozen object."""
-    found = set()
+    wide_functions = set()
     for path in _modules(*PACKAGES):
         text = path.read_text(encoding="utf-8")
         if "kernels" in str(path.relative_to(ROOT)) or "from cdc.kernels.jit import" in text:
@@ -160,9 +160,9 @@ def test_no_function_has_more_than_eight_parameters() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 if sum(argument.arg not in ("self", "cls") for argument in given) > 8:
-                    found.add(f"{path.relative_to(ROOT)}::{node.name}")
-    assert found - MANY_PARAMETERS.keys() == set(), "pass what travels together as one object"
-    assert MANY_PARAMETERS.keys() - found == set(), "listed and no longer there"
+                    wide_functions.add(f"{path.relative_to(ROOT)}::{node.name}")
+    assert wide_functions - MANY_PARAMETERS.keys() == set(), "pass what travels together as one object"
+    assert MANY_PARAMETERS.keys() - wide_functions == set(), "listed and no longer there"
 
 
 def test_dags_import_only_cdc_airflow() -> None:
@@ -212,8 +212,8 @@ def test_no_file_names_a_registry() -> None:
 
 def test_no_file_names_a_place_of_one_machine() -> None:
     for name, text in _texts():
-        found = [text[match.start() : match.start() + 40] for match in MACHINE_PATHS.finditer(text)]
-        assert not found, f"{name} names {found}"
+        places = [text[match.start() : match.start() + 40] for match in MACHINE_PATHS.finditer(text)]
+        assert not places, f"{name} names {places}"
 
 
 def test_locks_carry_hashes() -> None:

@@ -58,16 +58,16 @@ def tracked() -> list[str]:
 @cache
 def texts() -> list[str]:
     """The texts in the package's code; what an f-string fills in is left out."""
-    found = []
+    documentation = []
     for name in tracked():
         if name.endswith(".py") and name.startswith("cdc/"):
             for node in ast.walk(ast.parse((ROOT / name).read_text())):
                 if isinstance(node, ast.JoinedStr):
                     parts = (str(value.value) for value in node.values if isinstance(value, ast.Constant))
-                    found.append("\0".join(parts))
+                    documentation.append("\0".join(parts))
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.append(node.value)
-    return found
+                    documentation.append(node.value)
+    return documentation
 
 
 def quoted_messages() -> list[str]:
@@ -107,11 +107,11 @@ def module_of(name: str) -> tuple[Path, list[str]] | None:
 
 def exists(name: str) -> bool:
     """Whether a dotted name is a module, or a word in the module that it begins with."""
-    found = module_of(name)
-    if found is None:
+    place = module_of(name)
+    if place is None:
         return False
-    file, rest = found
-    return not rest or bool(re.search(rf"\b{re.escape(rest[0])}\b", file.read_text()))
+    file, names = place
+    return not names or bool(re.search(rf"\b{re.escape(names[0])}\b", file.read_text()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -152,10 +152,10 @@ def test_every_document_that_the_code_names_exists() -> None:
     for name in tracked():
         if not name.endswith((".py", ".toml", ".sh", ".yaml", ".yml", "Makefile")) or name == relative(Path(__file__)):
             continue
-        for found in DOCUMENT.finditer((ROOT / name).read_text()):
-            pattern = f"{found[0]}-*.md" if found["decision"] else found[0]
+        for reference in DOCUMENT.finditer((ROOT / name).read_text()):
+            pattern = f"{reference[0]}-*.md" if reference["decision"] else reference[0]
             if not any(ROOT.glob(pattern)):
-                missing.append(f"{name}: {found[0]}")
+                missing.append(f"{name}: {reference[0]}")
     assert missing == []
 
 
@@ -214,7 +214,7 @@ def test_the_table_of_decisions_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "there"),
+    ("name", "is_there"),
     [
         ("cdc.base.errors", True),
         ("cdc.base.errors.ConfigError", True),
@@ -223,5 +223,5 @@ def test_the_table_of_decisions_is_complete() -> None:
         ("nowhere.at_all", False),
     ],
 )
-def test_a_name_is_looked_up(name: str, there: bool) -> None:
-    assert exists(name) is there
+def test_a_name_is_looked_up(name: str, is_there: bool) -> None:
+    assert exists(name) is is_there

@@ -59,20 +59,20 @@ def services() -> dict[str, Any]:
 
 def commands() -> list[list[str]]:
     """The commands of ``cdc`` that the services run."""
-    found = []
+    command_lines = []
     for service in services().values():
         if service["image"].startswith("towpath") and "entrypoint" not in service:
-            found.append([str(word) for word in service["command"]])
+            command_lines.append([str(word) for word in service["command"]])
         else:
             script = " ".join(service["command"]) if "entrypoint" in service else ""
-            found += [words.split() for words in re.findall(r"cdc ([^;]+);", script)]
-    return found
+            command_lines += [words.split() for words in re.findall(r"cdc ([^;]+);", script)]
+    return command_lines
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_the_commands_of_the_compose_file_exist(command: list[str]) -> None:
-    known: Any = typer.main.get_command(application())
-    named = known.commands[command[0]]
+    root: Any = typer.main.get_command(application())
+    named = root.commands[command[0]]
     options = {option for parameter in named.params for option in parameter.opts}
     assert {word for word in command if word.startswith("--")} <= options
 
@@ -80,5 +80,5 @@ def test_the_commands_of_the_compose_file_exist(command: list[str]) -> None:
 def test_the_services_share_the_volumes_and_the_password() -> None:
     ours = [service for service in services().values() if service["image"].startswith("towpath")]
     assert len(ours) == 2
-    assert all(one["volumes"] == ours[0]["volumes"] for one in ours)
-    assert all("CDC_SOURCE_PASSWORD" in one["environment"] for one in ours)
+    assert all(service["volumes"] == ours[0]["volumes"] for service in ours)
+    assert all("CDC_SOURCE_PASSWORD" in service["environment"] for service in ours)

@@ -93,9 +93,9 @@ def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> No
         store.put(transactions[:1])
         assert len(ThreadCall(lambda: store.get(1 << 30, timeout_s=0)).result(5).transactions) == 1
         store.rollback()
-        found: list[int] = []
-        assert took_s(lambda: found.append(len(store.get(1 << 30, timeout_s=0.2).transactions))) >= 0.2
-        assert found == [1]
+        counts: list[int] = []
+        assert took_s(lambda: counts.append(len(store.get(1 << 30, timeout_s=0.2).transactions))) >= 0.2
+        assert counts == [1]
         store.rollback()
         more_than_one = {"memory": 1, "file": 6}[kind]  # KiB, and events
         waiting = ThreadCall(lambda: store.get(more_than_one))
@@ -262,8 +262,8 @@ def test_a_get_acks_nothing_by_itself(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     lease = make_service(config, NumberStore(last=2)).get("o")
     assert lease is not None
-    again = make_service(config, NumberStore(last=2))
-    assert [entry.batch for entry in again.outstanding()] == [lease.batch]
-    assert again.meta.cursor("apply") == 0
-    same = again.get("o")
+    reopened = make_service(config, NumberStore(last=2))
+    assert [entry.batch for entry in reopened.outstanding()] == [lease.batch]
+    assert reopened.meta.cursor("apply") == 0
+    same = reopened.get("o")
     assert same is not None and same.manifest == lease.manifest

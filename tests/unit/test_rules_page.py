@@ -89,10 +89,10 @@ def bases(path: Path, node: ast.ClassDef) -> Iterator[tuple[Path, ast.ClassDef]]
 
 def lineage(path: Path, node: ast.ClassDef) -> list[ast.ClassDef]:
     """The class, then its bases: who comes first wins."""
-    found = [node]
+    ancestors = [node]
     for home, base in bases(path, node):
-        found += lineage(home, base)
-    return found
+        ancestors += lineage(home, base)
+    return ancestors
 
 
 def functions(body: list[ast.stmt]) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -135,7 +135,7 @@ def why_missing(named: str, root: Path = ROOT) -> str | None:
     if names[0] not in classes(file) or not names[0].startswith("Test"):
         return f"{path} has no test class {names[0]}"
     line = lineage(file, classes(file)[names[0]])
-    test = next((found for node in line if (found := functions(node.body).get(names[1]))), None)
+    test = next((function for node in line if (function := functions(node.body).get(names[1]))), None)
     if test is None:
         return f"neither {names[0]} nor its bases have {names[1]}"
     lacks = [need for need in needs(test) if declared(need, line) is not True]
@@ -156,16 +156,16 @@ def marked(path: Path) -> Iterator[tuple[str, str]]:
 @cache
 def shown_by() -> dict[str, list[str]]:
     """For each rule id the tests that show it."""
-    found: dict[str, list[str]] = {}
+    tests_by_rule: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for rule, name in marked(path):
-            found.setdefault(rule, []).append(f"{path.relative_to(ROOT)}::{name}")
+            tests_by_rule.setdefault(rule, []).append(f"{path.relative_to(ROOT)}::{name}")
     for path in sorted((ROOT / "tests" / "contract").glob("test_*.py")):
         for holder in RULES.keys() & classes(path).keys():
             for name, rules in RULES[holder].items():
                 for rule in rules:
-                    found.setdefault(rule, []).append(f"{path.relative_to(ROOT)}::{holder}::{name}")
-    return found
+                    tests_by_rule.setdefault(rule, []).append(f"{path.relative_to(ROOT)}::{holder}::{name}")
+    return tests_by_rule
 
 
 def test_all_three_systems_are_there() -> None:

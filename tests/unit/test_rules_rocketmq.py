@@ -89,10 +89,10 @@ def test_a_segments_name_is_where_it_begins(tmp_path: Path) -> None:
     log.close()
     segments = list_segments(tmp_path)
     assert len(segments) > 3
-    known = {t.seq: t for t in transactions}
+    transaction_by_seq = {t.seq: t for t in transactions}
     for segment in segments:
         epoch, number, offset = (int(part) for part in segment.name.removesuffix(".binlog").split("-"))
-        first = known[int(read_entries(segment)["seq"][0])]
+        first = transaction_by_seq[int(read_entries(segment)["seq"][0])]
         assert (epoch, number) == (split_seq(first.seq).epoch, split_seq(first.seq).file_number)
         assert offset == split_seq(first.seq).offset - first.size_bytes
 
@@ -114,9 +114,9 @@ def test_no_filler_at_the_end_and_no_transaction_across_two_segments(tmp_path: P
     assert [int(s) for s in read_entries(first)["seq"]] == seqs([*small, large[0]])
     assert [int(s) for s in read_entries(second)["seq"]] == seqs([large[1]])
     for segment in (first, second):
-        found, entries = scan(segment), read_entries(segment)
-        assert found.damage is None
-        assert int(entries["offset"][-1] + entries["length"][-1]) == found.size, "it ends where its last one ends"
+        scanned, entries = scan(segment), read_entries(segment)
+        assert scanned.damage is None
+        assert int(entries["offset"][-1] + entries["length"][-1]) == scanned.size, "it ends where its last one ends"
 
 
 @pytest.mark.rule("rocketmq-log-10")

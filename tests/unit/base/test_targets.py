@@ -95,12 +95,12 @@ def test_members_of_a_shared_table_see_their_own_records() -> None:
         }
         assert len(records_of(stored, name)) == 4
     assert "towpath.destination" not in properties_for(stored, "us", "shop.t")
-    left = {name: value for name, value in stored.items() if name != "towpath.member.eu.generation"}
-    assert "eu" not in members_of(left)
-    assert properties_for(left, "eu", "shop.t") == {
+    remaining = {name: value for name, value in stored.items() if name != "towpath.member.eu.generation"}
+    assert "eu" not in members_of(remaining)
+    assert properties_for(remaining, "eu", "shop.t") == {
         k: v for k, v in stored.items() if not k.startswith("towpath.member.")
     }
-    assert len(records_of(left, "eu")) == 3
+    assert len(records_of(remaining, "eu")) == 3
 
 
 def test_other_properties_keep_their_names() -> None:

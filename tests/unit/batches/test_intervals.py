@@ -55,7 +55,7 @@ def clock(config: DestinationConfig, *records: tuple[int, float]) -> None:
 
 def apply_all(config: DestinationConfig, parked: str = "", version: int = 7) -> list[int]:
     """Acks all batches, as a merge into one Delta table would. Returns their ids."""
-    service, found = BatchService(config), []
+    service, batches = BatchService(config), []
     while (lease := service.get("test", wait_s=0)) is not None:
         out = Parking(due="retry", reason="it failed", keep_seq=0) if parked else None
         result = TableResult(
@@ -66,8 +66,8 @@ def apply_all(config: DestinationConfig, parked: str = "", version: int = 7) -> 
             parked=out,
         )
         service.ack(lease.batch, lease.token, results=[result])
-        found.append(lease.batch)
-    return found
+        batches.append(lease.batch)
+    return batches
 
 
 def test_each_transaction_is_in_one_interval(config: DestinationConfig) -> None:
@@ -76,7 +76,7 @@ def test_each_transaction_is_in_one_interval(config: DestinationConfig) -> None:
     seqs = seqs_of(config.store.path)
     ranges = [range_of(config, hour(number)) for number in range(4)]
     assert [byte_range.last_seq for byte_range in ranges[:3]] == [seqs[2], seqs[4], seqs[5]]
-    assert [one.after_seq for one in ranges[1:]] == [one.last_seq for one in ranges[:-1]]
+    assert [interval.after_seq for interval in ranges[1:]] == [interval.last_seq for interval in ranges[:-1]]
     contents = [content_of(config, byte_range) for byte_range in ranges]
     assert [[table.rows for table in content.tables] for content in contents] == [[6], [9], [6], [0]]
     assert [content.tables[0].transactions for content in contents] == [3, 2, 1, 0]
@@ -124,9 +124,9 @@ def test_an_interval_waits_for_the_clock_and_for_apply(config: DestinationConfig
 def test_an_idle_source_completes_its_hours(config: DestinationConfig) -> None:
     made(config, [1])
     apply_all(config)
-    found = range_of(config, hour(5))
-    assert found.after_seq == found.last_seq == seqs_of(config.store.path)[0]
-    assert [table.rows for table in content_of(config, found).tables] == [0]
+    interval = range_of(config, hour(5))
+    assert interval.after_seq == interval.last_seq == seqs_of(config.store.path)[0]
+    assert [table.rows for table in content_of(config, interval).tables] == [0]
 
 
 def test_neighbours_that_were_published_set_the_limits(config: DestinationConfig) -> None:
@@ -214,10 +214,10 @@ def test_damage_in_the_interval_is_an_error(config: DestinationConfig, flip: Cal
 
     made(config, [1, 2], sizes=[1, 50])
     apply_all(config)
-    found = range_of(config, hour(0))
+    interval = range_of(config, hour(0))
     flip(list_segments(config.store.path)[0])
     with pytest.raises(DamagedError):
-        content_of(config, found)
+        content_of(config, interval)
 
 
 @pytest.fixture

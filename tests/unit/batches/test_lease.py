@@ -43,9 +43,9 @@ def service(config: DestinationConfig) -> BatchService:
 
 @pytest.fixture
 def lease(service: BatchService) -> Lease:
-    found = service.get(MINE)
-    assert found is not None
-    return found
+    leased = service.get(MINE)
+    assert leased is not None
+    return leased
 
 
 class SlowMerge:

@@ -73,8 +73,8 @@ def test_an_ack_records_the_columns_that_have_to_be_read() -> None:
     # A table that failed before still needs the changes since then; one that is read as a whole needs none.
     subscription = Subscription(parked={T: record("retry", 5)})
     park_left_out(subscription, [TableResult(table=T, parked=left_out)], LATER)
-    found = subscription.parked[T]
-    assert (found.due, found.keep_seq, found.columns, found.since) == ("snapshot", 5, columns, NOW)
+    entry = subscription.parked[T]
+    assert (entry.due, entry.keep_seq, entry.columns, entry.since) == ("snapshot", 5, columns, NOW)
     subscription = Subscription(parked={T: record("snapshot", None)})
     park_left_out(subscription, [TableResult(table=T, parked=left_out)], LATER)
     assert subscription.parked[T].columns is None
@@ -154,8 +154,8 @@ def test_parking_waits_for_a_running_commit_and_no_other_follows(meta: FileMeta)
     order: list[str] = []
 
     def merge() -> None:
-        with gate.enter(T) as found:
-            assert found is None
+        with gate.enter(T) as entry:
+            assert entry is None
             inside.set()
             done.wait(10)
             order.append("committed")
@@ -176,8 +176,8 @@ def test_parking_waits_for_a_running_commit_and_no_other_follows(meta: FileMeta)
     merging.join(10)
     parking.join(10)
     assert order == ["committed", "parked"]
-    with gate.enter(T) as found:
-        assert found == record()
+    with gate.enter(T) as entry:
+        assert entry == record()
 
 
 def test_one_job_works_on_a_table_and_tables_do_not_wait_for_each_other(meta: FileMeta) -> None:
@@ -188,8 +188,8 @@ def test_one_job_works_on_a_table_and_tables_do_not_wait_for_each_other(meta: Fi
 
 def test_merges_do_not_wait_for_each_other(meta: FileMeta) -> None:
     gate = TableGate(meta, "apply")
-    with gate.enter(T) as one, gate.enter(T) as other:  # an orphan, and its successor
-        assert one is None and other is None
+    with gate.enter(T) as first, gate.enter(T) as other:  # an orphan, and its successor
+        assert first is None and other is None
 
 
 def test_a_long_wait_for_a_schema_change_names_the_process(meta: FileMeta, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +206,8 @@ def test_a_long_wait_for_a_schema_change_names_the_process(meta: FileMeta, monke
     assert inside.wait(10)
     with capture_logs() as logs:
         threading.Timer(0.3, done.set).start()
-        with gate.enter(T) as found:
-            assert found is None
+        with gate.enter(T) as entry:
+            assert entry is None
     orphan.join(10)
     assert [(line["event"], line["table"]) for line in logs] == [("waiting for another commit to the table", T)]
     assert f"process {os.getpid()}" in logs[0]["reason"]
@@ -227,7 +227,7 @@ def test_retention_keeps_what_a_parked_table_needs(meta: FileMeta) -> None:
     meta.update_cursor("apply", 100)
     park(meta, "apply", T, record("retry", 40))
     park(meta, "apply", "shop.items", record("snapshot", None))
-    found = {holder.name: holder.acked_seq for holder in holders(meta.subscriptions(), RetainConfig(), NOW)}
-    assert found == {"apply": 100, f"apply: parked table {T}": 40}
+    acked_by_holder = {holder.name: holder.acked_seq for holder in holders(meta.subscriptions(), RetainConfig(), NOW)}
+    assert acked_by_holder == {"apply": 100, f"apply: parked table {T}": 40}
     keep_from(meta, "apply", T, 60)
     assert {holder.acked_seq for holder in holders(meta.subscriptions(), RetainConfig(), NOW)} == {100, 60}

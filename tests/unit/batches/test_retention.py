@@ -105,20 +105,20 @@ def test_a_live_lease_is_in_use_an_expired_one_is_not(config: DestinationConfig)
     lease = service(config).get("t")
     assert lease is not None
     subscriptions = open_meta(config).read().subscriptions
-    (found,) = holders(subscriptions, config.store.retain, NOW)
-    assert found.in_use == ((lease.manifest.first_seq, lease.manifest.last_seq),)
-    (found,) = holders(subscriptions, config.store.retain, NOW + timedelta(hours=1))
-    assert found.in_use == ()
+    (holder,) = holders(subscriptions, config.store.retain, NOW)
+    assert holder.in_use == ((lease.manifest.first_seq, lease.manifest.last_seq),)
+    (holder,) = holders(subscriptions, config.store.retain, NOW + timedelta(hours=1))
+    assert holder.in_use == ()
 
 
 @pytest.mark.rule("canal-ring-36")
 def test_a_lost_subscriber_is_named_once_an_hour(config: DestinationConfig) -> None:
     service(config).subscribe("lost")
-    one = cleaner(config)
+    log_cleaner = cleaner(config)
     with capture_logs() as logs:
         for _ in range(3):
-            found = one.run()
-    assert {held.name for held in found.backlogs if held.lost} == {"apply", "lost"}
+            outcome = log_cleaner.run()
+    assert {held.name for held in outcome.backlogs if held.lost} == {"apply", "lost"}
     said = [entry for entry in logs if "seems lost" in entry["event"]]
     assert sorted(entry["subscriber"] for entry in said) == ["apply", "lost"]
     assert all("unsubscribe" in entry["remedy"] and entry["bytes"] > 0 and entry["since"] for entry in said)
@@ -130,8 +130,8 @@ def test_by_age_only_at_the_set_hour_but_by_hand_always(config: DestinationConfi
     never = change(config, retain={"delete_at": f"{(hour + 2) % 24:02}"})
     assert cleaner(never).run().removal.removed == ()
     assert cleaner(never).run(by_hand=True, dry_run=True).removal.removed
-    both = change(config, retain={"delete_at": f"{(hour + 2) % 24:02};{hour:02}"})
-    assert cleaner(both).run().removal.removed
+    twice_a_day = change(config, retain={"delete_at": f"{(hour + 2) % 24:02};{hour:02}"})
+    assert cleaner(twice_a_day).run().removal.removed
 
 
 # --- cut off
@@ -166,9 +166,12 @@ def test_a_subscriber_that_was_cut_off_gets_an_error_and_nothing_else(
         service(cut).get("t", subscriber="slow")
     text = cdc(cut, capsys, "batch", "get", "shop", "--subscriber", "slow", code=2)
     assert "removed by retention" in text and "unsubscribe" in text and text.count("\n") == 1
-    found = json.loads(cdc(cut, capsys, "status", "shop", "--json"))
-    assert {one["name"]: one["cut_off"] for one in found["subscriptions"]} == {"apply": False, "slow": True}
-    assert found["retention"]["removed_until"] > 0
+    status = json.loads(cdc(cut, capsys, "status", "shop", "--json"))
+    assert {subscription["name"]: subscription["cut_off"] for subscription in status["subscriptions"]} == {
+        "apply": False,
+        "slow": True,
+    }
+    assert status["retention"]["removed_until"] > 0
     assert "slow was cut off" in cdc(cut, capsys, "status", "shop")
 
 
@@ -204,10 +207,10 @@ def test_a_filtered_subscriber(config: DestinationConfig, capsys: pytest.Capture
     assert lease is not None and lease.manifest.tables == ("shop.items",)
     assert lease.manifest.wants("shop.items") and not lease.manifest.wants("shop.orders")
     assert lease.manifest.transactions == 3  # max_transactions
-    found = json.loads(
+    answer = json.loads(
         cdc(config, capsys, "batch", "subscribe", "shop", "--subscriber", "s", "--filter", "none", "--json")
     )
-    assert (found["is_new"], found["filter"]) == (False, "none")
+    assert (answer["is_new"], answer["filter"]) == (False, "none")
     nothing_known = TableSchema(columns=(), primary_key=())
     Schemas(tables={"shop.orders": nothing_known}).save(schemas_folder(config.store.path) / "1.json")
     for pattern, warns in (("none", True), (r"shop\.orders|none", False), (None, False)):
@@ -235,7 +238,7 @@ def test_what_a_filter_leaves_out_is_no_lag_and_holds_nothing_back(config: Desti
     assert not status["held_back"]["lost"] and status["held_back"]["since"] is None
     ran = make_cleaner(config, open_meta(config)).run(by_hand=True)
     assert open_meta(config).cursor("s") == ends[-1] and not ran.removal.cut_off
-    assert [one.why for one in ran.removal.removed] == ["acked"] * (len(ends) - 1)
+    assert [segment.why for segment in ran.removal.removed] == ["acked"] * (len(ends) - 1)
     service(config).subscribe("s", None)
     status = collect(config)["subscriptions"][-1]
     assert status["behind"]["transactions"] == 0 and service(config).get("t", subscriber="s") is None
@@ -263,12 +266,18 @@ def test_maintain(config: DestinationConfig, capsys: pytest.CaptureFixture[str])
     ends = last_seqs(path)
     ack_until(config, "apply", ends[1])
     before = names(path)
-    found = json.loads(cdc(config, capsys, "maintain", "shop", "--dry-run", "--json"))
-    assert found["dry_run"] and [one["segment"] for one in found["removed"]] == before[:2] and names(path) == before
-    found = json.loads(cdc(config, capsys, "maintain", "shop", "--json"))
-    assert [(one["segment"], one["why"]) for one in found["removed"]] == [(name, "acked") for name in before[:2]]
-    assert names(path) == before[2:] and found["removed_until"] == ends[1]
-    (held,) = found["subscriptions"]
+    answer = json.loads(cdc(config, capsys, "maintain", "shop", "--dry-run", "--json"))
+    assert (
+        answer["dry_run"]
+        and [segment["segment"] for segment in answer["removed"]] == before[:2]
+        and names(path) == before
+    )
+    answer = json.loads(cdc(config, capsys, "maintain", "shop", "--json"))
+    assert [(segment["segment"], segment["why"]) for segment in answer["removed"]] == [
+        (name, "acked") for name in before[:2]
+    ]
+    assert names(path) == before[2:] and answer["removed_until"] == ends[1]
+    (held,) = answer["subscriptions"]
     assert held["held_back"]["lost"] and held["held_back"]["bytes"] > 0
     text = cdc(config, capsys, "maintain", "shop")
     assert text.startswith("Nothing to remove.") and "Alarm: subscriber apply seems lost" in text
@@ -289,9 +298,9 @@ def test_under_pressure_what_is_acked_goes_at_once(config: DestinationConfig) ->
     ends = last_seqs(path)
     ack_until(config, "apply", ends[-1])
     total = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    one = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
-    assert one.level() is FillLevel.CLEAN
-    one.tick("a segment")
+    log_cleaner = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
+    assert log_cleaner.level() is FillLevel.CLEAN
+    log_cleaner.tick("a segment")
     assert 1 < len(names(path)) < len(ends), "as much as is needed, and no more"
     fresh = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
     assert fresh.level() < FillLevel.CLEAN
@@ -300,22 +309,22 @@ def test_under_pressure_what_is_acked_goes_at_once(config: DestinationConfig) ->
 def test_it_runs_once_a_minute_and_at_each_new_segment(
     config: DestinationConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, runs = cleaner(config), []
-    monkeypatch.setattr(one, "run", lambda: runs.append(1))
+    log_cleaner, runs = cleaner(config), []
+    monkeypatch.setattr(log_cleaner, "run", lambda: runs.append(1))
     for segment in ("", "", "a", "a", "b", "b"):
-        one.tick(segment)
+        log_cleaner.tick(segment)
     assert len(runs) == 3
 
 
 def test_capture_stands_still_while_the_disk_is_too_full(config: DestinationConfig) -> None:
     disk = FakeDisk(1_000_000, used=950_000)
-    one, stop = cleaner(config, disk), threading.Event()
+    log_cleaner, stop = cleaner(config, disk), threading.Event()
     with capture_logs() as logs:
-        assert [one.wait_for_room(stop, 0.0) for _ in range(3)] == [False] * 3
+        assert [log_cleaner.wait_for_room(stop, 0.0) for _ in range(3)] == [False] * 3
     (said,) = [entry for entry in logs if "nothing is read from the source" in entry["event"]]
     assert "stop_ratio" in said["error"]
     disk.used = 100_000
-    assert one.wait_for_room(stop, 0.0)
+    assert log_cleaner.wait_for_room(stop, 0.0)
 
 
 @pytest.mark.rule("rocketmq-log-23")

@@ -46,11 +46,11 @@ def bounds(lease: Lease) -> tuple[int, int, int]:
 
 
 def test_batches_follow_one_another_and_are_acked_in_order(service: BatchService) -> None:
-    found = []
+    batches = []
     while (lease := service.get(A)) is not None:
-        found.append((lease.batch, bounds(lease)))
+        batches.append((lease.batch, bounds(lease)))
         service.ack(lease.batch, lease.token)
-    assert found == [(1, (0, 1, 3)), (2, (3, 4, 6)), (3, (6, 7, 9)), (4, (9, 10, 10))]
+    assert batches == [(1, (0, 1, 3)), (2, (3, 4, 6)), (3, (6, 7, 9)), (4, (9, 10, 10))]
     assert service.meta.cursor("apply") == 10
 
 
@@ -76,12 +76,12 @@ def test_a_lease_is_restored_from_json(service: BatchService) -> None:
 
 @pytest.mark.rule("canal-meta-10")
 def test_same_owner_gets_the_same_batch_with_a_new_token(service: BatchService) -> None:
-    first, again = get(service), get(service)
-    assert again.manifest == first.manifest
-    assert again.token != first.token
+    first, repeated = get(service), get(service)
+    assert repeated.manifest == first.manifest
+    assert repeated.token != first.token
     with pytest.raises(TokenError, match="was replaced"):
         service.ack(first.batch, first.token)
-    service.ack(again.batch, again.token)
+    service.ack(repeated.batch, repeated.token)
 
 
 def test_a_batch_does_not_grow_while_it_is_outstanding(config: DestinationConfig, clock: Clock) -> None:
@@ -178,9 +178,9 @@ def test_rollback_includes_later_batches_and_their_transactions_come_again(servi
     assert not second.manifest_path.exists()
     with pytest.raises(BatchError, match="rolled back already"):
         service.ack(second.batch, second.token)
-    again = get(service, ahead=True)
-    assert again.batch == 4  # ids only grow
-    assert bounds(again) == bounds(second)
+    repeated = get(service, ahead=True)
+    assert repeated.batch == 4  # ids only grow
+    assert bounds(repeated) == bounds(second)
     assert service.rollback(first.batch, first.token) == [1, 4]
     assert bounds(get(service)) == bounds(first)
 
@@ -225,11 +225,11 @@ def test_nothing_to_hand_out_is_none(config: DestinationConfig) -> None:
 
 def test_ddl_is_a_batch_of_its_own(config: DestinationConfig) -> None:
     service = make_service(config, NumberStore(last=4, ddl=frozenset({2})))
-    found = []
+    batches = []
     while (lease := service.get(A)) is not None:
-        found.append((lease.manifest.first_seq, lease.manifest.last_seq, lease.manifest.ddl))
+        batches.append((lease.manifest.first_seq, lease.manifest.last_seq, lease.manifest.ddl))
         service.ack(lease.batch, lease.token)
-    assert found == [(1, 1, False), (2, 2, True), (3, 4, False)]
+    assert batches == [(1, 1, False), (2, 2, True), (3, 4, False)]
 
 
 def test_limits_default_to_the_configuration(config: DestinationConfig) -> None:
@@ -317,11 +317,11 @@ def test_files_of_a_killed_get_are_overwritten_and_a_lost_meta_does_not_reuse_id
     service: BatchService, config: DestinationConfig
 ) -> None:
     service.meta.subscribe("apply")
-    left = service.manifests.path("apply", 1)
-    left.parent.mkdir(parents=True)
-    left.write_text("half of a manif")
+    manifest_file = service.manifests.path("apply", 1)
+    manifest_file.parent.mkdir(parents=True)
+    manifest_file.write_text("half of a manif")
     assert get(service).batch == 1
-    assert load_manifest(left).batch == 1
+    assert load_manifest(manifest_file).batch == 1
     (config.meta.path / "meta.json").unlink()
     assert get(make_service(config, NumberStore(last=10))).batch == 2
 

@@ -48,13 +48,13 @@ OWNER = "airflow:apply_shop"
 
 def taken(path: Path, until_s: float, after_seq: int = 0, **limits: Any) -> list[int]:
     """Returns the number of transactions in each batch up to a time."""
-    reader, found = StoreReader(path), []
+    reader, counts = StoreReader(path), []
     while (
         picked := reader.select(after_seq, replace(Limits(until_us=T0 + int(until_s * SECOND)), **limits))
     ) is not None:
-        found.append(picked.transactions)
+        counts.append(picked.transactions)
         after_seq = picked.last_seq
-    return found
+    return counts
 
 
 # --- which transactions ----------------------------------------------------------------------------------------------
@@ -168,11 +168,11 @@ def test_every_limit_against_a_model(tmp_path: Path) -> None:
             max_transactions=choose.choice([None, 1, 3, 50]),
             max_row_events=choose.choice([None, 1, 4, 100]),
         )
-        reader, after, found = StoreReader(tmp_path), 0, []
+        reader, after, counts = StoreReader(tmp_path), 0, []
         while (picked := reader.select(after, limits)) is not None:
-            found.append(picked.transactions)
+            counts.append(picked.transactions)
             after = picked.last_seq
-        assert found == model(made, limits), limits
+        assert counts == model(made, limits), limits
 
 
 # --- get -------------------------------------------------------------------------------------------------------------
@@ -259,8 +259,8 @@ def test_an_outstanding_batch_beyond_the_limit_is_rolled_back(config: Destinatio
     assert short is not None
     assert (short.batch, short.manifest.transactions) == (2, 2)
     assert [entry.batch for entry in service.outstanding()] == [2]
-    again = service.get(OWNER, until=at(10), wait_s=0)
-    assert again is not None and again.manifest == short.manifest, "one within the limit comes again unchanged"
+    repeated = service.get(OWNER, until=at(10), wait_s=0)
+    assert repeated is not None and repeated.manifest == short.manifest, "one within the limit comes again unchanged"
 
 
 def test_a_rolled_back_batch_comes_again_with_the_same_transactions(config: DestinationConfig) -> None:

@@ -129,13 +129,13 @@ def test_rows_are_the_same_without_the_store(config: DestinationConfig) -> None:
     plain = BatchService(config.model_copy(update={"store": config.store.model_copy(update={"stage": None})}))
     lease = plain.get(OWNER, subscriber="plain")
     assert lease is not None
-    wanted, known = rows(lease.manifest.ranges), layouts(lease.manifest.ranges, lease.manifest.tables)
+    wanted, layouts_before = rows(lease.manifest.ranges), layouts(lease.manifest.ranges, lease.manifest.tables)
     staged = get(BatchService(config)).manifest
     moved = config.store.path.rename(config.store.path.with_name("gone"))
     assert all(is_uri(part.path) and part.path.startswith(str(config.store.stage)) for part in staged.ranges)
     assert len(wanted) > 100
     assert rows(staged.ranges) == wanted
-    assert layouts(staged.ranges, staged.tables) == known
+    assert layouts(staged.ranges, staged.tables) == layouts_before
     assert staged.schema_path is not None
     with local_copy(staged.schema_path) as path:
         assert Schemas.load(path).tables.keys() == {"shop.orders"}
@@ -205,9 +205,9 @@ def test_damage_is_found_and_the_next_batch_is_whole(config: DestinationConfig) 
     with pytest.raises(DamagedError, match="this staged file is missing"):
         rows([part])
     service.rollback(lease.batch, lease.token)
-    again = get(service)
-    assert (again.batch, again.manifest.last_seq) == (2, lease.manifest.last_seq)
-    assert len(rows(again.manifest.ranges)) > 0
+    next_lease = get(service)
+    assert (next_lease.batch, next_lease.manifest.last_seq) == (2, lease.manifest.last_seq)
+    assert len(rows(next_lease.manifest.ranges)) > 0
 
 
 def test_a_bucket_that_is_missing_is_not_made(tmp_path: Path, bucket: str) -> None:
@@ -236,8 +236,8 @@ def test_copies_are_removed_when_the_batch_ends(config: DestinationConfig, end: 
 
 
 def test_the_same_batch_again_is_the_same_copy(config: DestinationConfig) -> None:
-    first, again = get(BatchService(config)), get(BatchService(config))
-    assert again.manifest == first.manifest
+    first, repeated = get(BatchService(config)), get(BatchService(config))
+    assert repeated.manifest == first.manifest
     assert len({file.rpartition("/")[0] for file in staged_files(config)}) == 1
 
 

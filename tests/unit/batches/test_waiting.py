@@ -76,9 +76,9 @@ def test_a_batch_of_another_owner_is_in_the_way(config: DestinationConfig, put: 
     service = BatchService(config)
     lease = service.get("cli:elsewhere:x")
     assert lease is not None
-    found = obstacle(config, OWNER)
-    assert isinstance(found, LeaseHeldError)
-    assert "held by cli:elsewhere:x until" in str(found)
+    error = obstacle(config, OWNER)
+    assert isinstance(error, LeaseHeldError)
+    assert "held by cli:elsewhere:x until" in str(error)
     assert obstacle(config, "cli:elsewhere:x") is None
     service.rollback(lease.batch, lease.token)
     assert obstacle(config, OWNER) is None

@@ -43,7 +43,7 @@ def test_a_line_holds_up_to_what_is_wanted() -> None:
     inserts, transactions = BY_NAME["inserts"], BY_NAME["transactions"]
     assert [inserts.holds(value) for value in (1.0, 1.7, 1.71)] == [True, True, False]
     assert [transactions.holds(value) for value in (49_999, 50_000, 60_000)] == [False, True, True]
-    assert [verdict(inserts, one) for one in (RATIO, SKIPPED, None)] == ["held", "skipped", "not run"]
+    assert [verdict(inserts, measurement) for measurement in (RATIO, SKIPPED, None)] == ["held", "skipped", "not run"]
     assert verdict(transactions, SLOW) == "not held"
 
 
@@ -51,10 +51,10 @@ def test_goals_in_seconds_follow_the_pace_of_the_machine() -> None:
     slow = made(Measurement("inserts", value=1.6, ours_s=6.0, other_s=4.8))
     assert made(RATIO).pace() == pytest.approx(2.5 / 2.4) and slow.pace() == pytest.approx(2.0)
     assert made(SLOW).pace() is None
-    here = {line.name: line for line in slow.lines_here()}
-    cold, many, ratio = here["inserts-cold"], here["transactions"], here["inserts"]
+    line_by_name = {line.name: line for line in slow.lines_here()}
+    cold, many, ratio = line_by_name["inserts-cold"], line_by_name["transactions"], line_by_name["inserts"]
     assert (cold.wanted, cold.moonshot, many.wanted) == (40.0, 24.0, 25_000)
-    assert ratio == BY_NAME["inserts"] and here["ten-cold-memory"] == BY_NAME["ten-cold-memory"]
+    assert ratio == BY_NAME["inserts"] and line_by_name["ten-cold-memory"] == BY_NAME["ten-cold-memory"]
     assert verdict(many, SLOW) == "held" and many.goal() == "≥ 25,000/s"
     assert "so its goals are 2.00 times as long" in page.markdown(slow)
     assert made(SLOW).lines_here() == list(LINES)
@@ -169,7 +169,7 @@ def test_a_short_run_and_a_busy_machine_are_said() -> None:
 
 def test_the_plot_has_a_bar_for_each_figure_with_what_holds_to_the_right() -> None:
     picture = ET.fromstring(page.plot(made(RATIO, SLOW, SKIPPED)))
-    bars = {one.get("class"): one for one in picture.iter("{http://www.w3.org/2000/svg}rect") if one.get("class")}
+    bars = {bar.get("class"): bar for bar in picture.iter("{http://www.w3.org/2000/svg}rect") if bar.get("class")}
     assert set(bars) == {"held", "not"}
     center = float(bars["held"].get("x", "0"))
     assert float(bars["not"].get("x", "0")) < center

@@ -29,11 +29,11 @@ from tests.support.rare_events import compressed_rows, inner, packed_log, payloa
 
 def without_positions(data: bytes | bytearray) -> list[bytes]:
     """The events without end_log_pos and checksum, after verifying the latter."""
-    found = []
+    events = []
     for event in split_events(data):
         assert zlib.crc32(event[:-4]).to_bytes(4, "little") == event[-4:]
-        found.append(event[:13] + event[17:-4])
-    return found
+        events.append(event[:13] + event[17:-4])
+    return events
 
 
 def workload(seed: int) -> BinlogBuilder:
@@ -68,9 +68,9 @@ def test_the_result_is_that_of_the_uncompressed_stream(
     plain = workload(seed)
     packed = packed_log(plain, lambda: rng.choice(("zstd", "frames", "unsized", "none", "plain")))
     expected = frame(plain)
-    found = frame(packed, piece=piece, src_bytes=src_bytes, flush_always=flush_always)
-    assert without_positions(found.out) == without_positions(expected.out)
-    rows, others = rows_of(found), rows_of(expected)
+    framed = frame(packed, piece=piece, src_bytes=src_bytes, flush_always=flush_always)
+    assert without_positions(framed.out) == without_positions(expected.out)
+    rows, others = rows_of(framed), rows_of(expected)
     kept, others_kept = rows[rows[:, k.R_LENGTH] > 0], others[others[:, k.R_LENGTH] > 0]
     for column in (k.R_LENGTH, k.R_OFFSET, k.R_TIME, k.R_EVENTS, k.R_ROW_EVENTS, k.R_FLAGS, k.R_MASK, k.R_GTID_NUMBER):
         assert np.array_equal(kept[:, column], others_kept[:, column]), column
@@ -78,11 +78,11 @@ def test_the_result_is_that_of_the_uncompressed_stream(
     assert int(rows[-1, k.R_SEQ]) == make_seq(0, 1, packed.pos)
     # A scan of the segment, which recovery makes, finds the same index.
     segment = tmp_path / "binlog.000001"
-    segment.write_bytes(b"\xfebin" + packed.events[0] + bytes(found.out))
-    again = scan(segment, number=lambda db, table: found.table(db, table))
-    assert again.damage is None and again.end == again.size
+    segment.write_bytes(b"\xfebin" + packed.events[0] + bytes(framed.out))
+    scanned = scan(segment, number=lambda db, table: framed.table(db, table))
+    assert scanned.damage is None and scanned.end == scanned.size
     for column in (k.R_SEQ, k.R_LENGTH, k.R_EVENTS, k.R_ROW_EVENTS, k.R_SUM, k.R_TIME, k.R_MASK):
-        assert np.array_equal(again.rows[:, column], kept[:, column]), column
+        assert np.array_equal(scanned.rows[:, column], kept[:, column]), column
 
 
 def test_small_ones_are_unpacked_by_the_kernel(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +100,13 @@ def test_small_ones_are_unpacked_by_the_kernel(seed: int, monkeypatch: pytest.Mo
         feed_payload(self, piece)
 
     monkeypatch.setattr(PayloadReader, "feed", counted)
-    found = frame(log)
+    framed = frame(log)
     assert len(fed) == 1
     monkeypatch.setattr(framer, "unpacker", lambda: None)
     by_python = frame(log)
     assert len(fed) == 41
-    assert bytes(found.out) == bytes(by_python.out) and without_positions(found.out)
-    assert np.array_equal(rows_of(found), rows_of(by_python))
+    assert bytes(framed.out) == bytes(by_python.out) and without_positions(framed.out)
+    assert np.array_equal(rows_of(framed), rows_of(by_python))
 
 
 def test_positions_are_those_of_the_payload() -> None:
@@ -146,9 +146,9 @@ def test_one_of_other_tables_leaves_only_its_position(piece: int) -> None:
         log.gtid()
         log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="other", table="orders"), method=method))
     log.transaction("shop", "orders", [2])
-    found = frame(log, piece=piece)
-    assert bytes(found.out) == b"".join([*log.events[1:6], *log.events[12:]])
-    rows = rows_of(found)
+    framed = frame(log, piece=piece)
+    assert bytes(framed.out) == b"".join([*log.events[1:6], *log.events[12:]])
+    rows = rows_of(framed)
     passed = rows[rows[:, k.R_FLAGS] == k.FLAG_POSITION]
     assert int(passed[-1, k.R_GTID_NUMBER]) == 4 and int(passed[-1, k.R_TIME]) == log.timestamp * 1_000_000 + 4
 
@@ -313,12 +313,12 @@ def test_a_failed_payload_leaves_a_framer_that_goes_on() -> None:
     with pytest.raises(CorruptStreamError):
         feed(framed, src, hooks, log.packets, piece=1 << 20, flush_always=False)
     framed.abandon_transaction()
-    rest = BinlogBuilder()
-    rest.gtid()
-    rest.event(EventType.TRANSACTION_PAYLOAD, payload_body(GOOD))
+    later_log = BinlogBuilder()
+    later_log.gtid()
+    later_log.event(EventType.TRANSACTION_PAYLOAD, payload_body(GOOD))
     framed.st.in_pos = framed.st.in_end = 0
-    feed(framed, src, hooks, rest.packets, piece=1 << 20, flush_always=False)
-    assert without_positions(hooks.out) == without_positions(frame(rest).out) != []
+    feed(framed, src, hooks, later_log.packets, piece=1 << 20, flush_always=False)
+    assert without_positions(hooks.out) == without_positions(frame(later_log).out) != []
 
 
 def test_a_large_one_is_unpacked_in_little_memory() -> None:
@@ -393,9 +393,9 @@ def test_compressed_rows_are_kept_as_they_are(kind: int, piece: int) -> None:
         log.table_map(db, "orders")
         compressed_rows(log, kind, db, "orders", [5])
         log.xid()
-    found = frame(log, piece=piece)
-    assert bytes(found.out) == b"".join(log.events[5:])
-    assert [int(n) for n in rows_of(found)[:, k.R_ROW_EVENTS]] == [0, 1]
+    framed = frame(log, piece=piece)
+    assert bytes(framed.out) == b"".join(log.events[5:])
+    assert [int(n) for n in rows_of(framed)[:, k.R_ROW_EVENTS]] == [0, 1]
 
 
 @pytest.mark.parametrize("kind", range(166, 172))

@@ -124,18 +124,18 @@ def binlog_with(number: int, db: str, *, inside: bool) -> tuple[BinlogBuilder, b
         return log, event
     anywhere = number not in (EventType.TABLE_MAP, EventType.XID, *BEGINNINGS)
     body = b"\1\0\3why" + bytes(30)  # an INCIDENT with a message
-    found: dict[int, bytes] = {}
+    event_by_type: dict[int, bytes] = {}
     if anywhere and not inside:
-        found[number] = log.event(number, body)
+        event_by_type[number] = log.event(number, body)
     first = number if number in BEGINNINGS else EventType.GTID
-    found[first] = begin(log, first)
+    event_by_type[first] = begin(log, first)
     log.query("BEGIN", db)
     if anywhere and inside:
-        found[number] = log.event(number, body)
-    found[EventType.TABLE_MAP] = log.table_map(db, "orders")
+        event_by_type[number] = log.event(number, body)
+    event_by_type[EventType.TABLE_MAP] = log.table_map(db, "orders")
     log.rows(db, "orders", [2])
-    found[EventType.XID] = log.xid()
-    return log, found[number]
+    event_by_type[EventType.XID] = log.xid()
+    return log, event_by_type[number]
 
 
 def outcome(number: int, db: str, folder: Path, *, inside: bool) -> str:
@@ -178,9 +178,9 @@ def treatment_by_kernel(number: int, folder: Path, *, inside: bool) -> tuple[Tre
 def test_the_framing_loop_does_what_the_table_says(tmp_path: Path, inside: bool) -> None:
     for number in range(256):
         info = BY_TYPE.get(number)
-        found, message = treatment_by_kernel(number, tmp_path, inside=inside)
-        assert found == (Treatment.STOPS if info is None else info.treatment), type_name(number)
-        if found is Treatment.STOPS:
+        treatment, message = treatment_by_kernel(number, tmp_path, inside=inside)
+        assert treatment == (Treatment.STOPS if info is None else info.treatment), type_name(number)
+        if treatment is Treatment.STOPS:
             assert type_name(number) in message and re.search(r"binlog\.000001, behind \d+", message), message
             assert info is None or info.reason in message or "says that it lost events here" in message
             assert info is not None or "which Towpath does not know" in message

@@ -359,9 +359,9 @@ def test_the_start_of_a_row_event_cut_anywhere(kind: int) -> None:
     for length in range(27, len(event) + 1):
         src = np.frombuffer(event[:length] + b"\0" * 64, dtype=np.uint8).copy()
         optional = np.empty(0, dtype=np.uint8), -1
-        found = image_columns(src, 0, length, len(event), *optional)
-        assert found == image_columns.py_func(src, 0, length, len(event), *optional)
-        assert found == (-1 if length == len(event) else k.NEED_INPUT)
+        columns = image_columns(src, 0, length, len(event), *optional)
+        assert columns == image_columns.py_func(src, 0, length, len(event), *optional)
+        assert columns == (-1 if length == len(event) else k.NEED_INPUT)
         short = image_columns(src, 0, length, length, *optional)
         assert short == image_columns.py_func(src, 0, length, length, *optional)
         assert short == (-1 if length == len(event) else k.BAD_LENGTH)
@@ -400,11 +400,11 @@ def test_a_segment_of_a_source_without_checksums() -> None:
 
 def offsets(stream: bytes) -> list[int]:
     """Returns where each packet begins."""
-    found, at = [], 0
+    starts, at = [], 0
     while at < len(stream):
-        found.append(at)
+        starts.append(at)
         at += 4 + int.from_bytes(stream[at : at + 3], "little")
-    return found
+    return starts
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 333])
@@ -468,9 +468,9 @@ def test_scan_of_a_file_finds_the_same_transactions(tmp_path: Path) -> None:
         log.transaction("shop", "orders", [n])
     path = tmp_path / "binlog.000001"
     path.write_bytes(log.data)
-    found = scan(path)
-    assert found.damage is None and found.end == len(log.data) and found.source_file == "binlog.000001"
-    assert [int(r[k.R_SEQ]) for r in found.rows] == [int(r[k.R_SEQ]) for r in rows_of(frame(log.packets))]
+    scanned = scan(path)
+    assert scanned.damage is None and scanned.end == len(log.data) and scanned.source_file == "binlog.000001"
+    assert [int(r[k.R_SEQ]) for r in scanned.rows] == [int(r[k.R_SEQ]) for r in rows_of(frame(log.packets))]
 
 
 def test_scan_ends_at_damage_and_names_it(tmp_path: Path) -> None:
@@ -481,9 +481,9 @@ def test_scan_ends_at_damage_and_names_it(tmp_path: Path) -> None:
     data[-10] ^= 0x40
     path = tmp_path / "binlog.000001"
     path.write_bytes(data)
-    found = scan(path)
-    assert isinstance(found.damage, DamagedError) and "checksum" in str(found.damage)
-    assert len(found.rows) == 2
+    scanned = scan(path)
+    assert isinstance(scanned.damage, DamagedError) and "checksum" in str(scanned.damage)
+    assert len(scanned.rows) == 2
 
 
 def test_kernel_uncompiled_does_the_same() -> None:
@@ -534,7 +534,9 @@ def test_transactions_whose_gtids_are_stored_only_move_the_position(piece: int) 
     plain = frame(log.packets, piece=piece)
     kept, all_kept = rows_of(hooks), rows_of(plain)
     numbers = kept[kept[:, k.R_LENGTH] > 0][:, k.R_GTID_NUMBER].tolist()
-    assert [one for one in all_kept[all_kept[:, k.R_LENGTH] > 0][:, k.R_GTID_NUMBER] if one not in (2, 5)] == numbers
+    assert [
+        number for number in all_kept[all_kept[:, k.R_LENGTH] > 0][:, k.R_GTID_NUMBER] if number not in (2, 5)
+    ] == numbers
     assert len(asked) == 5
     assert kept[-1, k.R_SEQ] == all_kept[-1, k.R_SEQ]
     positions = kept[kept[:, k.R_FLAGS] == k.FLAG_POSITION]

@@ -19,53 +19,53 @@ Members = set[tuple[str, int]]
 members = st.sets(st.tuples(st.sampled_from([A, B, f"{A}:tag", f"{B}:a_1"]), st.integers(1, 30)))
 
 
-def made(found: Members) -> GtidSet:
-    return GtidSet({name: [(n, n) for other, n in found if other == name] for name, _ in found})
+def made(pairs: Members) -> GtidSet:
+    return GtidSet({name: [(n, n) for other, n in pairs if other == name] for name, _ in pairs})
 
 
-def members_of(found: GtidSet) -> Members:
-    return {(name, n) for name, parts in found.sources() for first, last in parts for n in range(first, last + 1)}
+def members_of(gtid_set: GtidSet) -> Members:
+    return {(name, n) for name, parts in gtid_set.sources() for first, last in parts for n in range(first, last + 1)}
 
 
 @given(members, members)
-def test_the_arithmetic_is_that_of_sets(one: Members, other: Members) -> None:
-    a, b = made(one), made(other)
-    assert members_of(a | b) == one | other
-    assert members_of(a & b) == one & other
-    assert members_of(a - b) == one - other
-    assert (a <= b) == (one <= other)
-    assert (a == b) == (one == other)
-    assert bool(a) == bool(one) and a.count == len(one)
-    assert all((f"{name}:{n}" in a) == ((name, n) in one) for name in (A, f"{A}:tag") for n in range(1, 32))
+def test_the_arithmetic_is_that_of_sets(pairs: Members, other: Members) -> None:
+    a, b = made(pairs), made(other)
+    assert members_of(a | b) == pairs | other
+    assert members_of(a & b) == pairs & other
+    assert members_of(a - b) == pairs - other
+    assert (a <= b) == (pairs <= other)
+    assert (a == b) == (pairs == other)
+    assert bool(a) == bool(pairs) and a.count == len(pairs)
+    assert all((f"{name}:{n}" in a) == ((name, n) in pairs) for name in (A, f"{A}:tag") for n in range(1, 32))
     if a == b:
         assert hash(a) == hash(b)
 
 
 @given(members)
-def test_intervals_are_sorted_and_touch_nowhere(one: Members) -> None:
-    for _, parts in made(one).sources():
+def test_intervals_are_sorted_and_touch_nowhere(pairs: Members) -> None:
+    for _, parts in made(pairs).sources():
         assert all(first <= last for first, last in parts)
         assert all(before[1] + 1 < after[0] for before, after in pairwise(parts))
 
 
 @given(members)
-def test_a_printed_set_is_read_as_the_same(one: Members) -> None:
-    a = made(one)
+def test_a_printed_set_is_read_as_the_same(pairs: Members) -> None:
+    a = made(pairs)
     assert GtidSet.parse(str(a)) == a
     assert repr(a) == f"GtidSet.parse('{a}')"
 
 
 def test_mysqls_notation() -> None:
-    found = GtidSet.parse(f"{A.upper()}:1-5:7,\n{B}:2:tag:1-3")
-    assert dict(found.sources()) == {A: ((1, 5), (7, 7)), B: ((2, 2),), f"{B}:tag": ((1, 3),)}
-    assert str(found) == f"{A}:1-5:7,{B}:2:tag:1-3"
-    assert (found.count, found.first(A), found.last(A), found.first("x")) == (10, 1, 7, None)
+    gtid_set = GtidSet.parse(f"{A.upper()}:1-5:7,\n{B}:2:tag:1-3")
+    assert dict(gtid_set.sources()) == {A: ((1, 5), (7, 7)), B: ((2, 2),), f"{B}:tag": ((1, 3),)}
+    assert str(gtid_set) == f"{A}:1-5:7,{B}:2:tag:1-3"
+    assert (gtid_set.count, gtid_set.first(A), gtid_set.last(A), gtid_set.first("x")) == (10, 1, 7, None)
     assert not GtidSet.parse(" ") and str(GtidSet()) == ""
 
 
 def test_a_long_set_is_cut_in_messages() -> None:
-    found = GtidSet.parse(f"{A}:1:3:5:7:9-10:12:14")
-    assert found.shown() == f"{A}:1, {A}:3, {A}:5, {A}:7, {A}:9-10 and 2 more intervals"
+    gtid_set = GtidSet.parse(f"{A}:1:3:5:7:9-10:12:14")
+    assert gtid_set.shown() == f"{A}:1, {A}:3, {A}:5, {A}:7, {A}:9-10 and 2 more intervals"
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def numbers(last: Last) -> set[tuple[int, int]]:
 
 
 @given(positions, positions)
-def test_the_arithmetic_is_that_of_the_numbers_of_each_domain(one: Last, other: Last) -> None:
-    a, b = position(one), position(other)
-    mine, theirs = numbers(one), numbers(other)
+def test_the_arithmetic_is_that_of_the_numbers_of_each_domain(last_numbers: Last, other: Last) -> None:
+    a, b = position(last_numbers), position(other)
+    mine, theirs = numbers(last_numbers), numbers(other)
     assert numbers({g.domain: g.number for g in a | b}) == mine | theirs
     assert numbers({g.domain: g.number for g in a & b}) == mine & theirs
     assert {(int(name), n) for name, n in members_of(a - b)} == mine - theirs
     assert (a <= b) == (mine <= theirs) and (a == b) == (mine == theirs)
     assert all((MariadbGtid(d, 9, n) in a) == ((d, n) in mine) for d in range(4) for n in range(1, 22))
     assert MariadbPosition.parse(str(a)) == a
-    assert bool(a) == bool(one)
+    assert bool(a) == bool(last_numbers)
 
 
 def test_mariadbs_notation() -> None:

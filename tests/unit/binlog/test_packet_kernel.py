@@ -31,25 +31,25 @@ def packed(pack: Callable[..., int], data: bytes, rng: random.Random) -> tuple[b
     st = k.PacketState.new()
     st.file_pos, st.limit = 4, len(data)
     src = np.empty(1 << 20, dtype=np.uint8)
-    found, at, status = bytearray(), 4, k.NEED_INPUT
+    output, at, status = bytearray(), 4, k.NEED_INPUT
     while True:
         if status == k.NEED_INPUT:
-            rest = src[st.in_pos : st.in_end].copy()
-            piece = data[at : at + rng.randrange(1, len(src) - len(rest))]
+            unread = src[st.in_pos : st.in_end].copy()
+            piece = data[at : at + rng.randrange(1, len(src) - len(unread))]
             if not piece:
-                return bytes(found), status, st
-            src[: len(rest)] = rest
-            src[len(rest) : len(rest) + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-            st.in_pos, st.in_end = 0, len(rest) + len(piece)
+                return bytes(output), status, st
+            src[: len(unread)] = unread
+            src[len(unread) : len(unread) + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            st.in_pos, st.in_end = 0, len(unread) + len(piece)
             at += len(piece)
         elif status == k.RARE:
             st.passes = 1
         elif status != k.OUT_FULL:
-            return bytes(found), status, st
+            return bytes(output), status, st
         out = np.empty(rng.randrange(1 << 17, 1 << 20), dtype=np.uint8)
         st.out_pos = 0
         status = pack(st, src, out)
-        found += out[: st.out_pos].tobytes()
+        output += out[: st.out_pos].tobytes()
 
 
 @pytest.mark.parametrize("pack", [k.pack, k.pack.py_func])
@@ -60,17 +60,17 @@ def test_packets_are_those_of_a_server(pack: Callable[..., int]) -> None:
     for padding in (0, 1000, 1 << 16, exact - 1, exact, exact + 1, 2 * FULL_PACKET):
         log = log_with(padding)
         wanted = b"".join(_numbered(log.events))
-        found, status, st = packed(pack, log.data, rng)
-        assert found == wanted, padding
+        output, status, st = packed(pack, log.data, rng)
+        assert output == wanted, padding
         assert status == k.NEED_INPUT and st.file_pos == len(log.data) and st.last_time == log.timestamp
 
 
 def _numbered(events: list[bytes]) -> list[bytes]:
-    number, found = 0, []
+    number, packets = 0, []
     for event in events:
-        found.append(packets_of(event, number))
+        packets.append(packets_of(event, number))
         number += (len(event) + 1) // FULL_PACKET + 1
-    return found
+    return packets
 
 
 @pytest.mark.parametrize("pack", [k.pack, k.pack.py_func])

@@ -67,20 +67,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def frame(log: BinlogBuilder, folder: Path, **how: Any) -> Hooks:
-    found = framing.frame(log, make_hooks=lambda: Hooks(folder), **how)
-    assert isinstance(found, Hooks)
-    return found
+    framed = framing.frame(log, make_hooks=lambda: Hooks(folder), **how)
+    assert isinstance(framed, Hooks)
+    return framed
 
 
 def require_same_scan(hooks: Hooks, log: BinlogBuilder, path: Path) -> None:
     """A scan of the segment, which recovery makes, finds the same index."""
     path.write_bytes(b"\xfebin" + log.events[0] + bytes(hooks.out))
-    again = scan(path, number=lambda db, table: hooks.table(db, table))
-    assert again.damage is None and again.end == again.size
+    scanned = scan(path, number=lambda db, table: hooks.table(db, table))
+    assert scanned.damage is None and scanned.end == scanned.size
     rows = rows_of(hooks)
     kept = rows[rows[:, k.R_LENGTH] > 0]
     for column in (k.R_SEQ, k.R_LENGTH, k.R_EVENTS, k.R_ROW_EVENTS, k.R_SUM, k.R_TIME, k.R_MASK, k.R_GTID_NUMBER):
-        assert np.array_equal(again.rows[:, column], kept[:, column]), column
+        assert np.array_equal(scanned.rows[:, column], kept[:, column]), column
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -94,9 +94,9 @@ def test_the_rows_come_at_the_commit(folder: Path, tmp_path: Path, piece: int, p
     log.transaction("shop", "items", [1])
     xa_commit(log)
     log.transaction("shop", "orders", [2])
-    found = frame(log, folder, piece=piece)
-    assert not found.aside and not found.unknown
-    stored = split_events(found.out)
+    framed = frame(log, folder, piece=piece)
+    assert not framed.aside and not framed.unknown
+    stored = split_events(framed.out)
     prepared_events = 6 if not packed else 2
     begin = 1 + prepared_events
     gtid, commit = log.events[begin + 5 : begin + 7]
@@ -108,13 +108,13 @@ def test_the_rows_come_at_the_commit(folder: Path, tmp_path: Path, piece: int, p
         assert zlib.crc32(event[:-4]).to_bytes(4, "little") == event[-4:]
         assert event[13:17] == commit[13:17], "the position is that of the XA COMMIT"
         assert event[19:25] == own_table_id(table_map[:-4]) and event[24] & 0x80
-    numbers = rows_of(found)
+    numbers = rows_of(framed)
     assert numbers[:, k.R_GTID_NUMBER].tolist() == [1, 2, 3, 4]
     assert numbers[:, k.R_ROW_EVENTS].tolist() == [0, 1, 1, 1]
     assert numbers[:, k.R_MASK].tolist() == [0, 2, 1, 1]
     assert int(numbers[0, k.R_FLAGS]) == k.FLAG_POSITION
     assert int(numbers[2, k.R_TIME]) == log.timestamp * 1_000_000 + 3, "the time is that of the XA COMMIT"
-    require_same_scan(found, log, tmp_path / "binlog.000001")
+    require_same_scan(framed, log, tmp_path / "binlog.000001")
     decoded = [n for batch in read(tmp_path / "binlog.000001", table="shop.orders") for n in batch["id"].to_pylist()]
     assert decoded == [7, 2]
 
@@ -127,9 +127,9 @@ def test_what_leaves_no_rows(folder: Path) -> None:
     xa_transaction(log, "other", one_phase=False)
     xa_commit(log)
     xa_commit(log, xid="X'7a',X'',1")
-    found = frame(log, folder)
-    assert not found.out and not found.aside and found.unknown == ["x'7a',x'',1"]
-    assert [int(n) for n in rows_of(found)[:, k.R_GTID_COUNT]] == [5]
+    framed = frame(log, folder)
+    assert not framed.out and not framed.aside and framed.unknown == ["x'7a',x'',1"]
+    assert [int(n) for n in rows_of(framed)[:, k.R_GTID_COUNT]] == [5]
 
 
 def test_the_table_id_of_another_server_run_is_no_other_table(folder: Path, tmp_path: Path) -> None:
@@ -137,17 +137,17 @@ def test_the_table_id_of_another_server_run_is_no_other_table(folder: Path, tmp_
     log = BinlogBuilder()
     xa_transaction(log, "shop", one_phase=False)
     first = frame(log, folder)
-    again = BinlogBuilder()
-    again.transaction("shop", "items", [1])  # has the id that shop.orders had
-    xa_commit(again)
-    again.transaction("shop", "items", [2])
+    other_log = BinlogBuilder()
+    other_log.transaction("shop", "items", [1])  # has the id that shop.orders had
+    xa_commit(other_log)
+    other_log.transaction("shop", "items", [2])
     hooks = Hooks(folder)
     hooks.aside = first.aside
     src = np.zeros(1 << 20, dtype=np.uint8)
     framer = hooks.framer = Framer(src, hooks, packets=True)
-    feed(framer, src, hooks, again.packets, piece=1 << 20, flush_always=False)
+    feed(framer, src, hooks, other_log.packets, piece=1 << 20, flush_always=False)
     assert rows_of(hooks)[:, k.R_MASK].tolist() == [2, 1, 2]
-    require_same_scan(hooks, again, tmp_path / "binlog.000001")
+    require_same_scan(hooks, other_log, tmp_path / "binlog.000001")
 
 
 @pytest.mark.parametrize("flush_always", [False, True])
@@ -180,11 +180,11 @@ def test_a_random_history(
             plain.transaction(db, "orders", values)
             wanted += values if db == "shop" else []
     log = packed_log(plain, lambda: forms.pop(0))
-    found = frame(log, folder, piece=piece, src_bytes=src_bytes, flush_always=flush_always)
-    assert sorted(found.aside) == sorted(f"x'{xid}',x'',1" for xid in pending) and not found.unknown
-    assert int(rows_of(found)[:, k.R_GTID_COUNT].sum()) == log.gno
+    framed = frame(log, folder, piece=piece, src_bytes=src_bytes, flush_always=flush_always)
+    assert sorted(framed.aside) == sorted(f"x'{xid}',x'',1" for xid in pending) and not framed.unknown
+    assert int(rows_of(framed)[:, k.R_GTID_COUNT].sum()) == log.gno
     segment = tmp_path / "binlog.000001"
-    require_same_scan(found, log, segment)
+    require_same_scan(framed, log, segment)
     assert [n for batch in read(segment, table="shop.orders") for n in batch["id"].to_pylist()] == wanted
 
 
@@ -218,10 +218,10 @@ def test_large_row_events_are_read_in_pieces(folder: Path, size: int) -> None:
     path.write_bytes(table_map + rows)
     pieces = list(read_rows(path, 0, len(table_map) + len(rows), XID))
     assert max(map(len, pieces)) <= 300 << 10
-    found = split_events(b"".join(pieces))
-    assert [event[4] for event in found] == [EventType.TABLE_MAP, EventType.WRITE_ROWS]
-    assert all(event[4] in (*ROW_EVENTS, EventType.TABLE_MAP) for event in found)
-    assert found[0][25:] == table_map[25:-4] and found[1][25:] == rows[25:-4]
+    events = split_events(b"".join(pieces))
+    assert [event[4] for event in events] == [EventType.TABLE_MAP, EventType.WRITE_ROWS]
+    assert all(event[4] in (*ROW_EVENTS, EventType.TABLE_MAP) for event in events)
+    assert events[0][25:] == table_map[25:-4] and events[1][25:] == rows[25:-4]
     if size > 5000:
         path.write_bytes(table_map + rows[:-10] + b"\1" + rows[-9:])
         with pytest.raises(DamagedError, match="the checksum of the event at byte"):

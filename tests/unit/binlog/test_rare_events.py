@@ -63,10 +63,10 @@ def test_compressed_statements_are_judged_as_others_are(tmp_path: Path) -> None:
     compressed_query(log, "ALTER TABLE other.t ADD c INT")
     log.gtid()
     compressed_query(log, "ALTER TABLE shop.orders ADD c INT")
-    found = frame(log)
-    assert found.statements == ["ALTER TABLE other.t ADD c INT", "ALTER TABLE shop.orders ADD c INT"]
-    assert bytes(found.out) == b"".join(log.events[3:])
-    assert int(rows_of(found)[-1, k.R_FLAGS]) == k.FLAG_DDL
+    framed = frame(log)
+    assert framed.statements == ["ALTER TABLE other.t ADD c INT", "ALTER TABLE shop.orders ADD c INT"]
+    assert bytes(framed.out) == b"".join(log.events[3:])
+    assert int(rows_of(framed)[-1, k.R_FLAGS]) == k.FLAG_DDL
     path = tmp_path / "binlog.000001"
     path.write_bytes(log.data)
     assert [int(flags) & k.FLAG_DDL for flags in scan(path).rows[:, k.R_FLAGS]] == [k.FLAG_DDL] * 2
@@ -99,9 +99,9 @@ def test_a_prepared_transaction_of_other_tables_is_passed_over() -> None:
     log.transaction("shop", "orders", [1])
     log.gtid()
     log.query("XA COMMIT X'6162',X'',1")
-    found = frame(log)
-    assert bytes(found.out) == b"".join(log.events[7:12]) and not found.statements
-    assert [int(n) for n in rows_of(found)[:, k.R_GTID_NUMBER]] == [1, 2, 3]
+    framed = frame(log)
+    assert bytes(framed.out) == b"".join(log.events[7:12]) and not framed.statements
+    assert [int(n) for n in rows_of(framed)[:, k.R_GTID_NUMBER]] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("piece", [1, 1 << 20])
@@ -110,17 +110,17 @@ def test_one_that_was_committed_in_one_phase_is_kept(piece: int, tmp_path: Path)
     xa_transaction(log, "shop", one_phase=True)
     xa_transaction(log, "other", one_phase=True)
     log.transaction("shop", "orders", [1])
-    found = frame(log, piece=piece)
-    assert bytes(found.out) == b"".join([*log.events[1:7], *log.events[13:]])
-    rows = rows_of(found)
+    framed = frame(log, piece=piece)
+    assert bytes(framed.out) == b"".join([*log.events[1:7], *log.events[13:]])
+    rows = rows_of(framed)
     assert [int(n) for n in rows[:, k.R_ROW_EVENTS]] == [1, 0, 1]
     path = tmp_path / "binlog.000001"
-    path.write_bytes(b"\xfebin" + log.events[0] + bytes(found.out))
-    again = scan(path)
-    assert again.damage is None and again.end == again.size
+    path.write_bytes(b"\xfebin" + log.events[0] + bytes(framed.out))
+    scanned = scan(path)
+    assert scanned.damage is None and scanned.end == scanned.size
     for column in (k.R_SEQ, k.R_LENGTH, k.R_EVENTS, k.R_ROW_EVENTS, k.R_SUM, k.R_TIME):
         kept = rows[rows[:, k.R_LENGTH] > 0]
-        assert [int(n) for n in again.rows[:, column]] == [int(n) for n in kept[:, column]]
+        assert [int(n) for n in scanned.rows[:, column]] == [int(n) for n in kept[:, column]]
 
 
 @pytest.mark.parametrize("piece", [1, 1 << 20])
@@ -135,8 +135,8 @@ def test_a_prepared_one_with_captured_rows_stops_who_cannot_follow_it(piece: int
 
 
 def test_xa_statements_and_events() -> None:
-    found = parse_xa("XA COMMIT X'00FF',X'',1 ONE PHASE")
-    assert found is not None and (found.verb, found.xid) == ("COMMIT", "x'00ff',x'',1")
+    statement = parse_xa("XA COMMIT X'00FF',X'',1 ONE PHASE")
+    assert statement is not None and (statement.verb, statement.xid) == ("COMMIT", "x'00ff',x'',1")
     assert parse_xa("XAVIER") is None and parse_xa("INSERT") is None and parse_xa("XA RECOVER") is None
     event = bytes(19) + b"\0" + struct.pack("<iII", 7, 1, 2) + b"\xffab"
     assert parse_xa_prepare(event) == "x'ff',x'6162',7"
@@ -184,9 +184,9 @@ def test_tagged_transactions_are_like_others(piece: int, tmp_path: Path) -> None
         log.rows(db, "orders", [number])
         log.xid()
     log.transaction("other", "orders", [9])
-    found = frame(log, piece=piece)
-    assert bytes(found.out) == b"".join([*log.events[1:6], *log.events[21:26]])
-    rows = _coalesce([rows_of(found)])
+    framed = frame(log, piece=piece)
+    assert bytes(framed.out) == b"".join([*log.events[1:6], *log.events[21:26]])
+    rows = _coalesce([rows_of(framed)])
     source = "01010101-0101-0101-0101-0101010101fe"
     texts = [
         f"{source}:a:1",
@@ -200,7 +200,7 @@ def test_tagged_transactions_are_like_others(piece: int, tmp_path: Path) -> None
     assert int(rows[0, k.R_TIME]) == time_us and int(rows[3, k.R_TIME]) == time_us + 4
     assert [format_gtid(entry) for entry in rows_to_entries(rows)] == texts
     path = tmp_path / "binlog.000001"
-    path.write_bytes(b"\xfebin" + log.events[0] + bytes(found.out))
+    path.write_bytes(b"\xfebin" + log.events[0] + bytes(framed.out))
     assert [format_gtid(entry) for entry in rows_to_entries(scan(path).rows)] == [texts[0], texts[3]]
 
 

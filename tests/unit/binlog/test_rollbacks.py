@@ -103,7 +103,9 @@ def test_random_savepoints(tmp_path: Path, seed: int, piece: int, flush_always: 
                 expected.query("DROP VIEW v")
         hooks = frame(log, Hooks(tmp_path), piece=piece, flush_always=flush_always)
         same = frame(expected, Hooks(tmp_path))
-        got, wanted = (one[one[:, k.R_ROW_EVENTS] > 0] for one in (rows_of(hooks), rows_of(same)))
+        got, wanted = (
+            stored_rows[stored_rows[:, k.R_ROW_EVENTS] > 0] for stored_rows in (rows_of(hooks), rows_of(same))
+        )
         for column in (k.R_ROW_EVENTS, k.R_MASK):
             assert got[:, column].tolist() == wanted[:, column].tolist()
         assert row_events(bytes(hooks.out)) == row_events(bytes(same.out))
@@ -113,13 +115,13 @@ def test_random_savepoints(tmp_path: Path, seed: int, piece: int, flush_always: 
 
 def row_events(data: bytes) -> list[bytes]:
     """The bodies of all row events, without the ids of their tables."""
-    found, at = [], 0
+    bodies, at = [], 0
     while at < len(data):
         length = int.from_bytes(data[at + 9 : at + 13], "little")
         if data[at + 4] in (23, 24, 25, 30, 31, 32):
-            found.append(data[at + 25 : at + length - 4])
+            bodies.append(data[at + 25 : at + length - 4])
         at += length
-    return found
+    return bodies
 
 
 @pytest.mark.parametrize("statement", ["ROLLBACK", "ROLLBACK TO SAVEPOINT a"])

@@ -40,8 +40,8 @@ def test_status_variables_that_are_short_or_unknown_are_no_error(status: bytes) 
 
 
 def test_every_byte_of_latin1_is_a_character() -> None:
-    found = parse_query(event(bytes(range(128, 256)), charset(8)), False).sql
-    assert len(found) == 128 and "\ufffd" not in found
+    text = parse_query(event(bytes(range(128, 256)), charset(8)), False).sql
+    assert len(text) == 128 and "\ufffd" not in text
 
 
 @pytest.mark.parametrize(

@@ -181,12 +181,12 @@ LATER_YEAR = "0c1a086b130c4c00003d0000006e02000000006a00000000000100016400027430
 
 def _of_year(version: str, event: str, columns: dict[str, str] | None = None) -> list[bool]:
     writer = FormatDescription(version, True, b"")
-    known = [
+    definitions = [
         ColumnSchema(name=name, data_type=kind.split()[0], column_type=kind, nullable=True, default=None, extra="",
                      charset=None, collation=None)
         for name, kind in (columns or {}).items()
     ]  # fmt: skip
-    schema = TableSchema(columns=tuple(known), primary_key=()) if known else None
+    schema = TableSchema(columns=tuple(definitions), primary_key=()) if definitions else None
     layout = TableLayout.of(parse_table_map(bytes.fromhex(event), True, writer=writer), schema)
     return [column.unsigned for column in layout.columns if column.name != "y"]
 
@@ -195,8 +195,8 @@ def test_signs_behind_a_year() -> None:
     """MySQL 8.0.12 does not count YEAR, later versions do; between them, the definition decides."""
     assert _of_year("8.0.12", EARLY_MYSQL8["year"]) == [False, True, False]
     assert _of_year("8.0.33", LATER_YEAR) == [False, True, False]
-    known = {"i": "int", "y": "year", "u": "int unsigned", "s": "int"}
+    types = {"i": "int", "y": "year", "u": "int unsigned", "s": "int"}
     for event in (EARLY_MYSQL8["year"], LATER_YEAR):
-        assert _of_year("8.0.20", event, known) == [False, True, False]
+        assert _of_year("8.0.20", event, types) == [False, True, False]
         with pytest.raises(SourceRefusedError, match="does not tell whether the column u is unsigned"):
             _of_year("8.0.20", event)

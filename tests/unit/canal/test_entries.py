@@ -37,26 +37,26 @@ def encoder(
     )
 
 
-def entries_of(one: EntryEncoder, max_bytes: int = 1 << 22) -> list[Any]:
+def entries_of(entry_encoder: EntryEncoder, max_bytes: int = 1 << 22) -> list[Any]:
     """All entries, parsed."""
-    found = []
-    while (taken := one.take(max_bytes)) is not None:
+    entries = []
+    while (taken := entry_encoder.take(max_bytes)) is not None:
         messages = parsed("Messages", bytes(taken.data)).messages
         assert len(messages) == taken.entries
-        found += [parsed("Entry", raw) for raw in messages]
-    return found
+        entries += [parsed("Entry", raw) for raw in messages]
+    return entries
 
 
 def rows_of(entries: list[Any], table: str = "kinds") -> list[tuple[Any, Any]]:
     """The header and row of each changed row of a table, in order."""
-    found = []
+    rows = []
     for entry in entries:
         if entry.entry_type == 2 and entry.header.table_name == table:
             change = parsed("RowChange", entry.store_value)
             if not change.is_ddl:
                 assert {p.key: p.value for p in entry.header.props}["rowsCount"] == str(len(change.row_datas))
-                found += [(entry.header, row) for row in change.row_datas]
-    return found
+                rows += [(entry.header, row) for row in change.row_datas]
+    return rows
 
 
 @pytest.mark.rule("canal-server-19")
@@ -72,19 +72,19 @@ def test_inserted_values_are_those_that_select_shows(kind: str) -> None:
         columns = {column.name: column for column in row.after_columns}
         assert not row.before_columns
         assert set(columns) >= set(values)
-        for known in schema.columns:
-            column = columns[known.name]
-            assert column.mysql_type == known.column_type
+        for column_schema in schema.columns:
+            column = columns[column_schema.name]
+            assert column.mysql_type == column_schema.column_type
             assert column.updated
-            assert column.is_key == (known.name in schema.primary_key)
-            if known.name not in values:
+            assert column.is_key == (column_schema.name in schema.primary_key)
+            if column_schema.name not in values:
                 continue
-            value = values[known.name]
-            assert column.is_null == (value is None and not zero_date(column)), known.name
+            value = values[column_schema.name]
+            assert column.is_null == (value is None and not zero_date(column)), column_schema.name
             if value is None:
                 continue
-            expected = expected_text(known, value)
-            assert column.value == expected, (known.name, known.column_type, value)
+            expected = expected_text(column_schema, value)
+            assert column.value == expected, (column_schema.name, column_schema.column_type, value)
             compared += 1
     assert compared > 60
 
@@ -94,14 +94,14 @@ def zero_date(column: Any) -> bool:
     return column.sql_type in (91, 93) and not column.is_null
 
 
-def expected_text(known: Any, value: Any) -> str:
+def expected_text(column_schema: Any, value: Any) -> str:
     """Canal's text of a value in the golden file."""
-    kind = known.data_type
+    kind = column_schema.data_type
     if kind in ("enum", "set"):
-        members = quoted_members(known.column_type)
+        members = quoted_members(column_schema.column_type)
         if kind == "enum":
             return str(members.index(value) + 1) if value else "0"
-        return str(sum(1 << members.index(one) for one in value.split(",")) if value else 0)
+        return str(sum(1 << members.index(member) for member in value.split(",")) if value else 0)
     if kind == "year":
         return f"{value:04d}"
     if kind == "float":
@@ -109,18 +109,22 @@ def expected_text(known: Any, value: Any) -> str:
     if kind == "double":
         return java_number(np.float64(value))
     if kind in ("datetime", "timestamp"):
-        digits = int(known.column_type.partition("(")[2][:1] or 0)
+        digits = int(column_schema.column_type.partition("(")[2][:1] or 0)
         text = value.rstrip("Z").replace("T", " ")
         return str(text[: 20 + digits] if digits else text[:19])
     if isinstance(value, list):  # VECTOR
         return np.array(value, dtype=np.float32).tobytes().decode("latin-1")
-    if kind in ("binary", "varbinary") or kind.endswith("blob") or (known.charset is None and is_hex(known)):
+    if (
+        kind in ("binary", "varbinary")
+        or kind.endswith("blob")
+        or (column_schema.charset is None and is_hex(column_schema))
+    ):
         return bytes.fromhex(value).decode("latin-1")
     return str(value)
 
 
-def is_hex(known: Any) -> bool:
-    return known.data_type in ("geometry", "point", "linestring", "polygon")
+def is_hex(column_schema: Any) -> bool:
+    return column_schema.data_type in ("geometry", "point", "linestring", "polygon")
 
 
 def java_number(value: Any) -> str:
@@ -161,40 +165,40 @@ def test_updates_and_deletes_have_the_rows_that_select_showed(kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_entries_are_the_same_in_any_batches_and_after_any_rollback(kind: str) -> None:
-    whole = [one.SerializeToString() for one in entries_of(encoder(kind))]
-    one = encoder(kind)
-    marks, found = [one.mark()], []
-    while (taken := one.take(1)) is not None:
-        found += [bytes(raw) for raw in parsed("Messages", bytes(taken.data)).messages]
-        marks.append(one.mark())
-    assert [parsed("Entry", raw).SerializeToString() for raw in found] == whole
+    whole = [entry.SerializeToString() for entry in entries_of(encoder(kind))]
+    entry_encoder = encoder(kind)
+    marks, raw_entries = [entry_encoder.mark()], []
+    while (taken := entry_encoder.take(1)) is not None:
+        raw_entries += [bytes(raw) for raw in parsed("Messages", bytes(taken.data)).messages]
+        marks.append(entry_encoder.mark())
+    assert [parsed("Entry", raw).SerializeToString() for raw in raw_entries] == whole
     assert len(marks) == len(whole) + 1
     for number in (3, 0, len(whole) // 2, len(whole) - 1, 1):
-        one.seek(marks[number])
-        assert [entry.SerializeToString() for entry in entries_of(one)] == whole[number:]
-    one.seek(marks[-1])
-    assert one.take(1) is None
+        entry_encoder.seek(marks[number])
+        assert [entry.SerializeToString() for entry in entries_of(entry_encoder)] == whole[number:]
+    entry_encoder.seek(marks[-1])
+    assert entry_encoder.take(1) is None
 
 
 def test_small_chunks_make_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     from cdc.canal import encoder as module
 
-    whole = [one.SerializeToString() for one in entries_of(encoder("mysql9"))]
+    whole = [entry.SerializeToString() for entry in entries_of(encoder("mysql9"))]
     monkeypatch.setattr(module, "CHUNK_BYTES", 1)
-    one = encoder("mysql9")
-    marks = [one.mark()]
-    while one.take(1) is not None:
-        marks.append(one.mark())
+    entry_encoder = encoder("mysql9")
+    marks = [entry_encoder.mark()]
+    while entry_encoder.take(1) is not None:
+        marks.append(entry_encoder.mark())
     for number in (0, 5, 2):
-        one.seek(marks[number])
-        assert [entry.SerializeToString() for entry in entries_of(one)] == whole[number:]
+        entry_encoder.seek(marks[number])
+        assert [entry.SerializeToString() for entry in entries_of(entry_encoder)] == whole[number:]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_entry_is_encoded_as_protobuf_would(kind: str) -> None:
     """Field by field, in the order of their numbers and without a byte more."""
-    one = encoder(kind)
-    while (taken := one.take(1 << 22)) is not None:
+    entry_encoder = encoder(kind)
+    while (taken := entry_encoder.take(1 << 22)) is not None:
         for raw in parsed("Messages", bytes(taken.data)).messages:
             entry = parsed("Entry", raw)
             assert entry.SerializeToString(deterministic=True) == raw
@@ -262,9 +266,9 @@ def test_damaged_events_raise_errors_and_nothing_else(kind: str) -> None:
                         zlib.crc32(buf[pos:stop].tobytes()).to_bytes(4, "little"), dtype=np.uint8
                     )
                 pos += length
-        one = encoder(kind, transactions=replace(transactions, buf=buf))
+        entry_encoder = encoder(kind, transactions=replace(transactions, buf=buf))
         try:
-            while (taken := one.take(1 << 22)) is not None:
+            while (taken := entry_encoder.take(1 << 22)) is not None:
                 for raw in parsed("Messages", bytes(taken.data)).messages:
                     entry = parsed("Entry", raw)
                     if entry.entry_type == 2:
@@ -277,14 +281,14 @@ def test_transactions_without_gtids_need_no_other_kernel() -> None:
     """Compiling one takes a minute, while a client waits for its answer."""
     transactions = typed("mysql56")
     entries_of(encoder("mysql56"))
-    known = len(put_items.signatures)
+    compiled = len(put_items.signatures)
     entries = transactions.entries.copy()
     for name in entries.dtype.names or ():
         if "gtid" in name:
             entries[name] = np.zeros(1, dtype=entries.dtype[name])[0]
-    found = entries_of(encoder("mysql56", transactions=replace(transactions, entries=entries)))
-    assert {one.header.gtid for one in found} == {""}
-    assert len(put_items.signatures) == known
+    encoded = entries_of(encoder("mysql56", transactions=replace(transactions, entries=entries)))
+    assert {entry.header.gtid for entry in encoded} == {""}
+    assert len(put_items.signatures) == compiled
 
 
 @pytest.mark.parametrize(
@@ -308,5 +312,5 @@ def test_transactions_without_gtids_need_no_other_kernel() -> None:
     ],
 )
 def test_numbers_are_printed_as_java_does(value: float, text: str) -> None:
-    found = as_text(pa.array([None, value])).to_pylist()
-    assert found == [None, text.encode()]
+    texts = as_text(pa.array([None, value])).to_pylist()
+    assert texts == [None, text.encode()]

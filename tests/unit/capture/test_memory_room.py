@@ -134,13 +134,13 @@ def test_a_log_that_is_opened_again_counts_what_it_has(
     held = filler.store.held_bytes, filler.store.held_events
     assert not room.wait_for_room(STOP)
     filler.close()
-    again = MemoryFiller(config)
+    reopened = MemoryFiller(config)
     try:
-        room = MemoryRoom(config, meta, again.store)
-        assert (again.store.held_bytes, again.store.held_events) == held
+        room = MemoryRoom(config, meta, reopened.store)
+        assert (reopened.store.held_bytes, reopened.store.held_events) == held
         assert not room.wait_for_room(STOP)
     finally:
-        again.close()
+        reopened.close()
 
 
 def test_a_transaction_above_the_limit_is_refused_and_the_log_goes_on(

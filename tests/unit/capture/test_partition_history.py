@@ -38,72 +38,72 @@ def history(source: Source, begin: int = 100, stored: Schemas | None = None) -> 
     return history
 
 
-def run(found: PartitionHistory, at: int, sql: str) -> bool:
-    return found.follow(seq(at), classify(sql, "s").changes)
+def run(partitions: PartitionHistory, at: int, sql: str) -> bool:
+    return partitions.follow(seq(at), classify(sql, "s").changes)
 
 
 def test_a_drop_is_recorded_with_the_definition_before_it() -> None:
     source = Source({"s.t": AB}, seq(100))
-    found = history(source)
+    partitions = history(source)
     source.tables, source.seq = {"s.t": LATER}, seq(900)  # far ahead
-    assert run(found, 200, "ALTER TABLE t ADD PARTITION (PARTITION c VALUES LESS THAN (30))")
-    assert run(found, 300, "ALTER TABLE t DROP PARTITION B")
-    clause = found.dropped[seq(300)]["s.t"]
+    assert run(partitions, 200, "ALTER TABLE t ADD PARTITION (PARTITION c VALUES LESS THAN (30))")
+    assert run(partitions, 300, "ALTER TABLE t DROP PARTITION B")
+    clause = partitions.dropped[seq(300)]["s.t"]
     assert clause == AB
-    assert run(found, 400, "ALTER TABLE t TRUNCATE PARTITION c")
-    assert found.dropped[seq(400)]["s.t"] == (
+    assert run(partitions, 400, "ALTER TABLE t TRUNCATE PARTITION c")
+    assert partitions.dropped[seq(400)]["s.t"] == (
         "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10), PARTITION `c` VALUES LESS THAN (30))"
     )
-    assert found.definitions["s.t"].until == 0
-    assert not run(found, 500, "ALTER TABLE t ADD COLUMN z INT")
-    saved = found.into(Schemas(tables={"s.t": EMPTY}))
-    assert saved.dropped_partitions == found.dropped
+    assert partitions.definitions["s.t"].until == 0
+    assert not run(partitions, 500, "ALTER TABLE t ADD COLUMN z INT")
+    saved = partitions.into(Schemas(tables={"s.t": EMPTY}))
+    assert saved.dropped_partitions == partitions.dropped
     assert Schemas.model_validate_json(saved.model_dump_json()) == saved
 
 
 def test_a_partition_that_moves_is_recorded_with_the_definition_before_it() -> None:
     source = Source({"s.t": AB}, seq(100))
-    found = history(source)
-    assert run(found, 200, "ALTER TABLE t EXCHANGE PARTITION a WITH TABLE b")
-    assert found.dropped[seq(200)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
-    assert found.definitions["s.t"].clause == AB
+    partitions = history(source)
+    assert run(partitions, 200, "ALTER TABLE t EXCHANGE PARTITION a WITH TABLE b")
+    assert partitions.dropped[seq(200)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
+    assert partitions.definitions["s.t"].clause == AB
     source.tables, source.seq = {"s.t": B}, seq(300)
-    assert run(found, 300, "ALTER TABLE t CONVERT PARTITION a TO TABLE b")
-    assert found.dropped[seq(300)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
-    assert found.definitions.keys() == {"s.t"} and found.definitions["s.t"].clause == B
+    assert run(partitions, 300, "ALTER TABLE t CONVERT PARTITION a TO TABLE b")
+    assert partitions.dropped[seq(300)] == {"s.t": "RANGE (`y`) (PARTITION `a` VALUES LESS THAN (10))"}
+    assert partitions.definitions.keys() == {"s.t"} and partitions.definitions["s.t"].clause == B
     source.tables, source.seq = {"s.t": AB}, seq(500)
-    assert run(found, 400, "ALTER TABLE t CONVERT TABLE b TO PARTITION c VALUES LESS THAN (30)")
+    assert run(partitions, 400, "ALTER TABLE t CONVERT TABLE b TO PARTITION c VALUES LESS THAN (30)")
     clause = "RANGE (`y`) (PARTITION `b` VALUES LESS THAN (20), PARTITION `c` VALUES LESS THAN (30))"
-    assert found.definitions["s.t"].clause == clause and seq(400) not in found.dropped
+    assert partitions.definitions["s.t"].clause == clause and seq(400) not in partitions.dropped
 
 
 def test_a_definition_that_was_read_ahead_counts_only_behind_that_position() -> None:
     source = Source({"s.t": AB}, seq(250))
-    found = history(source)
-    assert found.definitions["s.t"] == KnownPartitions(clause=AB, until=seq(250))
+    partitions = history(source)
+    assert partitions.definitions["s.t"] == KnownPartitions(clause=AB, until=seq(250))
     source.tables, source.seq = {"s.t": B}, seq(260)
-    assert run(found, 200, "ALTER TABLE t DROP PARTITION a")  # perhaps it was read before, perhaps behind this one
-    assert found.dropped == {}
-    assert found.definitions["s.t"] == KnownPartitions(clause=B, until=seq(260))
-    run(found, 250, "ALTER TABLE t DROP PARTITION b")
-    assert found.dropped == {}
+    assert run(partitions, 200, "ALTER TABLE t DROP PARTITION a")  # perhaps it was read before, perhaps behind this one
+    assert partitions.dropped == {}
+    assert partitions.definitions["s.t"] == KnownPartitions(clause=B, until=seq(260))
+    run(partitions, 250, "ALTER TABLE t DROP PARTITION b")
+    assert partitions.dropped == {}
     source.tables, source.seq = {"s.t": AB}, seq(250)
     run(
-        found,
+        partitions,
         250,
         "ALTER TABLE t PARTITION BY RANGE (y) (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
     )
-    run(found, 300, "ALTER TABLE t DROP PARTITION a")
-    assert found.dropped == {seq(300): {"s.t": read_text(AB, "a")}}
+    run(partitions, 300, "ALTER TABLE t DROP PARTITION a")
+    assert partitions.dropped == {seq(300): {"s.t": read_text(AB, "a")}}
 
 
 def test_what_was_read_ahead_of_a_rename_is_of_the_later_table() -> None:
     source = Source({"s.t": LATER, "s.old": AB}, seq(250))  # as it is after the exchange
-    found = history(source)
-    run(found, 200, "RENAME TABLE t TO old, new TO t")
-    assert found.definitions["s.old"] == KnownPartitions(clause=AB, until=seq(250))
-    run(found, 300, "ALTER TABLE old DROP PARTITION a")
-    assert found.dropped == {seq(300): {"s.old": read_text(AB, "a")}}
+    partitions = history(source)
+    run(partitions, 200, "RENAME TABLE t TO old, new TO t")
+    assert partitions.definitions["s.old"] == KnownPartitions(clause=AB, until=seq(250))
+    run(partitions, 300, "ALTER TABLE old DROP PARTITION a")
+    assert partitions.dropped == {seq(300): {"s.old": read_text(AB, "a")}}
 
 
 def read_text(clause: str, name: str) -> str:
@@ -114,86 +114,90 @@ def read_text(clause: str, name: str) -> str:
 
 def test_a_change_without_a_statement_is_noticed_where_the_source_stands_behind_the_statement() -> None:
     source = Source({"s.t": AB}, seq(100))
-    found = history(source)
+    partitions = history(source)
     source.tables, source.seq = {"s.t": LATER}, seq(200)  # sql_log_bin = 0: b has become larger
-    run(found, 200, "ALTER TABLE t DROP PARTITION a")
-    assert found.dropped == {seq(200): {}}
-    assert found.definitions["s.t"].clause == LATER
+    run(partitions, 200, "ALTER TABLE t DROP PARTITION a")
+    assert partitions.dropped == {seq(200): {}}
+    assert partitions.definitions["s.t"].clause == LATER
 
 
 def test_statements_whose_text_does_not_tell_ask_the_source() -> None:
     source = Source({"s.t": AB}, seq(100))
-    found = history(source)
+    partitions = history(source)
     source.tables, source.seq = {"s.t": B, "s.u": AB, "s.v": AB}, seq(900)
     run(
-        found,
+        partitions,
         200,
         "ALTER TABLE t PARTITION BY RANGE (UNIX_TIMESTAMP(ts)) (PARTITION b VALUES LESS THAN (UNIX_TIMESTAMP('2024-01-01')))",
     )
-    assert found.definitions["s.t"] == KnownPartitions(clause=B, until=seq(900))
-    run(found, 300, "CREATE TABLE IF NOT EXISTS u (y INT) PARTITION BY HASH (y)")
-    assert found.definitions["s.u"] == KnownPartitions(clause=AB, until=seq(900))
-    run(found, 400, "ALTER TABLE u CHANGE y z INT")
-    assert found.definitions["s.u"].until == seq(900)
-    run(found, 950, "CREATE TABLE w LIKE u")  # what is exact now is copied
-    assert found.definitions["s.w"].clause == AB
-    run(found, 960, "RENAME TABLE w TO x, u TO other.u")
-    assert "s.w" not in found.definitions and "s.u" not in found.definitions and found.definitions["s.x"].clause == AB
-    run(found, 970, "DROP TABLE x")
-    assert "s.x" not in found.definitions
-    run(found, 980, "ALTER TABLE t EXCHANGE PARTITION b WITH TABLE y")
-    assert found.definitions["s.t"].clause == B
-    run(found, 990, "DROP DATABASE s")
-    assert found.definitions == {}
+    assert partitions.definitions["s.t"] == KnownPartitions(clause=B, until=seq(900))
+    run(partitions, 300, "CREATE TABLE IF NOT EXISTS u (y INT) PARTITION BY HASH (y)")
+    assert partitions.definitions["s.u"] == KnownPartitions(clause=AB, until=seq(900))
+    run(partitions, 400, "ALTER TABLE u CHANGE y z INT")
+    assert partitions.definitions["s.u"].until == seq(900)
+    run(partitions, 950, "CREATE TABLE w LIKE u")  # what is exact now is copied
+    assert partitions.definitions["s.w"].clause == AB
+    run(partitions, 960, "RENAME TABLE w TO x, u TO other.u")
+    assert (
+        "s.w" not in partitions.definitions
+        and "s.u" not in partitions.definitions
+        and partitions.definitions["s.x"].clause == AB
+    )
+    run(partitions, 970, "DROP TABLE x")
+    assert "s.x" not in partitions.definitions
+    run(partitions, 980, "ALTER TABLE t EXCHANGE PARTITION b WITH TABLE y")
+    assert partitions.definitions["s.t"].clause == B
+    run(partitions, 990, "DROP DATABASE s")
+    assert partitions.definitions == {}
 
 
 def test_columns_are_renamed_in_the_definition() -> None:
     source = Source({"s.t": AB}, seq(100))
-    found = history(source)
+    partitions = history(source)
     source.tables, source.seq = {"s.t": LATER, "s.u": LATER}, seq(900)  # far ahead
-    run(found, 200, "ALTER TABLE t CHANGE Y z BIGINT, RENAME COLUMN other TO y")
-    run(found, 300, "ALTER TABLE t DROP PARTITION a")
-    assert found.dropped[seq(300)]["s.t"] == "RANGE (`z`) (PARTITION `a` VALUES LESS THAN (10))"
-    run(found, 400, "ALTER TABLE t RENAME COLUMN z TO y, RENAME COLUMN y TO z")
-    assert found.definitions["s.t"].clause == B
-    run(found, 500, "ALTER TABLE t RENAME TO u, CHANGE y x INT")
-    assert found.definitions["s.u"].clause == B.replace("`y`", "`x`")
+    run(partitions, 200, "ALTER TABLE t CHANGE Y z BIGINT, RENAME COLUMN other TO y")
+    run(partitions, 300, "ALTER TABLE t DROP PARTITION a")
+    assert partitions.dropped[seq(300)]["s.t"] == "RANGE (`z`) (PARTITION `a` VALUES LESS THAN (10))"
+    run(partitions, 400, "ALTER TABLE t RENAME COLUMN z TO y, RENAME COLUMN y TO z")
+    assert partitions.definitions["s.t"].clause == B
+    run(partitions, 500, "ALTER TABLE t RENAME TO u, CHANGE y x INT")
+    assert partitions.definitions["s.u"].clause == B.replace("`y`", "`x`")
     assert source.asked == 2, "once at the beginning, once after the partition was dropped"
-    run(found, 600, "ALTER TABLE u DROP COLUMN v")
-    assert found.definitions["s.u"] == KnownPartitions(clause=LATER, until=seq(900))
-    run(found, 700, "ALTER TABLE u CHANGE y w INT")  # the definition from the source has the later name already
-    assert found.definitions["s.u"].clause == LATER
+    run(partitions, 600, "ALTER TABLE u DROP COLUMN v")
+    assert partitions.definitions["s.u"] == KnownPartitions(clause=LATER, until=seq(900))
+    run(partitions, 700, "ALTER TABLE u CHANGE y w INT")  # the definition from the source has the later name already
+    assert partitions.definitions["s.u"].clause == LATER
 
 
 def test_a_new_table_is_known_by_its_text() -> None:
     source = Source({}, seq(100))
-    found = history(source)
+    partitions = history(source)
     source.seq = seq(900)
     asked = source.asked
     assert run(
-        found,
+        partitions,
         200,
         "CREATE TABLE t (y INT) PARTITION BY RANGE (y) (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
     )
-    assert found.definitions["s.t"] == KnownPartitions(clause=AB) and source.asked == asked
-    assert not run(found, 300, "CREATE TABLE other.t (y INT) PARTITION BY HASH (y)")
-    run(found, 400, "ALTER TABLE t REMOVE PARTITIONING")
-    assert "s.t" not in found.definitions
-    run(found, 500, "ALTER TABLE t DROP PARTITION a")  # nobody knows it: no entry
-    assert found.dropped == {}
+    assert partitions.definitions["s.t"] == KnownPartitions(clause=AB) and source.asked == asked
+    assert not run(partitions, 300, "CREATE TABLE other.t (y INT) PARTITION BY HASH (y)")
+    run(partitions, 400, "ALTER TABLE t REMOVE PARTITIONING")
+    assert "s.t" not in partitions.definitions
+    run(partitions, 500, "ALTER TABLE t DROP PARTITION a")  # nobody knows it: no entry
+    assert partitions.dropped == {}
 
 
 def test_the_next_connection_goes_on_with_the_file() -> None:
     source = Source({"s.t": AB}, seq(100))
-    found = history(source)
+    partitions = history(source)
     source.seq = seq(900)
-    run(found, 200, "ALTER TABLE t DROP PARTITION a")
-    saved = found.into(Schemas(tables={"s.t": EMPTY, "s.x": EMPTY}))
+    run(partitions, 200, "ALTER TABLE t DROP PARTITION a")
+    saved = partitions.into(Schemas(tables={"s.t": EMPTY, "s.x": EMPTY}))
     source.tables = {"s.t": LATER, "s.n": AB}
-    again = history(source, 250, saved)
-    assert again.definitions["s.t"] == KnownPartitions(clause=B)
-    assert again.definitions["s.n"] == KnownPartitions(clause=AB, until=seq(900))
-    assert again.dropped == found.dropped
+    reopened = history(source, 250, saved)
+    assert reopened.definitions["s.t"] == KnownPartitions(clause=B)
+    assert reopened.definitions["s.n"] == KnownPartitions(clause=AB, until=seq(900))
+    assert reopened.dropped == partitions.dropped
     at_rest = history(source, 900, saved)
     assert at_rest.definitions["s.t"] == KnownPartitions(clause=LATER)  # the source stands here, and shows this
     unsure = saved.model_copy(update={"partitions": {"s.t": KnownPartitions(clause=B, until=seq(700))}})
@@ -204,8 +208,8 @@ def test_the_next_connection_goes_on_with_the_file() -> None:
 
 def test_old_statements_are_forgotten() -> None:
     source = Source({"s.t": AB}, seq(100))
-    found = history(source)
+    partitions = history(source)
     source.seq = seq(9000)
     for at in range(200, 240):
-        run(found, at, "ALTER TABLE t TRUNCATE PARTITION a")
-    assert sorted(found.dropped) == [seq(at) for at in range(224, 240)]
+        run(partitions, at, "ALTER TABLE t TRUNCATE PARTITION a")
+    assert sorted(partitions.dropped) == [seq(at) for at in range(224, 240)]

@@ -41,8 +41,8 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def lag_s(control: Any) -> float | None:
         if isinstance(said["lag_s"], Exception):
             raise said["lag_s"]
-        found: float | None = said["lag_s"]
-        return found
+        seconds: float | None = said["lag_s"]
+        return seconds
 
     monkeypatch.setattr("cdc.source.server.replica_lag_s", lag_s)
     monkeypatch.setattr("cdc.source.server.refuses_writes", lambda control: said["read_only"])
@@ -53,22 +53,22 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_probes_advance_the_watermark_and_the_time_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probes = [ClockProbe(T0 + n * SECOND, BinlogPosition("binlog.000003", 100 * n), None) for n in (1, 2, 3, 4)]
     monkeypatch.setattr("cdc.capture.watermark.clock_and_position", lambda control: probes.pop(0))
-    watermark, both = WatermarkTracker(), FakeSessionAndStore(tmp_path)
-    given: Any = both
+    watermark, fake = WatermarkTracker(), FakeSessionAndStore(tmp_path)
+    given: Any = fake
     for _ in range(3):
         watermark.probe(given)
     watermark.settle(given, given)
     assert watermark.complete_until_us == 0, "nothing was read yet"
-    both.pos, both.published = 250, 7
+    fake.pos, fake.published = 250, 7
     watermark.settle(given, given)
     assert watermark.complete_until_us == 0, "the transactions are not visible yet"
-    both.visible = 7
+    fake.visible = 7
     watermark.settle(given, given)
     assert watermark.complete_until_us == T0 + 2 * SECOND - MARGIN_US
     recorded = [(make_seq(1, 3, 100 * n), T0 + n * SECOND - MARGIN_US) for n in (1, 2)]
     assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == recorded
     watermark.forget()
-    both.pos = 1000
+    fake.pos = 1000
     watermark.settle(given, given)
     watermark.close()
     assert read_time_index(tmp_path)["seq"].tolist() == [seq for seq, _ in recorded], (
@@ -78,10 +78,10 @@ def test_probes_advance_the_watermark_and_the_time_index(tmp_path: Path, monkeyp
     damaged = bytearray(time_index_path(tmp_path).read_bytes())
     damaged[5] ^= 1
     time_index_path(tmp_path).write_bytes(damaged)
-    again = WatermarkTracker()
-    again.probe(given)
-    again.settle(given, given)
-    again.close()
+    later_tracker = WatermarkTracker()
+    later_tracker.probe(given)
+    later_tracker.settle(given, given)
+    later_tracker.close()
     assert read_time_index(tmp_path)["seq"].tolist() == [make_seq(1, 3, 400)], "capture begins a new time index"
     assert Path(f"{time_index_path(tmp_path)}.damaged").read_bytes() == damaged
 
@@ -110,8 +110,8 @@ def test_a_replica_may_lack_what_its_source_has_committed(
     probe = ClockProbe(T0, BinlogPosition("binlog.000003", 100), None)
     monkeypatch.setattr("cdc.capture.watermark.clock_and_position", lambda control: probe)
     replica |= {"lag_s": lag_s, "read_only": read_only}
-    watermark, both = WatermarkTracker(records=False), FakeSessionAndStore(tmp_path, pos=100)
-    given: Any = both
+    watermark, fake = WatermarkTracker(records=False), FakeSessionAndStore(tmp_path, pos=100)
+    given: Any = fake
     watermark.probe(given)
     watermark.settle(given, given)
     assert watermark.clock.time_us == T0

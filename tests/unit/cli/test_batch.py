@@ -37,9 +37,9 @@ class Cli:
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
         """Returns standard output, or the end of standard error if ``code`` is not 0."""
-        found = main(["--conf-dir", self._conf_dir, *arguments])
+        exit_code = main(["--conf-dir", self._conf_dir, *arguments])
         captured = self._capsys.readouterr()
-        assert found == code, captured.err
+        assert exit_code == code, captured.err
         assert "Traceback" not in captured.err
         return captured.err if code else captured.out
 
@@ -59,9 +59,9 @@ def test_the_protocol_by_hand(cdc: Cli, segment: Path) -> None:
     assert (first["batch"], first["transactions"], first["ddl"], first["tables"]) == (1, 1, True, ["bat.o"])
     assert first["ranges"][0]["path"] == str(segment)
     assert first["positions"]["last"]["file"] == "binlog.000007"
-    again = cdc.json("batch", "get", "shop")
-    assert again["token"] != first["token"]
-    assert {k: v for k, v in again.items() if k not in ("token", "expires")} == {
+    repeated = cdc.json("batch", "get", "shop")
+    assert repeated["token"] != first["token"]
+    assert {k: v for k, v in repeated.items() if k not in ("token", "expires")} == {
         k: v for k, v in first.items() if k not in ("token", "expires")
     }
     second = cdc.json("batch", "get", "shop", "--ahead")
@@ -74,7 +74,7 @@ def test_the_protocol_by_hand(cdc: Cli, segment: Path) -> None:
     text = cdc("batch", "ack", "shop", "--batch", "1", "--token", first["token"], code=2)
     assert "was replaced" in text
     for _ in range(2):
-        assert cdc.json("batch", "ack", "shop", "--batch", "1", "--token", again["token"]) == {
+        assert cdc.json("batch", "ack", "shop", "--batch", "1", "--token", repeated["token"]) == {
             "batch": 1,
             "acked": True,
         }
@@ -84,10 +84,10 @@ def test_the_protocol_by_hand(cdc: Cli, segment: Path) -> None:
 
 def test_everything_is_handed_out_once_and_then_nothing(cdc: Cli, segment: Path) -> None:
     seqs, transactions = [], 0
-    while (found := cdc.json("batch", "get", "shop", "--wait", "0")) is not None:
-        cdc("batch", "ack", "shop", "--batch", str(found["batch"]), "--token", found["token"])
-        seqs += [found["first_seq"], found["last_seq"]]
-        transactions += found["transactions"]
+    while (lease := cdc.json("batch", "get", "shop", "--wait", "0")) is not None:
+        cdc("batch", "ack", "shop", "--batch", str(lease["batch"]), "--token", lease["token"])
+        seqs += [lease["first_seq"], lease["last_seq"]]
+        transactions += lease["transactions"]
     assert seqs == sorted(seqs)
     assert transactions == 8
     assert cdc("batch", "get", "shop").startswith("Nothing to hand out")
@@ -113,9 +113,9 @@ def test_get_does_not_steal_from_a_running_apply(cdc: Cli, config: DestinationCo
 
 
 def test_status_of_nothing(cdc: Cli) -> None:
-    found = cdc.json("status")
-    assert found["capture"] == {"running": False, "pid": None, "connected": False, "ended": True, "error": None}
-    assert found["store"] == {
+    status = cdc.json("status")
+    assert status["capture"] == {"running": False, "pid": None, "connected": False, "ended": True, "error": None}
+    assert status["store"] == {
         "first_seq": None,
         "last_seq": None,
         "transactions": 0,
@@ -125,22 +125,22 @@ def test_status_of_nothing(cdc: Cli) -> None:
         "begins": None,
         "prepared": {"count": 0, "bytes": 0, "transactions": []},
     }
-    assert found["subscriptions"] == []
+    assert status["subscriptions"] == []
     assert "not read yet" in cdc("status")
 
 
 def test_status_shows_lag_and_outstanding_batches(cdc: Cli, segment: Path) -> None:
     lease = cdc.json("batch", "get", "shop")
-    found = cdc.json("status", "shop")
-    (known,) = found["subscriptions"]
-    assert (known["name"], known["acked_seq"]) == ("apply", 0)
-    assert known["behind"] == {"transactions": 8, "bytes": 2188}
-    assert known["lag_s"] >= 0
-    assert known["outstanding"][0] == {
-        key: known["outstanding"][0]["owner"] if key == "owner" else lease[key]
+    status = cdc.json("status", "shop")
+    (subscription,) = status["subscriptions"]
+    assert (subscription["name"], subscription["acked_seq"]) == ("apply", 0)
+    assert subscription["behind"] == {"transactions": 8, "bytes": 2188}
+    assert subscription["lag_s"] >= 0
+    assert subscription["outstanding"][0] == {
+        key: subscription["outstanding"][0]["owner"] if key == "owner" else lease[key]
         for key in ("batch", "owner", "first_seq", "last_seq", "expires")
     }
-    assert [(t["table"], t["mode"], t["applied_seq"], t["delta_version"]) for t in found["tables"]] == [
+    assert [(t["table"], t["mode"], t["applied_seq"], t["delta_version"]) for t in status["tables"]] == [
         ("bat.empty", "upsert", None, None),
         ("bat.o", "upsert", None, None),
     ]
@@ -161,12 +161,17 @@ def test_a_damaged_meta_ends_every_command_with_a_message(cdc: Cli, config: Dest
 
 
 def test_inspect_segment_and_index(cdc: Cli, segment: Path) -> None:
-    found = cdc.json("inspect", str(segment))
-    assert (found["kind"], found["sound"], found["transactions"], found["indexed"]) == ("segment", True, 8, 8)
-    assert (found["source_file"], found["ddl_transactions"]) == ("binlog.000007", 2)
+    inspected = cdc.json("inspect", str(segment))
+    assert (inspected["kind"], inspected["sound"], inspected["transactions"], inspected["indexed"]) == (
+        "segment",
+        True,
+        8,
+        8,
+    )
+    assert (inspected["source_file"], inspected["ddl_transactions"]) == ("binlog.000007", 2)
     index = cdc.json("inspect", f"{segment}.index")
     assert (index["kind"], index["sound"], index["transactions"]) == ("index", True, 8)
-    assert (index["first_seq"], index["last_seq"]) == (found["first_seq"], found["last_seq"])
+    assert (index["first_seq"], index["last_seq"]) == (inspected["first_seq"], inspected["last_seq"])
     assert "binlog.000007" in cdc("inspect", str(segment))
     assert cdc.json("inspect", str(GOLDEN_BINLOG))["transactions"] == 8
 

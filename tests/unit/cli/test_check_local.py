@@ -15,9 +15,9 @@ from tests.support.metrics import configuration
 
 
 def test_a_store_that_others_may_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = check_local._removable("store", tmp_path / "data" / "store", "store.path")
-    assert [f.level for f in found] == ["warning"], "tests run in a temporary folder"
-    assert "temporary folder" in found[0].message
+    findings = check_local._removable("store", tmp_path / "data" / "store", "store.path")
+    assert [f.level for f in findings] == ["warning"], "tests run in a temporary folder"
+    assert "temporary folder" in findings[0].message
     monkeypatch.setattr(check_local, "_TEMPORARY", ())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     assert check_local._removable("store", tmp_path / "data" / "store", "store.path") == []
@@ -48,8 +48,8 @@ def test_metrics_that_cannot_be_served_or_pushed_are_found(monkeypatch: pytest.M
         return [(metric.level, metric.message) for metric in check_local._metrics(configuration(text))]
 
     assert metrics("{}") == []
-    both = "{port: 9102, push: 'http://gateway:9091'}"
-    assert metrics(both) == [("ok", "served at port 9102 and pushed to http://gateway:9091")]
+    port_and_push = "{port: 9102, push: 'http://gateway:9091'}"
+    assert metrics(port_and_push) == [("ok", "served at port 9102 and pushed to http://gateway:9091")]
     monkeypatch.delenv("GATEWAY_PASSWORD", raising=False)
     [(level, message)] = metrics("{push: 'http://g:1', push_user: u, push_password_env: GATEWAY_PASSWORD}")
     assert (level, "GATEWAY_PASSWORD is not set" in message) == ("error", True)
@@ -58,7 +58,7 @@ def test_metrics_that_cannot_be_served_or_pushed_are_found(monkeypatch: pytest.M
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(check_local, "version", absent)
-    [(level, message)] = metrics(both)
+    [(level, message)] = metrics(port_and_push)
     assert (level, "prometheus-client is not installed" in message) == ("error", True)
 
 
@@ -67,6 +67,6 @@ def test_an_untried_pair_of_spark_and_delta_is_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(check_local, "version", versions.__getitem__)
     assert check_local._untried_pair() == []
     versions["pyspark"] = "4.2.1"
-    (found,) = check_local._untried_pair()
-    assert (found.level, found.message) == ("warning", "PySpark 4.2.1 with delta-spark 4.4.0 was not tried")
-    assert "PySpark 4.2.0 with delta-spark 4.4.0, " in (found.remedy or "")
+    (finding,) = check_local._untried_pair()
+    assert (finding.level, finding.message) == ("warning", "PySpark 4.2.1 with delta-spark 4.4.0 was not tried")
+    assert "PySpark 4.2.0 with delta-spark 4.4.0, " in (finding.remedy or "")

@@ -87,7 +87,7 @@ def test_a_command_alone_is_the_one_of_the_whole_command_line(name: str) -> None
     alone, whole = (typer.main.get_command(app) for app in (cli.application((name,)), cli.application()))
     assert isinstance(alone, typer.core.TyperGroup) and isinstance(whole, typer.core.TyperGroup)
     assert list(alone.commands) == [name]
-    assert [one.opts for one in alone.params] == [one.opts for one in whole.params]
+    assert [parameter.opts for parameter in alone.params] == [parameter.opts for parameter in whole.params]
     assert {*whole.commands} == {*cli.COMMANDS}
 
 
@@ -97,17 +97,17 @@ def test_status_loads_neither_compiler_nor_arrow_nor_driver(tmp_path: Path) -> N
         "source: {url: 'mysql://u@127.0.0.1:1', server_id: 1, start: earliest}\n"
         "tables: {include: ['shop\\..*']}\nstore: {path: store}\nmeta: {path: meta}\napply: {target: lake}\n"
     )
-    found = loaded("--conf-dir", str(tmp_path / "conf"), "status", "shop", "--json")
-    assert not {"numba", "llvmlite", "pyarrow", "pymysql", "structlog", "deltalake", "pyspark", "rich"} & found
-    assert commands_in(found) == {"status"}
+    modules = loaded("--conf-dir", str(tmp_path / "conf"), "status", "shop", "--json")
+    assert not {"numba", "llvmlite", "pyarrow", "pymysql", "structlog", "deltalake", "pyspark", "rich"} & modules
+    assert commands_in(modules) == {"status"}
 
 
 def test_decode_loads_no_compiler_once_its_kernels_are_compiled() -> None:
     arguments = ("decode", str(GOLDEN / "decode-mysql9.binlog"), "--table", "shop.every")
     assert "pyarrow" in loaded(*arguments)
-    found = loaded(*arguments)
-    assert not {"numba", "structlog", "pymysql", "pyspark", "rich", "pandas"} & found
-    assert commands_in(found) == {"decode"}
+    modules = loaded(*arguments)
+    assert not {"numba", "structlog", "pymysql", "pyspark", "rich", "pandas"} & modules
+    assert commands_in(modules) == {"decode"}
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,12 +142,12 @@ def test_no_half_files(
 
 def test_an_altered_table_needs_two_files(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The same table in files of two servers, which differ in columns."""
-    both = [MYSQL9, str(typed("mariadb10").path), "--table", "shop.kinds"]
-    code, _, err = run(capfd, *both, "--out", str(tmp_path / "rows.parquet"))
+    arguments = [MYSQL9, str(typed("mariadb10").path), "--table", "shop.kinds"]
+    code, _, err = run(capfd, *arguments, "--out", str(tmp_path / "rows.parquet"))
     assert code == 2
     assert "shop.kinds is altered inside these files" in err and "--from" in err
     assert os.listdir(tmp_path) == []
-    code, out, _ = run(capfd, *both)
+    code, out, _ = run(capfd, *arguments)
     assert (code, len(rows(out))) == (0, 22)
 
 
@@ -184,8 +184,8 @@ def test_large_values_come_in_pieces() -> None:
     )
     pieces = list(json_lines(batch))
     assert max(map(len, pieces)) < 100 << 20
-    found = b"".join(pieces).splitlines()
-    assert [len(json.loads(line)["raw"]) for line in found] == [80 << 20, 2, 80 << 20]
+    lines = b"".join(pieces).splitlines()
+    assert [len(json.loads(line)["raw"]) for line in lines] == [80 << 20, 2, 80 << 20]
 
 
 def test_schemas_of_the_golden_files_are_those_of_a_store() -> None:

@@ -17,8 +17,8 @@ from tests.unit.server.test_instances import make, running
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    with running(make(tmp_path)) as found:
-        yield found
+    with running(make(tmp_path)) as running_server:
+        yield running_server
 
 
 def cdc(capfd: pytest.CaptureFixture[str], server: EmbeddedServer, conf: Path, *words: str) -> tuple[int, str, str]:
@@ -29,8 +29,8 @@ def cdc(capfd: pytest.CaptureFixture[str], server: EmbeddedServer, conf: Path, *
 
 
 def states(text: str) -> dict[str, str]:
-    found: list[dict[str, Any]] = json.loads(text)["instances"]
-    return {one["destination"]: one["state"] for one in found}
+    instances: list[dict[str, Any]] = json.loads(text)["instances"]
+    return {instance["destination"]: instance["state"] for instance in instances}
 
 
 def test_the_tokens_are_those_of_the_folder(

@@ -12,7 +12,7 @@ from cdc.config import AirflowConfig, load
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "expected"),
     [
         ("90s", 90.0),
         (60, 60.0),
@@ -24,8 +24,8 @@ from cdc.config import AirflowConfig, load
         ("@daily", "@daily"),
     ],
 )
-def test_schedules(value: object, found: object) -> None:
-    assert AirflowConfig.model_validate({"apply_every": value}).apply_every == found
+def test_schedules(value: object, expected: object) -> None:
+    assert AirflowConfig.model_validate({"apply_every": value}).apply_every == expected
 
 
 @pytest.mark.parametrize(

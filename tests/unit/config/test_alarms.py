@@ -66,9 +66,9 @@ def test_the_port_follows_the_encryption(tls: str, port: int) -> None:
     ],
 )
 def test_what_is_refused(alarms: dict[str, Any], says: str) -> None:
-    found = message(alarms=alarms)
-    assert says in found
-    assert "hunter2" not in found
+    text = message(alarms=alarms)
+    assert says in text
+    assert "hunter2" not in text
 
 
 def test_the_server_of_a_store_sends_the_alarms() -> None:

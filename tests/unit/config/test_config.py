@@ -114,8 +114,8 @@ def test_a_connection_brings_the_user() -> None:
     ],
 )
 def test_standbys_that_cannot_be(standby: str, expected: str) -> None:
-    found = message(source__standbys=[standby])
-    assert expected in found and "secret" not in found
+    text = message(source__standbys=[standby])
+    assert expected in text and "secret" not in text
 
 
 def test_policies_of_a_table_win_one_by_one() -> None:
@@ -133,14 +133,14 @@ def test_policies_of_a_table_win_one_by_one() -> None:
         FILE,
     )
     assert config.apply.hash_key_file == FILE.parent / "hash.key"
-    one, other = config.table_apply("shop.a"), config.table_apply("shop.b")
-    assert {name: str(policy) for name, policy in one.columns.items()} == {
+    table_a, other = config.table_apply("shop.a"), config.table_apply("shop.b")
+    assert {name: str(policy) for name, policy in table_a.columns.items()} == {
         "note": "keep",
         "mail": "hash",
         "phone": "null",
         "nick": "rename: alias",
     }
-    assert (one.zero_dates, one.types) == ("null", {"tinyint(1)": "boolean", "time": "text"})
+    assert (table_a.zero_dates, table_a.types) == ("null", {"tinyint(1)": "boolean", "time": "text"})
     assert {name: str(policy) for name, policy in other.columns.items()} == {
         "note": "drop",
         "mail": "hash",
@@ -586,11 +586,11 @@ def test_a_connect_servers_token_is_not_in_its_address() -> None:
 
 
 def test_messages_name_classes_that_exist() -> None:
-    found = set[str]()
+    names = set[str]()
     for module in sorted((ROOT / "cdc" / "config").glob("*.py")):
-        found |= set(re.findall(r"may (?:use|set it in) (cdc(?:\.\w+)+)", " ".join(module.read_text().split())))
-    assert found
-    for name in found:
+        names |= set(re.findall(r"may (?:use|set it in) (cdc(?:\.\w+)+)", " ".join(module.read_text().split())))
+    assert names
+    for name in names:
         module_name, _, word = name.rpartition(".")
         assert hasattr(importlib.import_module(module_name), word), name
 

@@ -28,9 +28,9 @@ def test_properties_of_a_table_are_added_to_those_of_all(tmp_path: Path) -> None
         "properties: {delta.enableChangeDataFeed: true, delta.checkpointInterval: 20, owner: sales}",
         "{properties: {owner: stock}, cluster_by: [a, b]}",
     )
-    both = {"delta.enableChangeDataFeed": "true", "delta.checkpointInterval": "20"}
-    assert config.apply.properties == {**both, "owner": "sales"}
-    assert config.table_apply("shop.t").properties == {**both, "owner": "stock"}
+    shared = {"delta.enableChangeDataFeed": "true", "delta.checkpointInterval": "20"}
+    assert config.apply.properties == {**shared, "owner": "sales"}
+    assert config.table_apply("shop.t").properties == {**shared, "owner": "stock"}
     assert config.table_apply("shop.t").cluster_by == ("a", "b")
 
 

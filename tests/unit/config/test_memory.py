@@ -136,12 +136,12 @@ def test_other_processes_are_told_that_there_is_no_disk(tmp_path: Path) -> None:
 
 
 def test_another_file_has_another_folder(tmp_path: Path) -> None:
-    found = set()
+    folders = set()
     for folder in ("a", "b"):
         import yaml
 
         (tmp_path / folder).mkdir()
         file = tmp_path / folder / "shop.yaml"
         file.write_text(yaml.safe_dump(DOCUMENT))
-        found.add(run_folder(load(file)))
-    assert len(found) == 2
+        folders.add(run_folder(load(file)))
+    assert len(folders) == 2

@@ -95,8 +95,8 @@ def words(schema: Any) -> set[Any]:
         return {word for part in schema for word in words(part)}
     if not isinstance(schema, dict):
         return set()
-    found = {word for word in [*schema.get("enum", ()), schema.get("const")] if word is not None}
-    return found.union(*(words(value) for name, value in schema.items() if name not in ("enum", "const")))
+    values = {word for word in [*schema.get("enum", ()), schema.get("const")] if word is not None}
+    return values.union(*(words(value) for name, value in schema.items() if name not in ("enum", "const")))
 
 
 def test_explained_values_are_the_allowed_ones() -> None:
@@ -105,9 +105,9 @@ def test_explained_values_are_the_allowed_ones() -> None:
             continue  # its keys refer to those of apply
         model: Any = SCHEMA
         for name in section.path.split("."):
-            found = model["properties"][name]
-            found = found.get("anyOf", [found])[0]  # a text may stand for some sections
-            model = SCHEMA["$defs"][found["$ref"].rpartition("/")[2]]
+            definition = model["properties"][name]
+            definition = definition.get("anyOf", [definition])[0]  # a text may stand for some sections
+            model = SCHEMA["$defs"][definition["$ref"].rpartition("/")[2]]
         for key in section.keys:
             allowed = words(model["properties"][key.name]) - words(model["properties"][key.name].get("properties"))
             if not key.doc.choices:

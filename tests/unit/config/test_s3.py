@@ -87,9 +87,9 @@ def test_a_single_driver_is_given_no_guard() -> None:
 )
 def test_what_is_refused(changes: dict[str, Any], expected: str) -> None:
     whole = changes if expected.startswith("s3 has") else {"apply__target": TARGET, **changes}
-    found = message(**whole)
-    assert found.startswith(expected)
-    assert "k:s" not in found.removeprefix(expected)
+    text = message(**whole)
+    assert text.startswith(expected)
+    assert "k:s" not in text.removeprefix(expected)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def make(request: pytest.FixtureRequest, served: ServedDestination) -> Iterator[
 
 @pytest.fixture
 def connector(make: Make) -> Iterator[Connector]:
-    with make() as found:
-        found.subscribe()
-        yield found
+    with make() as connected:
+        connected.subscribe()
+        yield connected
 
 
 def kinds(batches: list[Batch]) -> list[tuple[str, str]]:
@@ -81,7 +81,7 @@ def test_all_entries_come_once_in_order(connector: Connector) -> None:
     for deleted in (row for entry in entries if entry.event == "delete" for row in entry.rows):
         assert deleted.after == () and deleted.key == {name: deleted.old[name] for name in deleted.key}
     ddl = [entry for entry in entries if entry.kind == "ddl"]
-    assert [(one.name, one.sql.split()[0], one.rows) for one in ddl] == [
+    assert [(change.name, change.sql.split()[0], change.rows) for change in ddl] == [
         ("bat.o", "create", ()),
         ("bat.o", "alter", ()),
     ]
@@ -106,14 +106,14 @@ def test_batches_are_acked_in_order(connector: Connector) -> None:
 def test_what_is_rolled_back_comes_again_under_new_ids(connector: Connector) -> None:
     first, second, third = (connector.get_without_ack() for _ in range(3))
     connector.rollback(second.id)
-    again = [connector.get_without_ack() for _ in range(2)]
-    assert kinds(again) == kinds([second, third])
-    assert min(one.id for one in again) > third.id
+    repeated = [connector.get_without_ack() for _ in range(2)]
+    assert kinds(repeated) == kinds([second, third])
+    assert min(batch.id for batch in repeated) > third.id
     with pytest.raises(BatchError):
         connector.rollback(second.id)
     connector.rollback()
     assert kinds(list(connector.batches(idle_s=0))) == WHOLE
-    assert kinds([first, second, third]) == WHOLE[: sum(len(one.entries) for one in (first, second, third))]
+    assert kinds([first, second, third]) == WHOLE[: sum(len(batch.entries) for batch in (first, second, third))]
 
 
 def test_what_is_not_acked_comes_again_to_the_next_connection(make: Make) -> None:
@@ -169,11 +169,11 @@ def test_a_lost_connection_is_opened_again_and_its_batches_come_again(served: Se
         connector.subscribe()
         first = connector.get_without_ack()
         proxy.cut()
-        again = connector.get_without_ack()
-        assert kinds([again]) == kinds([first])
+        repeated = connector.get_without_ack()
+        assert kinds([repeated]) == kinds([first])
         with pytest.raises(BatchError, match="its connection was lost"):
             connector.ack(first.id)
-        connector.ack(again.id, confirm=True)
+        connector.ack(repeated.id, confirm=True)
         held = connector.get_without_ack()
         proxy.cut()
         with pytest.raises(BatchError, match="the connection was lost"):

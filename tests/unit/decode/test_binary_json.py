@@ -287,9 +287,9 @@ def test_offsets_point_forward() -> None:
 
 
 def test_not_utf8() -> None:
-    with pytest.raises(BadValueError, match="UTF-8") as found:
+    with pytest.raises(BadValueError, match="UTF-8") as raised:
         json_text(binary(DOCUMENTS[0], b"\x0c\x02\xc3\x28"))
-    assert found.value.row == 1
+    assert raised.value.row == 1
 
 
 # ---------------------------------------------------------------- partial updates
@@ -311,16 +311,16 @@ def expanded(event: bytes) -> list[list[bytes]]:
     at, values, row = 29 + 3, [], 0
     while at < len(new) - TAIL:
         nulls, at = new[at], at + 1
-        found = []
+        pieces = []
         for column, prefix in enumerate((0, 4, 1, 4)):
             if nulls >> column & 1:
                 continue
             width = int.from_bytes(new[at : at + prefix], "little") if prefix else 4
             if prefix == 4:
-                found.append(new[at + prefix : at + prefix + width])
+                pieces.append(new[at + prefix : at + prefix + width])
             at += prefix + width
         if row % 2:
-            values.append(found)
+            values.append(pieces)
         row += 1
     assert at == len(new) - TAIL
     return values
@@ -408,9 +408,9 @@ def test_diffs(parts: list[tuple[int, str, bytes | None]], text: str) -> None:
      (3, "$.a", None), (0, "$.a", b""), (0, "$.a", b"\xff\0\0\0\0"), (0, "$.a", b"\x20"), (2, "$.b[last-9]", None), (1, '$."\\ud800"', b"\x04\x00")],
 )  # fmt: skip
 def test_impossible_diffs(part: tuple[int, str, bytes | None]) -> None:
-    with pytest.raises(BadValueError, match="JSON document") as found:
+    with pytest.raises(BadValueError, match="JSON document") as raised:
         json_text(binary(DOCUMENTS[0], None, diffs(part)))
-    assert found.value.row == 2
+    assert raised.value.row == 2
 
 
 def test_too_deep_after_an_update() -> None:
@@ -462,6 +462,6 @@ def test_wide_decimals(seed: int, precision: int, scale: int) -> None:
 @pytest.mark.parametrize("raw", [b"", b"\x80", bytes(18), b"\xff" * 17])
 def test_no_decimal(raw: bytes) -> None:
     """Values of another size than the 18 bytes of a DECIMAL(39,0), or with impossible digits, are refused."""
-    with pytest.raises(BadValueError, match="not a DECIMAL") as found:
+    with pytest.raises(BadValueError, match="not a DECIMAL") as raised:
         decimal_text(39, 0)(binary(pack_decimal(5, 39, 0), raw))
-    assert found.value.row == 1
+    assert raised.value.row == 1

@@ -101,7 +101,7 @@ TEXTS: list[tuple[pa.DataType, list[Any], list[str], int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "values", "texts", "digits"), TEXTS, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize(("kind", "values", "texts", "digits"), TEXTS, ids=lambda value: str(value)[:30])
 def test_values_are_hashed_as_select_prints_them(
     kind: pa.DataType, values: list[Any], texts: list[str], digits: int
 ) -> None:
@@ -137,8 +137,8 @@ def test_which_policy_fits_which_type(kind: pa.DataType) -> None:
     source = SourceColumn("c", kind)
 
     def becomes(policy: ColumnPolicy) -> pa.Field | None:
-        found = police("shop.t", source, policy)
-        return None if found is None else found.field
+        applied = police("shop.t", source, policy)
+        return None if applied is None else applied.field
 
     assert becomes(KEEP) == becomes(NULL) == pa.field("c", kind)
     assert becomes(RENAME) == pa.field("other", kind)
@@ -160,8 +160,8 @@ def test_which_policy_fits_which_type(kind: pa.DataType) -> None:
 
 
 def policed(*columns: tuple[str, pa.DataType, ColumnPolicy]) -> ColumnPolicies:
-    found = [police("shop.t", SourceColumn(name, kind), policy) for name, kind, policy in columns]
-    return ColumnPolicies(tuple(one for one in found if one is not None), KEY)
+    policies = [police("shop.t", SourceColumn(name, kind), policy) for name, kind, policy in columns]
+    return ColumnPolicies(tuple(policy for policy in policies if policy is not None), KEY)
 
 
 def test_a_batch_and_its_before_images() -> None:
@@ -186,10 +186,18 @@ def test_a_batch_and_its_before_images() -> None:
         {"id": 2, "mail": None, "pay": None, "phone": "6", "other": "B"},
     ]
     was = {"id": 2, "mail": digest("b@x"), "pay": None, "phone": "***65", "other": "C"}
-    found = policies.apply(batch)
-    found.validate(full=True)
-    assert found.schema.names == [*(f.name for f in METADATA_FIELDS), "id", "mail", "pay", "phone", "other", "_before"]
-    rows = found.to_pylist()
+    policed_batch = policies.apply(batch)
+    policed_batch.validate(full=True)
+    assert policed_batch.schema.names == [
+        *(f.name for f in METADATA_FIELDS),
+        "id",
+        "mail",
+        "pay",
+        "phone",
+        "other",
+        "_before",
+    ]
+    rows = policed_batch.to_pylist()
     assert [{k: row[k] for k in new[0]} for row in rows] == new
     assert [row["_before"] for row in rows] == [None, was]
     assert [row["_op"] for row in rows] == [1, 2]
@@ -264,21 +272,21 @@ def test_the_data_source_decodes_what_the_schema_wants(
     policies = TablePolicies(TABLE, columns=columns, values=values, key=KEY)
     own = columns_of_layout(golden_layout(values), policies)
     fields = [f for f in own.read_fields if f.name in ("txt", "dt3", "nm", "large", "other", "u64", "skipped")]
-    found = read(input_split, fields, own.options(), images)
+    batch = read(input_split, fields, own.options(), images)
     assert set(wanted.pop()) == {"txt", "dt3", "nm", "i8", "u64", "skipped"}
-    assert found.num_rows == without.num_rows
-    first = {**found.to_pylist()[0], "_before": None}
+    assert batch.num_rows == without.num_rows
+    first = {**batch.to_pylist()[0], "_before": None}
     row = without.to_pylist()[0]
     assert first["txt"] == digest(row["txt"])
     assert first["dt3"] == digest("9999-12-31 23:59:59.999")
     assert first["u64"] == digest("18446744073709551615")
     assert (first["nm"], first["large"], first["other"]) == ("*b", None, row["i8"])
     assert first["skipped"] == -((12 * 60 + 34) * 60 + 56) * 1_000_000 - 780_000
-    assert found.schema.field("large").type == pa.decimal128(38, 10)
+    assert batch.schema.field("large").type == pa.decimal128(38, 10)
     if images == "both":
-        old = [(a["txt"], b["txt"] and digest(b["txt"])) for a, b in zip(*befores(found, without), strict=True) if b]
+        old = [(a["txt"], b["txt"] and digest(b["txt"])) for a, b in zip(*befores(batch, without), strict=True) if b]
         assert old
-        assert all(one == two for one, two in old)
+        assert all(text == expected for text, expected in old)
 
 
 def befores(*tables: pa.Table) -> list[list[Any]]:
@@ -287,9 +295,9 @@ def befores(*tables: pa.Table) -> list[list[Any]]:
 
 def test_counting_rows_decodes_no_column(input_split: InputSplit) -> None:
     whole = read(input_split, [t.StructField("i8", t.ByteType())], {}, "both")
-    found = read(input_split, [], {}, "both")
-    assert found.num_rows == whole.num_rows
-    assert found.column("_seq").to_pylist() == whole.column("_seq").to_pylist()
+    batch = read(input_split, [], {}, "both")
+    assert batch.num_rows == whole.num_rows
+    assert batch.column("_seq").to_pylist() == whole.column("_seq").to_pylist()
 
 
 def test_dates_that_became_null_are_told(input_split: InputSplit, caplog: pytest.LogCaptureFixture) -> None:

@@ -36,21 +36,21 @@ def test_bytes_that_mean_nothing_are_told_from_question_marks(charset: str, soun
 
 
 def test_dates_as_select_prints_them() -> None:
-    def one(conversion: object, value: bytes) -> str:
+    def text_of(conversion: object, value: bytes) -> str:
         assert callable(conversion)
         text: str = conversion(pa.array([value, None], pa.binary()))[0].as_py()
         return text
 
     date = (2020 << 9 | 2 << 5 | 31).to_bytes(3, "little")
-    assert one(date_text(ColumnType.DATE, 0), date) == "2020-02-31"
-    assert one(date_text(ColumnType.DATE, 0), bytes(3)) == "0000-00-00"
+    assert text_of(date_text(ColumnType.DATE, 0), date) == "2020-02-31"
+    assert text_of(date_text(ColumnType.DATE, 0), bytes(3)) == "0000-00-00"
     moment = ((2020 * 13 + 0 << 5 | 0) << 17 | 23 << 12 | 59 << 6 | 58) + (1 << 39)
     value = moment.to_bytes(5, "big") + (1230).to_bytes(2, "big")
-    assert one(date_text(ColumnType.DATETIME2, 3), value) == "2020-00-00 23:59:58.123"
-    assert one(date_text(ColumnType.TIMESTAMP2, 0), bytes(4)) == "0000-00-00 00:00:00"
-    assert one(date_text(ColumnType.TIMESTAMP2, 1), (1).to_bytes(4, "big") + b"\x32") == "1970-01-01 00:00:01.5"
-    assert one(old_date_text("datetime", 0), (20240001000203).to_bytes(8, "little")) == "2024-00-01 00:02:03"
-    assert one(old_date_text("timestamp", 0), (1).to_bytes(4, "little")) == "1970-01-01 00:00:01"
-    assert one(old_date_text("timestamp", 2), (0).to_bytes(4, "big") + b"\x05") == "1970-01-01 00:00:00.05"
+    assert text_of(date_text(ColumnType.DATETIME2, 3), value) == "2020-00-00 23:59:58.123"
+    assert text_of(date_text(ColumnType.TIMESTAMP2, 0), bytes(4)) == "0000-00-00 00:00:00"
+    assert text_of(date_text(ColumnType.TIMESTAMP2, 1), (1).to_bytes(4, "big") + b"\x32") == "1970-01-01 00:00:01.5"
+    assert text_of(old_date_text("datetime", 0), (20240001000203).to_bytes(8, "little")) == "2024-00-01 00:02:03"
+    assert text_of(old_date_text("timestamp", 0), (1).to_bytes(4, "little")) == "1970-01-01 00:00:01"
+    assert text_of(old_date_text("timestamp", 2), (0).to_bytes(4, "big") + b"\x05") == "1970-01-01 00:00:00.05"
     hires = (((((2024 * 13 + 2) * 32 + 29) * 24 + 1) * 60 + 2) * 60 + 3) * 100 + 4
-    assert one(old_date_text("datetime", 2), hires.to_bytes(6, "big")) == "2024-02-29 01:02:03.04"
+    assert text_of(old_date_text("datetime", 2), hires.to_bytes(6, "big")) == "2024-02-29 01:02:03.04"

@@ -234,5 +234,5 @@ def test_bytes_that_are_no_utf8_are_question_marks() -> None:
     def change(buf: Any) -> None:
         buf[at + 1] = 0x20
 
-    found = decode(changed(golden("mysql9"), change))
-    assert found.column("txt")[0].as_py() == "Straße ? ??"
+    rows = decode(changed(golden("mysql9"), change))
+    assert rows.column("txt")[0].as_py() == "Straße ? ??"

@@ -206,16 +206,16 @@ def test_years(byte: int, year: int) -> None:
 
 @given(st.lists(st.none() | st.integers(-LAST_TIME_US, LAST_TIME_US), max_size=6), st.integers(0, 6))
 def test_time_texts(times: list[int | None], digits: int) -> None:
-    us = np.array([0 if one is None else one for one in times], dtype=np.int64)
-    valid = np.array([one is not None for one in times], dtype=np.uint8)
-    found = []
+    us = np.array([0 if value is None else value for value in times], dtype=np.int64)
+    valid = np.array([value is not None for value in times], dtype=np.uint8)
+    texts = []
     for measure, write in ((measure_times, write_times), (measure_times.py_func, write_times.py_func)):
         offsets = np.full(len(times) + 1, -1, dtype=np.int32)
         out = np.zeros(measure(us, valid, digits, offsets), dtype=np.uint8)
         write(us, valid, digits, offsets, out)
         assert int(offsets[-1]) == len(out)
-        found.append([out[a:b].tobytes().decode() for a, b in itertools.pairwise(offsets.tolist())])
-    assert found[0] == found[1] == [time_as_text(one, digits) for one in times]
+        texts.append([out[a:b].tobytes().decode() for a, b in itertools.pairwise(offsets.tolist())])
+    assert texts[0] == texts[1] == [time_as_text(value, digits) for value in times]
 
 
 def time_as_text(us: int | None, digits: int) -> str:
@@ -231,14 +231,14 @@ def test_points(numbers: list[int], scale: int) -> None:
     texts = [str(number).encode() for number in numbers]
     at = np.cumsum([0, *map(len, texts)]).astype(np.int32)
     data = np.frombuffer(b"".join(texts) + b"\0", dtype=np.uint8)
-    found = []
+    printed = []
     for measure, write in ((measure_points, write_points), (measure_points.py_func, write_points.py_func)):
         offsets = np.full(len(texts) + 1, -1, dtype=np.int32)
         out = np.zeros(measure(at, data, scale, offsets), dtype=np.uint8)
         write(at, data, scale, offsets, out)
-        found.append([out[a:b].tobytes().decode() for a, b in itertools.pairwise(offsets.tolist())])
+        printed.append([out[a:b].tobytes().decode() for a, b in itertools.pairwise(offsets.tolist())])
     with localcontext(prec=100):
-        assert found[0] == found[1] == [format(Decimal(number).scaleb(-scale), "f") for number in numbers]
+        assert printed[0] == printed[1] == [format(Decimal(number).scaleb(-scale), "f") for number in numbers]
 
 
 @given(st.binary(max_size=40))
@@ -267,9 +267,9 @@ def test_names_and_layouts() -> None:
     assert not both(has_name, buf, 1, 14, name)
     assert both(same_bytes, buf, 6, 10, 4)
     assert not both(same_bytes, buf, 5, 9, 4)
-    known = np.array([[0, 4], [6, 10]], dtype=np.int64)
-    assert both(find_layout, buf, 10, 14, known, 2) == 1
-    assert both(find_layout, buf, 10, 14, known, 1) == -1
+    names = np.array([[0, 4], [6, 10]], dtype=np.int64)
+    assert both(find_layout, buf, 10, 14, names, 2) == 1
+    assert both(find_layout, buf, 10, 14, names, 1) == -1
     scratch = np.zeros(16, dtype=np.uint8)
     assert both(sound, buf, 0, 10, 0, scratch)
     assert not both(sound, buf, 0, 10, 4, scratch)

@@ -42,8 +42,8 @@ def random_batch(rng: random.Random, kinds: list[pa.DataType], rows: int, first:
         position += rng.randrange(1, 4)
         at = (position // 5, position % 5)
         kind = rng.choice(("delete", "insert", "update", "moved"))
-        for one in (0, 2) if kind == "moved" else ({"delete": 0, "insert": 1, "update": 2}[kind],):
-            op.append(one)
+        for operation in (0, 2) if kind == "moved" else ({"delete": 0, "insert": 1, "update": 2}[kind],):
+            op.append(operation)
             seq.append(at[0])
             row.append(at[1])
     size = len(op)
@@ -93,12 +93,12 @@ def test_the_last_change_of_each_key(case: int, seed: int) -> None:
             assert bound is None
         else:
             by_bytes = (lambda v: v.encode()) if pa.types.is_string(kind) else None
-            assert [one.as_py() for one in bound or ()] == [min(values, key=by_bytes), max(values, key=by_bytes)]
+            assert [scalar.as_py() for scalar in bound or ()] == [min(values, key=by_bytes), max(values, key=by_bytes)]
 
 
 def changes(rows: list[tuple[int, int, int, int]]) -> pa.RecordBatch:
     op, seq, row, key = zip(*rows, strict=True)
-    arrays = [pa.array(op, pa.int8()), *(pa.array(one, pa.int64()) for one in (seq, row, key))]
+    arrays = [pa.array(op, pa.int8()), *(pa.array(values, pa.int64()) for values in (seq, row, key))]
     return pa.RecordBatch.from_arrays(arrays, names=["_op", "_seq", "_row", "k"])
 
 

@@ -53,8 +53,8 @@ def test_each_type_decodes(tmp_path: Path, version: int) -> None:
     for kinds, changes in expected.items():
         path = written(tmp_path, one_event(kinds[version]))
         rows = pa.Table.from_batches(list(read(path, table="shop.orders", options=BOTH))).to_pylist()
-        found = [(row["_op"], row["id"], None if row["_before"] is None else row["_before"]["id"]) for row in rows]
-        assert found == changes
+        decoded = [(row["_op"], row["id"], None if row["_before"] is None else row["_before"]["id"]) for row in rows]
+        assert decoded == changes
         assert [row["_row"] for row in rows] == [0, 1, 2]
         assert list_tables(path) == {"shop.orders": 1}
 
@@ -83,13 +83,13 @@ def test_small_events_between_do_not_part_a_batch(tmp_path: Path, seed: int) -> 
     (tmp_path / "plain").mkdir()
     plain, packed = mixed(seed)
     files = written(tmp_path / "plain", plain), written(tmp_path, packed)
-    expected, [found] = (list(read(file, table="shop.orders")) for file in files)
-    assert found.drop_columns(["_seq"]).equals(
+    expected, [batch] = (list(read(file, table="shop.orders")) for file in files)
+    assert batch.drop_columns(["_seq"]).equals(
         pa.Table.from_batches(expected).combine_chunks().to_batches()[0].drop_columns(["_seq"])
     )
     with uncompiled():
-        [again] = read(files[1], table="shop.orders")
-    assert again.equals(found)
+        [second_batch] = read(files[1], table="shop.orders")
+    assert second_batch.equals(batch)
 
 
 def test_sizes_are_those_of_unpacked_events(tmp_path: Path, seed: int) -> None:
@@ -108,8 +108,8 @@ def test_sizes_are_those_of_unpacked_events(tmp_path: Path, seed: int) -> None:
     (tmp_path / "binlog.000001.index").touch()  # ranges are those of a segment with an index
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cdc.decode.layout.open_range", lambda *_: transactions)
-        found = survey([(path, 0, 0)], ["shop.orders"]).largest_event_bytes
-    assert found == {"shop.orders": expected - 2}  # version 1 has no extra information
+        sizes = survey([(path, 0, 0)], ["shop.orders"]).largest_event_bytes
+    assert sizes == {"shop.orders": expected - 2}  # version 1 has no extra information
 
 
 ROWS = b"\0\x0a\0\0\0\0\x14\0\0\0"

@@ -43,7 +43,7 @@ def event(kind: int, columns: int, helds: list[list[int]], rows: list[list[Row]]
     if all(len(held) == columns for held in helds):  # the bits behind the last column have no meaning, and are set
         bitmaps = [b"\xff" * ((columns + 7) // 8)] * len(helds)
     body = head + count + b"".join(bitmaps)
-    body += b"".join(image(one, held) for row in rows for one, held in zip(row, helds, strict=True))
+    body += b"".join(image(values, held) for row in rows for values, held in zip(row, helds, strict=True))
     length = 19 + len(body) + len(tail)
     return bytes([1, 2, 3, 4, kind, 5, 6, 7, 8]) + length.to_bytes(4, "little") + bytes(6) + body + tail
 
@@ -119,15 +119,15 @@ def test_damage_is_a_fault_and_never_a_crash(seed: int) -> None:
             if all(not 4 <= at - offset < 5 for offset in events.offset):
                 raw[at] = rng.randrange(256)
         damaged = events._replace(buf=np.frombuffer(bytes(raw), dtype=np.uint8))
-        found: list[bytes | tuple[int, int, int]] = []
+        outcomes: list[bytes | tuple[int, int, int]] = []
         for kernels in (nullcontext, uncompiled):
             with kernels():
                 try:
-                    found.append(fill_images(damaged, spec)[0].tobytes())
+                    outcomes.append(fill_images(damaged, spec)[0].tobytes())
                 except PartialFault as fault:
-                    found.append((fault.code, fault.column, fault.pos))
-        assert found[0] == found[1]
-        first = found[0]
+                    outcomes.append((fault.code, fault.column, fault.pos))
+        assert outcomes[0] == outcomes[1]
+        first = outcomes[0]
         if isinstance(first, tuple):
             assert first[0] in (k.BAD_HEADER, k.WRONG_COLUMNS, k.PART_IMAGE, k.CUT)
             faults += 1

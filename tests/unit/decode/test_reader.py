@@ -53,7 +53,7 @@ def test_limits_by_seq(store: Path) -> None:
     offset = int(entries["offset"][0])
     length = int(entries["offset"][-1] + entries["length"][-1]) - offset
     seqs = entries["seq"].tolist()
-    found = pa.Table.from_batches(
+    rows = pa.Table.from_batches(
         decode_range(
             segment_of(store),
             offset,
@@ -62,7 +62,7 @@ def test_limits_by_seq(store: Path) -> None:
             options=DecodeOptions(columns=["id"], after_seq=seqs[0], upto_seq=seqs[1]),
         )
     )
-    assert set(found.column("_seq").to_pylist()) == {seqs[1]}
+    assert set(rows.column("_seq").to_pylist()) == {seqs[1]}
 
 
 def test_a_range_inside_a_transaction_is_refused(store: Path) -> None:
@@ -73,11 +73,11 @@ def test_a_range_inside_a_transaction_is_refused(store: Path) -> None:
 
 def test_layouts(store: Path) -> None:
     entries = golden(KIND).entries
-    one = (segment_of(store), int(entries["offset"][0]), int(entries["length"][0]))
-    found = layouts([one], [TABLE, "shop.other", "shop.none"])
-    assert set(found) == {TABLE, "shop.other"}
-    assert found[TABLE].primary_key == ("nm", "id")
-    assert found["shop.other"].arrow_schema("both").names[-2:] == ["id", "_before"]
+    part = (segment_of(store), int(entries["offset"][0]), int(entries["length"][0]))
+    layout_by_table = layouts([part], [TABLE, "shop.other", "shop.none"])
+    assert set(layout_by_table) == {TABLE, "shop.other"}
+    assert layout_by_table[TABLE].primary_key == ("nm", "id")
+    assert layout_by_table["shop.other"].arrow_schema("both").names[-2:] == ["id", "_before"]
 
 
 def test_a_whole_store(store: Path) -> None:

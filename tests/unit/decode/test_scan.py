@@ -23,20 +23,20 @@ from tests.support.unit_decode import KINDS, batches, golden, uncompiled
 def test_slices_make_up_the_transaction(kind: str, size_bytes: int) -> None:
     whole = golden(kind)
     first = int(whole.entries["seq"][0])
-    one = whole.between(0, first)
-    assert len(one.entries) == 1
-    parts = list(split_transaction(one, "shop.every", size_bytes))
+    transaction = whole.between(0, first)
+    assert len(transaction.entries) == 1
+    parts = list(split_transaction(transaction, "shop.every", size_bytes))
     assert len(parts) == (2 if size_bytes < 10**9 else 1)  # an insert's event and an update's
     assert pickle.loads(pickle.dumps(parts)) == parts
-    rows = [batch for part in parts for batch in batches(one, part=part)]
-    assert pa.Table.from_batches(rows).equals(pa.Table.from_batches(batches(one)))
+    rows = [batch for part in parts for batch in batches(transaction, part=part)]
+    assert pa.Table.from_batches(rows).equals(pa.Table.from_batches(batches(transaction)))
     assert [part.ordinal for part in parts] == list(range(len(parts)))
 
 
 def test_a_table_without_rows_has_no_slices() -> None:
     whole = golden("mysql9")
-    one = whole.between(0, int(whole.entries["seq"][0]))
-    assert list(split_transaction(one, "shop.none", 100)) == []
+    transaction = whole.between(0, int(whole.entries["seq"][0]))
+    assert list(split_transaction(transaction, "shop.none", 100)) == []
 
 
 def test_slices_are_of_one_transaction(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ CASES: dict[str, tuple[Conversion, list[Any], list[Any], pa.DataType]] = {
     "inet4": (inet4_text, [b"\xc0\0\2\1", bytes(4), b"\xff" * 4], ["192.0.2.1", "0.0.0.0", "255.255.255.255"], pa.string()),
     "inet6": (
         inet6_text,
-        [ipaddress.ip_address(one).packed for one in ("2001:db8::ff00:42:8329", "::", "::ffff:192.0.2.1", "::1", "1:0:2:3:4:5:6:7")],
+        [ipaddress.ip_address(address).packed
+         for address in ("2001:db8::ff00:42:8329", "::", "::ffff:192.0.2.1", "::1", "1:0:2:3:4:5:6:7")],
         ["2001:db8::ff00:42:8329", "::", "::ffff:192.0.2.1", "::1", "1::2:3:4:5:6:7"],
         pa.string(),
     ),
@@ -75,7 +76,8 @@ CASES: dict[str, tuple[Conversion, list[Any], list[Any], pa.DataType]] = {
         [datetime(2024, 2, 29, 12, 34, 56, 789000, UTC), None], pa.timestamp("us", tz="UTC"),
     ),
     "old datetime": (
-        old_datetime(False), [one.to_bytes(8, "little") for one in (99991231235959, 10101000000, 0, 20230231010203)],
+        old_datetime(False), [number.to_bytes(8, "little")
+         for number in (99991231235959, 10101000000, 0, 20230231010203)],
         [datetime(9999, 12, 31, 23, 59, 59), datetime(1, 1, 1), None, None], pa.timestamp("us"),
     ),
     "hires datetime": (
@@ -84,11 +86,12 @@ CASES: dict[str, tuple[Conversion, list[Any], list[Any], pa.DataType]] = {
         [datetime(2024, 2, 29, 12, 34, 56, 7), None], pa.timestamp("us"),
     ),
     "old time": (
-        old_time, [one.to_bytes(3, "little", signed=True) for one in (8385959, -8385959, 0, 101)],
+        old_time, [number.to_bytes(3, "little", signed=True) for number in (8385959, -8385959, 0, 101)],
         [3020399_000000, -3020399_000000, 0, 61_000000], pa.int64(),
     ),
     "hires time": (
-        hires_time(1), [(one + 3020400 * 10).to_bytes(4, "big") for one in (-452967, 0, 30203999)], [-45296_700000, 0, 3020399_900000],
+        hires_time(1), [(tenths + 3020400 * 10).to_bytes(4, "big")
+         for tenths in (-452967, 0, 30203999)], [-45296_700000, 0, 3020399_900000],
         pa.int64(),
     ),
 }  # fmt: skip
@@ -119,10 +122,10 @@ DAMAGED: dict[str, tuple[Conversion, bytes, bytes, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_nulls(name: str) -> None:
     convert, raw, expected, kind = CASES[name]
-    found = convert(pa.array([None, *raw, None], pa.binary()))
-    found.validate(full=True)
-    assert found.type == kind
-    assert found.to_pylist() == [None, *expected, None]
+    converted = convert(pa.array([None, *raw, None], pa.binary()))
+    converted.validate(full=True)
+    assert converted.type == kind
+    assert converted.to_pylist() == [None, *expected, None]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -134,9 +137,9 @@ def test_slices(name: str) -> None:
         values = [*expected, *nulls, *expected, *expected]
         for start in range(len(long) + 1):
             for stop in range(start, len(long) + 1):
-                found = convert(long.slice(start, stop - start))
-                found.validate(full=True)
-                assert found.to_pylist() == values[start:stop]
+                converted = convert(long.slice(start, stop - start))
+                converted.validate(full=True)
+                assert converted.to_pylist() == values[start:stop]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -170,9 +173,9 @@ def test_a_compressed_value_unfolds_into_no_more_than_it_says() -> None:
 @given(st.lists(st.none() | st.integers(-3020399_999999, 3020399_999999), max_size=8), st.integers(0, 8))
 def test_time_texts(times: list[int | None], start: int) -> None:
     raw = pa.array(times, pa.int64())
-    found = time_text(6)(raw.slice(start))
-    found.validate(full=True)
-    for us, text in zip(times[start:], found.to_pylist(), strict=True):
+    converted = time_text(6)(raw.slice(start))
+    converted.validate(full=True)
+    for us, text in zip(times[start:], converted.to_pylist(), strict=True):
         if us is None:
             assert text is None
             continue

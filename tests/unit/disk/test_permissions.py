@@ -90,9 +90,9 @@ def test_everything_is_closed_to_others(
         (config.meta.path, meta_modes),
         (stage, store_modes),
     ):
-        found = modes(folder)
-        assert len(found) > 4, folder
-        for name, mode in found.items():
+        mode_by_name = modes(folder)
+        assert len(mode_by_name) > 4, folder
+        for name, mode in mode_by_name.items():
             assert oct(mode) == oct(of_folders if (folder / name).is_dir() else of_files), folder / name
 
 

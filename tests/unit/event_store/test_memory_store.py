@@ -340,9 +340,9 @@ def test_a_store_that_takes_larger_ones_takes_them_alone() -> None:
         store.ack(first.ack)
         assert store.try_put([large]) is PutStatus.PUT_OK
         assert store.try_put([next_one]) is PutStatus.STORE_FULL
-        got = store.try_get(1)
-        assert [t.seq for t in got.transactions] == [large.seq] and got.ack is not None
-        store.ack(got.ack)
+        batch = store.try_get(1)
+        assert [t.seq for t in batch.transactions] == [large.seq] and batch.ack is not None
+        store.ack(batch.ack)
         assert store.try_put([next_one]) is PutStatus.PUT_OK
         with pytest.raises(StoreLimitError, match=r"put at once|has 40 events"):
             store.try_put([larger, *make_transactions(6)[4:]])

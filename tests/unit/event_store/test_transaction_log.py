@@ -95,11 +95,11 @@ def test_what_is_put_is_what_capture_would_have_stored(tmp_path: Path) -> None:
     assert with_put.put(transactions_of(log)) is OK
     with_put.close()
     (a,), (b,) = list_segments(tmp_path / "stream"), list_segments(tmp_path / "put")
-    one, two = np.array(IndexFile(a).entries), np.array(IndexFile(b).entries)
-    for entries, segment in ((one, a), (two, b)):
+    first, second = np.array(IndexFile(a).entries), np.array(IndexFile(b).entries)
+    for entries, segment in ((first, a), (second, b)):
         assert segment.read_bytes()[int(entries["offset"][0]) :] == b"".join(log.events[1:])
         entries["store_time_us"] = entries["crc"] = 0
-    assert one.tobytes() == two.tobytes()
+    assert first.tobytes() == second.tobytes()
 
 
 @pytest.mark.rule("rocketmq-log-5")
@@ -113,8 +113,8 @@ def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
     segments = list_segments(tmp_path)
     assert len(segments) > 3
     for segment in segments:
-        found = scan(segment)
-        assert found.damage is None and found.end == found.size < 65536 + 2000
+        scanned = scan(segment)
+        assert scanned.damage is None and scanned.end == scanned.size < 65536 + 2000
     assert visible(tmp_path) == seqs(transactions)
     picked = StoreReader(tmp_path).select(0, Limits())
     assert picked is not None and picked.transactions == 300 and picked.tables == ("shop.orders",)
@@ -136,9 +136,9 @@ def test_many_at_once_are_stored_as_one_by_one(tmp_path: Path, tables: tuple[str
     assert at_once.written == singly.written and at_once.metrics().put_bytes == singly.metrics().put_bytes
     singly.close()
     at_once.close()
-    one, two = list_segments(tmp_path / "a"), list_segments(tmp_path / "b")
-    assert [s.name for s in one] == [s.name for s in two] and len(one) > 3
-    for a, b in zip(one, two, strict=True):
+    first_segments, second_segments = list_segments(tmp_path / "a"), list_segments(tmp_path / "b")
+    assert [s.name for s in first_segments] == [s.name for s in second_segments] and len(first_segments) > 3
+    for a, b in zip(first_segments, second_segments, strict=True):
         assert a.read_bytes() == b.read_bytes()
         left, right = (
             IndexFile(a).verified(0, len(IndexFile(a).entries)),
@@ -634,7 +634,7 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
     log.on_moved += [lambda: moves.append(log.flushed.seq), fails]
     assert log.put(transactions[:1]) is OK and log.put(transactions[:2]) is OK
     disk.go.clear()
-    futures = [log.put_async([one]) for one in transactions[2:]]
+    futures = [log.put_async([transaction]) for transaction in transactions[2:]]
     futures[0].add_done_callback(fails)
     closes = futures[1]
     closes.add_done_callback(lambda _: log.close())

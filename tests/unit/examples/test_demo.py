@@ -125,10 +125,10 @@ def test_a_slow_airflow_is_asked_again(airflow: AirflowServer, monkeypatch: pyte
     answers: list[int | Exception] = [httpx.ReadTimeout("slow"), 500, 503, 200, 404]
 
     def answer(request: httpx.Request) -> httpx.Response:
-        found = answers.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return httpx.Response(found, json={"dags": [{"dag_id": "a"}]})
+        next_answer = answers.pop(0)
+        if isinstance(next_answer, Exception):
+            raise next_answer
+        return httpx.Response(next_answer, json={"dags": [{"dag_id": "a"}]})
 
     airflow._client = httpx.Client(base_url=airflow.url, transport=httpx.MockTransport(answer))
     airflow._login_s = time.monotonic()

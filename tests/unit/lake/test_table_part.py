@@ -75,9 +75,9 @@ def test_the_server_chooses_rows(text: str, condition: str) -> None:
 @pytest.mark.parametrize("text", ["name > 'a'", "odd = 'a'", "since >= 70", "old = 'ж'"])
 def test_rows_that_the_server_cannot_choose_are_all_read(text: str) -> None:
     assert part(where=text).record.sql(SCHEMA) is None
-    both = part(where=f"{text} AND tenant BETWEEN 1 AND 2").record
-    assert both.sql(SCHEMA) == "((`tenant` >= 1) AND (`tenant` <= 2))"
-    assert both.narrows("tenant", SCHEMA) and not both.narrows("id", SCHEMA)
+    combined = part(where=f"{text} AND tenant BETWEEN 1 AND 2").record
+    assert combined.sql(SCHEMA) == "((`tenant` >= 1) AND (`tenant` <= 2))"
+    assert combined.narrows("tenant", SCHEMA) and not combined.narrows("id", SCHEMA)
 
 
 def test_keys() -> None:

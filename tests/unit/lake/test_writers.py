@@ -52,7 +52,7 @@ def acked(results: list[TableResult], **update: Any) -> Manifest:
 
 def test_the_commit_that_applied_a_change(config: DestinationConfig) -> None:
     """Commits of others, of tables beside it, and those of maintenance lie in between."""
-    known = writers(
+    commit_writers = writers(
         config,
         {"operation": "OPTIMIZE", "version": 5, "userMetadata": json.dumps({"run": OTHER.document})},
         {"operation": "WRITE", "version": 4, "userMetadata": "not JSON"},
@@ -61,64 +61,64 @@ def test_the_commit_that_applied_a_change(config: DestinationConfig) -> None:
         commit(1, 10, 20, None),
         {"operation": "CREATE TABLE", "version": 0},
     )
-    assert known.writer_of(30) == Writer(3, 3, None, RUN)
-    assert known.writer_of(21) == Writer(3, 3, None, RUN)
-    assert known.writer_of(20) == Writer(1, 1, None, None), "a commit of a version that recorded no run"
-    assert known.writer_of(10) == known.writer_of(31) == Writer()
+    assert commit_writers.writer_of(30) == Writer(3, 3, None, RUN)
+    assert commit_writers.writer_of(21) == Writer(3, 3, None, RUN)
+    assert commit_writers.writer_of(20) == Writer(1, 1, None, None), "a commit of a version that recorded no run"
+    assert commit_writers.writer_of(10) == commit_writers.writer_of(31) == Writer()
 
 
 def test_a_table_that_was_built_again(config: DestinationConfig) -> None:
     snapshot = {"kind": "snapshot", "id": "a", "low_seq": 15}
-    known = writers(
+    commit_writers = writers(
         config,
         commit(5, 25, 30, generation=1),
         commit(4, 25, 25, OTHER, generation=1, batch=0, rebuild=snapshot, operation="CREATE OR REPLACE TABLE"),
         commit(1, 10, 20),
     )
-    assert known.writer_of(15) == known.writer_of(25) == Writer(None, 4, "snapshot", OTHER)
-    assert known.writer_of(26) == Writer(5, 5, None, RUN)
+    assert commit_writers.writer_of(15) == commit_writers.writer_of(25) == Writer(None, 4, "snapshot", OTHER)
+    assert commit_writers.writer_of(26) == Writer(5, 5, None, RUN)
 
 
 @pytest.mark.parametrize("files", [0, 3])
 def test_a_replay_of_a_range_leaves_earlier_rows_alone(config: DestinationConfig, files: int) -> None:
     replay = {"kind": "replay", "id": "a", "low_seq": None}
     metrics = {"numTargetFilesAdded": str(files)}
-    known = writers(
+    commit_writers = writers(
         config,
         commit(4, 15, 20, OTHER, generation=1, batch=0),
         commit(3, 15, 15, OTHER, generation=1, batch=0, rebuild=replay, operationMetrics=metrics),
         commit(1, 10, 20),
     )
-    assert known.writer_of(16) == Writer(None, 4, None, OTHER)
-    assert known.writer_of(15) == (Writer(1, 1, None, RUN) if files == 0 else Writer(None, 3, "replay", OTHER))
+    assert commit_writers.writer_of(16) == Writer(None, 4, None, OTHER)
+    assert commit_writers.writer_of(15) == (Writer(1, 1, None, RUN) if files == 0 else Writer(None, 3, "replay", OTHER))
 
 
 def test_commits_that_restore_took_back(config: DestinationConfig) -> None:
     commits = [commit(3, 20, 30, OTHER), commit(2, 10, 20), commit(1, 0, 10)]
-    known = writers(config, commit(5, 10, 30), restore(4, version="1", timestamp=None), *commits)
-    assert known.writer_of(25) == known.writer_of(11) == Writer(5, 5, None, RUN)
-    assert known.writer_of(5) == Writer(1, 1, None, RUN)
+    commit_writers = writers(config, commit(5, 10, 30), restore(4, version="1", timestamp=None), *commits)
+    assert commit_writers.writer_of(25) == commit_writers.writer_of(11) == Writer(5, 5, None, RUN)
+    assert commit_writers.writer_of(5) == Writer(1, 1, None, RUN)
     # Restored once more, to before the first restoration: it counts no longer, and neither do the commits after it.
-    known = writers(config, restore(6, version=3), commit(5, 10, 30), restore(4, version=1), *commits)
-    assert known.writer_of(25) == Writer(3, 3, None, OTHER)
+    commit_writers = writers(config, restore(6, version=3), commit(5, 10, 30), restore(4, version=1), *commits)
+    assert commit_writers.writer_of(25) == Writer(3, 3, None, OTHER)
 
 
 def test_after_a_restore_to_a_time_nothing_older_is_claimed(config: DestinationConfig) -> None:
-    known = writers(
+    commit_writers = writers(
         config, commit(5, 20, 30), restore(4, version=None, timestamp="2026-03-01"), commit(1, 10, 20),
         acked=[acked([TableResult(table=TABLE, delta_version=1)])],
     )  # fmt: skip
-    assert known.writer_of(25) == Writer(5, 5, None, RUN)
-    assert known.writer_of(15) == Writer()
+    assert commit_writers.writer_of(25) == Writer(5, 5, None, RUN)
+    assert commit_writers.writer_of(15) == Writer()
 
 
 def test_manifests_tell_what_delta_has_removed(config: DestinationConfig) -> None:
     result = TableResult(table=TABLE, delta_version=7)
-    known = writers(config, commit(9, 20, 30), acked=[acked([result], run=OTHER)])
-    assert known.writer_of(15) == Writer(2, 7, None, OTHER)
-    assert known.writer_of(5) == Writer()
-    got = acked([result]).model_copy(update={"run": RUN})
-    assert writers(config, acked=[got]).writer_of(15) == Writer(2, 7, None, RUN)
+    commit_writers = writers(config, commit(9, 20, 30), acked=[acked([result], run=OTHER)])
+    assert commit_writers.writer_of(15) == Writer(2, 7, None, OTHER)
+    assert commit_writers.writer_of(5) == Writer()
+    batch = acked([result]).model_copy(update={"run": RUN})
+    assert writers(config, acked=[batch]).writer_of(15) == Writer(2, 7, None, RUN)
     assert writers(config, acked=[acked([result])]).writer_of(15) == Writer(2, 7, None, None), "an older version's"
 
 

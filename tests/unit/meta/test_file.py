@@ -168,11 +168,11 @@ def test_each_flipped_or_missing_byte_is_found_and_nothing_is_overwritten(meta: 
     for at in range(len(good)):
         for bad in (good[:at], good[:at] + bytes([good[at] ^ 0x15]) + good[at + 1 :]):
             try:
-                found = parse(bad, "meta.json")
+                parsed = parse(bad, "meta.json")
             except (DamagedError, VersionError):
                 damaged += 1
             else:  # white space only
-                assert found == state
+                assert parsed == state
     assert damaged > len(good)
     for bad in (b"", good[:-20], good.replace(b'"acked_seq": 0', b'"acked_seq": 1')):
         meta.file.write_bytes(bad)
@@ -209,7 +209,10 @@ def test_version_5_is_read(tmp_path: Path) -> None:
     state = FileMeta(tmp_path, "shop").read()
     parked = state.subscriptions["apply"].parked
     assert parked["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
-    assert {name for name, one in parked.items() if one.columns is None} == {"shop.items", "shop.orders"}
+    assert {name for name, parked_table in parked.items() if parked_table.columns is None} == {
+        "shop.items",
+        "shop.orders",
+    }
     assert render(state) == (GOLDEN / "meta-v5.json").read_bytes()
 
 
@@ -221,7 +224,7 @@ def test_version_4_is_read(tmp_path: Path) -> None:
     assert (source.epoch, source.address, source.began.pos) == (1, "db2.example:3306", 4711)
     assert source.of_seq(206158431791).server_uuid == "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002"
     assert source.of_epoch(1) == source
-    assert all(one.columns is None for one in meta.read().subscriptions["apply"].parked.values())
+    assert all(parked_table.columns is None for parked_table in meta.read().subscriptions["apply"].parked.values())
 
 
 def test_a_version_that_no_release_has_written_is_refused(tmp_path: Path) -> None:

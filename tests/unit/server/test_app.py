@@ -32,14 +32,14 @@ def served(tmp_path: Path) -> ServedDestination:
 def client(served: ServedDestination) -> Iterator[httpx.Client]:
     with (
         in_thread([served]) as url,
-        httpx.Client(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, trust_env=False) as found,
+        httpx.Client(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, trust_env=False) as http_client,
     ):
-        yield found
+        yield http_client
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
-    found: dict[str, Any] = response.json()["error"]
-    return found
+    error: dict[str, Any] = response.json()["error"]
+    return error
 
 
 @pytest.mark.parametrize(

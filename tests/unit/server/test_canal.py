@@ -52,8 +52,8 @@ def served(tmp_path: Path) -> ServedDestination:
 
 @pytest.fixture
 def port(served: ServedDestination) -> Iterator[int]:
-    with listening([served]) as found:
-        yield found
+    with listening([served]) as listening_port:
+        yield listening_port
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def client(port: int) -> Iterator[RawClient]:
 
 def everything(client: RawClient, fetch_size: int = 1000) -> list[Batch]:
     """All batches, each acked."""
-    found = []
+    batches = []
     while (batch := client.get(fetch_size)).id != -1:
         client.ack(batch.id)
-        found.append(batch)
-    return found
+        batches.append(batch)
+    return batches
 
 
 def kinds(batches: list[Batch]) -> list[tuple[int, int]]:
@@ -116,24 +116,24 @@ def test_all_changes_arrive_once_and_in_order(client: RawClient) -> None:
     assert kinds(batches) == WHOLE
     assert everything(client) == []
     ddl = [entry for batch in batches for entry in batch.entries if entry.header.event_type in (4, 5)]
-    for one, alone in zip(ddl, [batch for batch in batches if batch.entries[0] in ddl], strict=True):
-        change = parsed("RowChange", one.store_value)
+    for entry, alone in zip(ddl, [batch for batch in batches if batch.entries[0] in ddl], strict=True):
+        change = parsed("RowChange", entry.store_value)
         assert change.is_ddl
         assert change.sql
-        assert (one.header.schema_name, one.header.table_name) == ("bat", "o")
+        assert (entry.header.schema_name, entry.header.table_name) == ("bat", "o")
         assert len(alone.entries) == 1, "a DDL statement is a batch of its own"
 
 
 def test_headers_name_the_place_in_the_source(client: RawClient) -> None:
     headers = [entry.header for batch in everything(client) for entry in batch.entries]
-    assert {one.logfile_name for one in headers} == {"binlog.000007"}
-    offsets = [one.logfile_offset for one in headers]
+    assert {header.logfile_name for header in headers} == {"binlog.000007"}
+    offsets = [header.logfile_offset for header in headers]
     assert offsets == sorted(offsets)
     assert offsets[0] > 4
-    assert all(one.execute_time % 1000 == 0 and one.execute_time > 1_600_000_000_000 for one in headers)
-    assert {one.serveren_code for one in headers} == {"UTF-8"}
-    assert {one.source_type for one in headers} == {2}
-    assert {one.version for one in headers} == {1}
+    assert all(header.execute_time % 1000 == 0 and header.execute_time > 1_600_000_000_000 for header in headers)
+    assert {header.serveren_code for header in headers} == {"UTF-8"}
+    assert {header.source_type for header in headers} == {2}
+    assert {header.version for header in headers} == {1}
 
 
 def test_small_batches_end_inside_transactions_and_have_the_same_entries(client: RawClient) -> None:
@@ -145,7 +145,7 @@ def test_small_batches_end_inside_transactions_and_have_the_same_entries(client:
         client.ack(batch.id)
         small.append(batch)
     assert kinds(small) == kinds(whole)
-    assert [one.rows() for one in whole if one.rows()]
+    assert [batch.rows() for batch in whole if batch.rows()]
 
 
 def test_without_ack_the_next_get_returns_the_next_batch(client: RawClient) -> None:
@@ -159,9 +159,9 @@ def test_without_ack_the_next_get_returns_the_next_batch(client: RawClient) -> N
 def test_rollback_of_all_returns_everything_again_under_new_ids(client: RawClient) -> None:
     first, second = client.get(), client.get()
     client.rollback()
-    again = [client.get(), client.get()]
-    assert kinds(again) == kinds([first, second])
-    assert min(one.id for one in again) > second.id
+    repeated = [client.get(), client.get()]
+    assert kinds(repeated) == kinds([first, second])
+    assert min(batch.id for batch in repeated) > second.id
 
 
 def test_rollback_of_one_returns_it_and_later_ones(client: RawClient) -> None:
@@ -191,7 +191,7 @@ def test_a_connection_is_replaced_without_losing_batches(port: int, client: RawC
     with RawClient(port) as other:
         other.login().subscribe()
         third = other.get()
-        assert kinds([first, second, third]) == WHOLE[: sum(len(one.entries) for one in (first, second, third))]
+        assert kinds([first, second, third]) == WHOLE[: sum(len(batch.entries) for batch in (first, second, third))]
         other.ack(first.id)
         other.rollback()
         assert kinds([other.get()]) == kinds([second])
@@ -205,9 +205,9 @@ def test_a_server_that_stops_keeps_what_was_acked(tmp_path: Path, served: Served
         lost = client.get()
     with listening([served_destination(tmp_path)]) as port, RawClient(port) as client:
         client.login().subscribe()
-        again = client.get()
-        assert kinds([again]) == kinds([lost])
-        assert again.id > lost.id
+        repeated = client.get()
+        assert kinds([repeated]) == kinds([lost])
+        assert repeated.id > lost.id
         client.ack(lost.id)
         with pytest.raises(CanalRefusedError, match="is not exist"):
             client.expect_ack()
@@ -384,7 +384,7 @@ def test_the_next_batch_is_made_ahead_and_is_the_same(
                 client.ack(batch.id)
                 seen += batch.entries
         assert seen == expected
-    assert any(one is not None for one in made)
+    assert any(ahead is not None for ahead in made)
 
 
 def test_a_fault_in_a_batch_that_is_made_ahead_comes_when_the_client_asks(

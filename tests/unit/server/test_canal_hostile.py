@@ -25,9 +25,9 @@ from tests.unit.server.test_canal import served_destination
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    with listening([served_destination(tmp_path, max_clients=20)]) as found:
-        yield found
-        with RawClient(found) as client:  # whatever happened, the next client is served
+    with listening([served_destination(tmp_path, max_clients=20)]) as listening_port:
+        yield listening_port
+        with RawClient(listening_port) as client:  # whatever happened, the next client is served
             assert client.login().subscribe().get().entries
 
 
@@ -116,9 +116,9 @@ def test_a_flood_of_connections_leaves_those_that_are_there_and_lets_new_ones_in
         with RawClient(port, client_id="7") as other:  # it takes no place that silent ones have
             other.login().subscribe()
         assert client.get().entries
-        assert sum(is_closed(one.socket, 0.2) for one in opened[:60]) == 60, "the oldest give way"
-        for one in opened:
-            one.socket.close()
+        assert sum(is_closed(opened_client.socket, 0.2) for opened_client in opened[:60]) == 60, "the oldest give way"
+        for opened_client in opened:
+            opened_client.socket.close()
 
 
 def test_subscriptions_that_nobody_uses_give_way_to_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +144,14 @@ def test_subscriptions_that_nobody_uses_give_way_to_a_new_one(tmp_path: Path, mo
 
 def test_no_more_clients_log_in_than_may(port: int) -> None:
     early = RawClient(port)
-    known = [RawClient(port).login() for _ in range(20)]
+    logged_in = [RawClient(port).login() for _ in range(20)]
     with early, pytest.raises(CanalRefusedError, match="the server has 20 clients already"):
         early.login()
     with pytest.raises(CanalRefusedError, match="the server has 20 clients already"):
         RawClient(port)
-    assert known[0].subscribe().get().entries
-    for one in known:
-        one.socket.close()
+    assert logged_in[0].subscribe().get().entries
+    for client in logged_in:
+        client.socket.close()
     deadline = time.monotonic() + 10
     while True:  # their places are free again
         try:
@@ -175,8 +175,8 @@ def test_many_clients_that_wait_do_not_hold_up_others(port: int) -> None:
         begin = time.monotonic()
         assert client.get().entries
         assert time.monotonic() - begin < 20
-    for one in waiting:
-        one.socket.close()
+    for waiting_client in waiting:
+        waiting_client.socket.close()
 
 
 def test_a_client_that_does_not_take_its_answer_is_disconnected(

@@ -31,8 +31,8 @@ def _files() -> None:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    with in_thread([served_destination(tmp_path)]) as found:
-        yield found
+    with in_thread([served_destination(tmp_path)]) as address:
+        yield address
 
 
 class Flood:

@@ -63,8 +63,8 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(file: Path) -> Iterator[EmbeddedServer]:
-    with running(file) as found:
-        yield found
+    with running(file) as running_server:
+        yield running_server
 
 
 def canal(server: EmbeddedServer, name: str = "shop") -> RawClient:
@@ -86,20 +86,20 @@ def test_changes_of_a_folder_are_told_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         folder.scan()
     file = make(tmp_path, store=False)
-    assert [one.name for one in folder.scan(at_once=True)] == ["shop"]
+    assert [entry.name for entry in folder.scan(at_once=True)] == ["shop"]
     assert folder.scan() == []
     make(tmp_path, "later", store=False)
     assert folder.scan() == []
-    found = folder.scan()
-    assert [(one.name, one.config is not None) for one in found] == [("later", True)]
+    changes = folder.scan()
+    assert [(entry.name, entry.config is not None) for entry in changes] == [("later", True)]
     file.write_text("source: {")
     folder.scan()
-    found = folder.scan()
-    assert [(one.name, type(one.error)) for one in found] == [("shop", ConfigError)]
+    changes = folder.scan()
+    assert [(entry.name, type(entry.error)) for entry in changes] == [("shop", ConfigError)]
     file.unlink()
     folder.scan()
-    found = folder.scan()
-    assert [(one.name, one.config, one.error) for one in found] == [("shop", None, None)]
+    changes = folder.scan()
+    assert [(entry.name, entry.config, entry.error) for entry in changes] == [("shop", None, None)]
     assert folder.scan() == []
     (tmp_path / "conf" / "brief.yaml").write_text("")
     folder.scan()
@@ -110,7 +110,7 @@ def test_changes_of_a_folder_are_told_once(tmp_path: Path) -> None:
 def test_named_destinations_are_followed_alone(tmp_path: Path) -> None:
     make(tmp_path, store=False)
     make(tmp_path, "other", store=False)
-    assert [one.name for one in ConfigFolder(tmp_path / "conf", ["other"]).scan(at_once=True)] == ["other"]
+    assert [entry.name for entry in ConfigFolder(tmp_path / "conf", ["other"]).scan(at_once=True)] == ["other"]
 
 
 # --- operators
@@ -126,11 +126,11 @@ def test_a_push_is_started_again_and_ends_with_its_instance(file: Path) -> None:
 
         first = operator.wait("shop", pushes)["push"]["pid"]
         os.kill(first, signal.SIGKILL)
-        again = operator.wait("shop", lambda document: pushes(document) and document["push"]["pid"] != first)
-        assert again["push"]["restarts"] == 1
+        restarted = operator.wait("shop", lambda document: pushes(document) and document["push"]["pid"] != first)
+        assert restarted["push"]["restarts"] == 1
         assert operator.act("shop", "stop")["push"]["state"] == "off"
         with pytest.raises(ProcessLookupError):
-            os.kill(again["push"]["pid"], 0)
+            os.kill(restarted["push"]["pid"], 0)
         operator.act("shop", "start")
         pid = operator.wait("shop", pushes)["push"]["pid"]
     with pytest.raises(ProcessLookupError):
@@ -245,7 +245,7 @@ def test_tokens_change_while_clients_stay_connected(file: Path, server: Embedded
     client, operator = canal(server), Operator(server.url, OPERATOR)
     digest = operator.one("shop")["config"]["digest"]
     change(file, server={"tokens": {"apply": {"file": "apply.token"}, "audit": {"file": "audit.token"}}})
-    problem = operator.wait("shop", lambda one: one["config"]["problem"] is not None)["config"]["problem"]
+    problem = operator.wait("shop", lambda instance: instance["config"]["problem"] is not None)["config"]["problem"]
     assert "audit.token cannot be read" in problem["message"]
     assert state(server).status_code == 200
     (file.parent / "audit.token").write_text(OTHER_TOKEN)
@@ -267,7 +267,7 @@ def test_a_first_destination_for_canals_clients_opens_the_port(tmp_path: Path) -
         with httpx.Client(base_url=server.url, trust_env=False) as http:
             assert "canal" not in http.get("/metrics").text
         make(tmp_path, "later", canal={"enabled": True, "port": free_port()})
-        Operator(server.url, OPERATOR).wait("later", lambda one: bool(one) and one["state"] == "running")
+        Operator(server.url, OPERATOR).wait("later", lambda instance: bool(instance) and instance["state"] == "running")
         assert canal(server, "later").get().id != -1
         with pytest.raises(CanalRefusedError, match="destination:shop should start first"):
             canal(server, "shop")
@@ -275,7 +275,7 @@ def test_a_first_destination_for_canals_clients_opens_the_port(tmp_path: Path) -
 
 def test_what_belongs_to_the_process_is_refused_for_one_destination(tmp_path: Path, server: EmbeddedServer) -> None:
     make(tmp_path, "later", scan_s=7)
-    failed = Operator(server.url, OPERATOR).wait("later", lambda one: bool(one))
+    failed = Operator(server.url, OPERATOR).wait("later", lambda instance: bool(instance))
     assert failed["state"] == "failed"
     assert "server.scan_s differs" in failed["error"]["message"]
     assert failed["capture"] is None
@@ -284,8 +284,8 @@ def test_what_belongs_to_the_process_is_refused_for_one_destination(tmp_path: Pa
 def test_a_wrong_file_among_others_does_not_keep_the_server_from_starting(tmp_path: Path, file: Path) -> None:
     (file.parent / "broken.yaml").write_text("source: {")
     with running(file) as server:
-        found = Operator(server.url, OPERATOR).list()
-        assert (found["shop"]["state"], found["broken"]["state"]) == ("running", "failed")
+        instances = Operator(server.url, OPERATOR).list()
+        assert (instances["shop"]["state"], instances["broken"]["state"]) == ("running", "failed")
     with pytest.raises(ConfigError, match=r"broken\.yaml"), running(file, names=["broken", "shop"]):
         pass
     with pytest.raises(ConfigError, match="no destination is called 'missing'"), running(file, names=["missing"]):
@@ -330,11 +330,11 @@ def test_a_second_server_stands_by(file: Path) -> None:
             client.socket.close()
             # A stop holds for both, and the one that starts it again has it; then the other one stands by.
             Operator(first.url, OPERATOR).act("shop", "stop")
-            operator.wait("shop", lambda one: one["state"] == "stopped")
+            operator.wait("shop", lambda instance: instance["state"] == "stopped")
             assert operator.act("shop", "start")["leader"]["leads"] is True
             assert canal(second).get().entries[0].header.logfile_offset > batch.entries[0].header.logfile_offset
-            Operator(first.url, OPERATOR).wait("shop", lambda one: one["state"] == "standby")
-        Operator(first.url, OPERATOR).wait("shop", lambda one: one["state"] == "running")
+            Operator(first.url, OPERATOR).wait("shop", lambda instance: instance["state"] == "standby")
+        Operator(first.url, OPERATOR).wait("shop", lambda instance: instance["state"] == "running")
 
 
 # --- captures
@@ -343,8 +343,8 @@ def test_a_second_server_stands_by(file: Path) -> None:
 def test_a_capture_that_cannot_reach_its_source_is_tried_again(tmp_path: Path) -> None:
     with running(make(tmp_path, capture="always")) as server:
         operator = Operator(server.url, VIEWER)
-        failed = operator.wait("shop", lambda one: one["capture"]["restarts"] >= 2)
-        failed = operator.wait("shop", lambda one: one["state"] == "failed")
+        failed = operator.wait("shop", lambda instance: instance["capture"]["restarts"] >= 2)
+        failed = operator.wait("shop", lambda instance: instance["state"] == "failed")
         assert (failed["capture"]["state"], failed["capture"]["exit_code"]) == ("retrying", 1)
         assert failed["retry_at"] > failed["since"]
         assert "exit code 1: source 127.0.0.1:1" in failed["error"]["message"]
@@ -367,10 +367,10 @@ def test_a_capture_outside_the_server_is_left_alone(tmp_path: Path) -> None:
     write_capture_state(store, CaptureState(4711, True, "binlog.000007", 4, None, 0, 0))
     with running(file) as server:
         operator = Operator(server.url, VIEWER)
-        found = operator.wait("shop", lambda one: one["capture"]["state"] == "outside")
-        assert (found["state"], found["capture"]["pid"]) == ("running", 4711)
+        outside = operator.wait("shop", lambda instance: instance["capture"]["state"] == "outside")
+        assert (outside["state"], outside["capture"]["pid"]) == ("running", 4711)
         lock.release()
-        operator.wait("shop", lambda one: one["capture"]["restarts"] >= 1)
+        operator.wait("shop", lambda instance: instance["capture"]["restarts"] >= 1)
 
 
 def test_the_first_subscription_is_told_why_there_is_no_store(tmp_path: Path) -> None:
@@ -400,9 +400,9 @@ def test_a_capture_runs_while_somebody_subscribes(tmp_path: Path) -> None:
         operator = Operator(server.url, VIEWER)
         assert operator.one("shop")["state"] == "waiting"
         client = canal(server)
-        operator.wait("shop", lambda one: one["capture"]["state"] != "off")
+        operator.wait("shop", lambda instance: instance["capture"]["state"] != "off")
         client.unsubscribe()
-        operator.wait("shop", lambda one: (one["state"], one["capture"]["state"]) == ("waiting", "off"))
+        operator.wait("shop", lambda instance: (instance["state"], instance["capture"]["state"]) == ("waiting", "off"))
         time.sleep(0.5)
         assert operator.one("shop")["capture"]["state"] == "off"
 

@@ -77,12 +77,16 @@ def test_a_lock_belongs_to_its_subscriber(served: ServedDestination) -> None:
 def test_a_client_and_a_process_beside_the_server_exclude_each_other(
     meta: RemoteMeta, served: ServedDestination
 ) -> None:
-    here = open_meta(served.config)
-    with meta.lock(NAME, "a job"), pytest.raises(LeaseHeldError, match="holds this lock"), here.lock(NAME, "a job"):
+    local_meta = open_meta(served.config)
+    with (
+        meta.lock(NAME, "a job"),
+        pytest.raises(LeaseHeldError, match="holds this lock"),
+        local_meta.lock(NAME, "a job"),
+    ):
         pass
-    with here.lock(NAME, "a job"), pytest.raises(LeaseHeldError), meta.lock(NAME, "a job", wait_s=0.1):
+    with local_meta.lock(NAME, "a job"), pytest.raises(LeaseHeldError), meta.lock(NAME, "a job", wait_s=0.1):
         pass
-    with here.lock(NAME, "x", shared=True), meta.lock(NAME, "x", shared=True), meta.lock(NAME, "x", shared=True):
+    with local_meta.lock(NAME, "x", shared=True), meta.lock(NAME, "x", shared=True), meta.lock(NAME, "x", shared=True):
         assert len(served.locks) == 2
     assert len(served.locks) == 0
 

@@ -22,7 +22,7 @@ WAITING = ("open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remo
 LIBRARIES = (sys.prefix, sys.base_prefix, "<frozen")
 watched: int | None = None
 """The thread that must not wait."""
-found: list[str] = []
+blocking_calls: list[str] = []
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -35,7 +35,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         if any(name in ("_find_and_load", "updatecache") for _, _, name in calls):
             return  # a module that is loaded when it is first used, or a line of it for asyncio's debug mode
         ours = [call for call in calls if not call[0].startswith(LIBRARIES)]
-        found.append(f"{event} {arguments[:1]} by {ours[:4]}")
+        blocking_calls.append(f"{event} {arguments[:1]} by {ours[:4]}")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,19 +57,19 @@ def test_the_loop_waits_for_nothing(
         batch = client.get()
         client.ack(batch.id)
         client.get(timeout_ms=50)
-        operator.wait("shop", lambda one: one["capture"]["pid"] is not None)
+        operator.wait("shop", lambda instance: instance["capture"]["pid"] is not None)
         assert state(server).status_code == 200
         for path in ("/v1/instances/shop", "/v1/instances/shop/logs", "/health", "/metrics"):
             operator.http.get(path)
         digest = operator.one("shop")["config"]["digest"]
         change(file, batch={"max_transactions": 5})
-        operator.wait("shop", lambda one: one["config"]["digest"] != digest)
+        operator.wait("shop", lambda instance: instance["config"]["digest"] != digest)
         operator.act("shop", "restart")
         operator.act("shop", "stop")
         operator.act("shop", "start")
         assert operator.http.post("/v1/instances/reload").status_code == 200
         other.unlink()
-        operator.wait("other", lambda one: not one)
+        operator.wait("other", lambda instance: not instance)
 
     async def run() -> None:
         global watched
@@ -83,7 +83,7 @@ def test_the_loop_waits_for_nothing(
             asyncio.run(run(), debug=True)
         finally:
             _stop_watching()
-    assert found == []
+    assert blocking_calls == []
     assert [record.message for record in caplog.records if "took" in record.message] == []
 
 
@@ -97,17 +97,17 @@ def test_a_file_that_is_opened_in_the_loop_is_found(tmp_path: Path) -> None:
         global watched
         watched = threading.get_ident()
         await asyncio.to_thread(read)
-        assert found == []
+        assert blocking_calls == []
         read()
 
     file = tmp_path / "file"
     file.write_text("")
     try:
         asyncio.run(run(lambda: _open(file)))
-        assert len(found) == 1
+        assert len(blocking_calls) == 1
     finally:
         _stop_watching()
-        found.clear()
+        blocking_calls.clear()
 
 
 def _open(file: Path) -> None:

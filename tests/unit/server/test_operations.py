@@ -64,13 +64,13 @@ KEYS = {
 
 
 def test_each_takes_the_keys_of_version_1() -> None:
-    found = {}
+    keys_by_operation = {}
     for name, operation in OPERATIONS.items():
         fields = {key: field for key, field in operation.arguments.model_fields.items() if key != "subscriber"}
         optional = [key for key, field in fields.items() if not field.is_required()]
         keys = [key for key in fields if key not in optional]
-        found[name] = ", ".join([*keys, *([f"[{', '.join(optional)}]"] if optional else [])])
-    assert found == KEYS
+        keys_by_operation[name] = ", ".join([*keys, *([f"[{', '.join(optional)}]"] if optional else [])])
+    assert keys_by_operation == KEYS
 
 
 def test_the_page_names_all() -> None:

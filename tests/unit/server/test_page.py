@@ -52,8 +52,8 @@ def server(config: DestinationConfig) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def client(server: EmbeddedServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False) as found:
-        yield found
+    with httpx.Client(base_url=server.url, trust_env=False) as http_client:
+        yield http_client
 
 
 def log_in(client: httpx.Client, token: str) -> None:
@@ -111,10 +111,10 @@ def test_an_operator_acts(client: httpx.Client, server: EmbeddedServer) -> None:
     form = form_of(client)
 
     def state() -> str:
-        found = httpx.get(
+        response = httpx.get(
             f"{server.url}/v1/instances/shop", headers={"authorization": f"Bearer {VIEWER}"}, trust_env=False
         )
-        return str(found.json()["instance"]["state"])
+        return str(response.json()["instance"]["state"])
 
     for wrong in ({}, {"form": "x"}, {"form": form[:-1]}, {"form": "é"}):
         assert client.post("/instances/shop/stop", data=wrong).status_code == 403
@@ -188,8 +188,8 @@ def test_a_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     sessions = LoginSessions(lambda: now[0])
     cookie = sessions.cookie(Role.VIEWER)
-    found = sessions.read(cookie)
-    assert found is not None and found.role is Role.VIEWER
+    session = sessions.read(cookie)
+    assert session is not None and session.role is Role.VIEWER
     assert LoginSessions(lambda: now[0]).read(cookie) is None, "another process has another key"
     now[0] += LASTS_S
     assert sessions.read(cookie) is None

@@ -45,10 +45,10 @@ def test_a_client_says_who_gets_and_who_acks(served: ServedDestination, url: str
     assert lease.manifest.run == manifest_of(served.config, lease.batch).run == RUN
     second_try = RUN.model_copy(update={"try_number": 2})
     with working_for(second_try):
-        again = batches.get("airflow:apply_shop", wait_s=0)
-        assert again is not None
-        assert again.manifest.run == RUN, "the batch is handed out unchanged"
-        batches.ack(again.batch, again.token)
+        repeated = batches.get("airflow:apply_shop", wait_s=0)
+        assert repeated is not None
+        assert repeated.manifest.run == RUN, "the batch is handed out unchanged"
+        batches.ack(repeated.batch, repeated.token)
     acked = manifest_of(served.config, lease.batch).acked
     assert acked is not None
     assert acked.run == second_try

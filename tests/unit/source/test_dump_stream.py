@@ -59,19 +59,19 @@ def ends(tmp_path: Path) -> Iterator[tuple[DumpStream, ssl.SSLSocket]]:
     client.settimeout(0.2)
     server.settimeout(10)
     yield stream, server
-    for one in (client, server, listener):
-        one.close()
+    for end in (client, server, listener):
+        end.close()
 
 
 def _shake_hands(*ends: ssl.SSLSocket) -> None:
     waiting = list(ends)
-    for one in ends:
-        one.settimeout(0.01)
+    for end in ends:
+        end.settimeout(0.01)
     while waiting:
-        for one in list(waiting):
+        for end in list(waiting):
             try:
-                one.do_handshake()
-                waiting.remove(one)
+                end.do_handshake()
+                waiting.remove(end)
             except TimeoutError:
                 continue
 
@@ -111,7 +111,7 @@ def test_an_error_behind_bytes_is_raised_at_the_next_read(
     stream, server = ends
     server.sendall(RECORD)
     buffer = memoryview(bytearray(1 << 20))
-    read = ssl.SSLSocket.recv_into
+    recv_into = ssl.SSLSocket.recv_into
     calls = 0
 
     def fails_later(self: ssl.SSLSocket, into: memoryview) -> int:
@@ -119,7 +119,7 @@ def test_an_error_behind_bytes_is_raised_at_the_next_read(
         calls += 1
         if calls == 2:
             raise ConnectionResetError(104, "Connection reset by peer")
-        return read(self, into)
+        return recv_into(self, into)
 
     monkeypatch.setattr(ssl.SSLSocket, "recv_into", fails_later)
     assert stream.recv_into(buffer) == len(RECORD)

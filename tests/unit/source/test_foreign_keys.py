@@ -42,8 +42,8 @@ def schemas(child: TableSchema = CHILD, parent: TableSchema = PARENT) -> Schemas
     return Schemas(tables={"s.c": child, "s.p": parent})
 
 
-def with_column(one: ColumnSchema) -> TableSchema:
-    return TableSchema(columns=(column("id"), one), primary_key=("id",))
+def with_column(added: ColumnSchema) -> TableSchema:
+    return TableSchema(columns=(column("id"), added), primary_key=("id",))
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_what_cannot_be_followed(
     monkeypatch: pytest.MonkeyPatch, overrides: str, child: TableSchema, update: Mapping[str, str], why: str | None
 ) -> None:
     monkeypatch.setenv("HASH", "00" * 32)
-    found = refusal(config(overrides), schemas(child), "s.c", KEY.model_copy(update=update), updates=False)
-    assert (found is None) == (why is None), found
-    assert why is None or why in str(found)
+    reason = refusal(config(overrides), schemas(child), "s.c", KEY.model_copy(update=update), updates=False)
+    assert (reason is None) == (why is None), reason
+    assert why is None or why in str(reason)
 
 
 def test_an_update_of_a_table_with_generated_columns_is_not_followed() -> None:
@@ -95,8 +95,8 @@ def test_an_update_of_a_table_with_generated_columns_is_not_followed() -> None:
 def test_texts_need_a_collation_that_is_known(collation: str | None, other: str | None, why: str | None) -> None:
     child = with_column(column("p", "varchar(9)", collation=collation))
     parent = TableSchema(columns=(column("id", "varchar(9)", collation=other),), primary_key=("id",))
-    found = refusal(config(), schemas(child, parent), "s.c", KEY, updates=False)
-    assert found is None if why is None else why in str(found)
+    reason = refusal(config(), schemas(child, parent), "s.c", KEY, updates=False)
+    assert reason is None if why is None else why in str(reason)
 
 
 def test_comparison() -> None:

@@ -28,8 +28,8 @@ def test_snapshots_of_mysql_without_gtids_need_to_see_other_sessions(
     flavor: Literal["mysql", "mariadb"], version: tuple[int, ...], mode: str | None, more: str, warned: bool
 ) -> None:
     info = ServerInfo(flavor, ".".join(map(str, version)), version, "uuid", 1)
-    found = check_privileges(info, parse_grants([_REPLICATION.format(more)]), "'cdc'@'%'", mode)
-    assert found[0].level == "ok"
-    assert [f.remedy for f in found if f.level == "warning"] == (
+    findings = check_privileges(info, parse_grants([_REPLICATION.format(more)]), "'cdc'@'%'", mode)
+    assert findings[0].level == "ok"
+    assert [f.remedy for f in findings if f.level == "warning"] == (
         ["GRANT PROCESS ON *.* TO 'cdc'@'%';"] if warned else []
     )

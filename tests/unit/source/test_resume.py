@@ -16,11 +16,11 @@ BYTES = 100
 
 
 def scan(
-    known: str, *gtids: str | None, before: str = "", last: LastStored | None = None, mariadb: bool = False
+    executed: str, *gtids: str | None, before: str = "", last: LastStored | None = None, mariadb: bool = False
 ) -> tuple[ResumeScan, int]:
     """Returns the finished scan, and how many of the transactions it has looked at. The new server is B."""
     flavor: Flavor = "mariadb" if mariadb else "mysql"
-    scan = ResumeScan(flavor, parse_state(known, flavor), B, parse_state(before, flavor), last, "source")
+    scan = ResumeScan(flavor, parse_state(executed, flavor), B, parse_state(before, flavor), last, "source")
     for number, text in enumerate(gtids):
         gtid = MariadbGtid.parse(text) if mariadb and text is not None else text
         begin, end = (BinlogPosition("binlog.000001", 4 + BYTES * n) for n in (number, number + 1))
@@ -34,51 +34,51 @@ def at(number: int) -> BinlogPosition:
 
 
 def test_the_first_unknown_transaction() -> None:
-    found, looked_at = scan(f"{A}:1-3", f"{A}:1", f"{A}:2", f"{A}:3", f"{B}:1", f"{B}:2")
-    assert (found.position, found.overlap, looked_at) == (at(3), GtidSet(), 4)
-    found.require_no_errant()
+    resume, looked_at = scan(f"{A}:1-3", f"{A}:1", f"{A}:2", f"{A}:3", f"{B}:1", f"{B}:2")
+    assert (resume.position, resume.overlap, looked_at) == (at(3), GtidSet(), 4)
+    resume.require_no_errant()
 
 
 def test_everything_is_known() -> None:
-    found, _ = scan(f"{A}:1-9", f"{A}:8", f"{A}:9", before=f"{A}:1-7")
-    assert (found.position, found.end) == (None, at(2))
-    found, _ = scan(f"{A}:1-9", before=f"{A}:1-9")
-    assert (found.position, found.end) == (None, None)
+    resume, _ = scan(f"{A}:1-9", f"{A}:8", f"{A}:9", before=f"{A}:1-7")
+    assert (resume.position, resume.end) == (None, at(2))
+    resume, _ = scan(f"{A}:1-9", before=f"{A}:1-9")
+    assert (resume.position, resume.end) == (None, None)
 
 
 def test_another_order_of_commits_gives_an_overlap() -> None:
-    found, looked_at = scan(f"{A}:1-2:4-5", *[f"{A}:{n}" for n in (1, 3, 2, 5, 4, 6, 7)])
-    assert (found.position, str(found.overlap), found.overlap_end) == (at(1), f"{A}:2:4-5", at(5))
+    resume, looked_at = scan(f"{A}:1-2:4-5", *[f"{A}:{n}" for n in (1, 3, 2, 5, 4, 6, 7)])
+    assert (resume.position, str(resume.overlap), resume.overlap_end) == (at(1), f"{A}:2:4-5", at(5))
     assert looked_at == 5
-    found.require_no_errant()
+    resume.require_no_errant()
 
 
 def test_own_transactions_before_known_ones_are_errant() -> None:
-    found, _ = scan(f"{A}:1-3", f"{A}:1", f"{B}:1", f"{A}:2", f"{B}:2", f"{A}:3", f"{B}:3")
+    resume, _ = scan(f"{A}:1-3", f"{A}:1", f"{B}:1", f"{A}:2", f"{B}:2", f"{A}:3", f"{B}:3")
     with pytest.raises(SourceRefusedError, match=f"2 errant transactions.*{B}:1-2"):
-        found.require_no_errant()
+        resume.require_no_errant()
 
 
 def test_transactions_without_gtids_before_known_ones_are_passed() -> None:
-    found, _ = scan(f"{A}:1-2", None, f"{A}:1", None, f"{A}:2", f"{A}:3")
-    assert (found.position, found.overlap_end) == (at(4), None)
+    resume, _ = scan(f"{A}:1-2", None, f"{A}:1", None, f"{A}:2", f"{A}:3")
+    assert (resume.position, resume.overlap_end) == (at(4), None)
 
 
 def test_domains_in_another_order() -> None:
-    known = "0-1-5,1-1-3"
-    found, looked_at = scan(known, "0-1-4", "0-1-5", "0-1-6", "1-1-3", "0-2-7", before="0-1-3,1-1-2", mariadb=True)
-    assert (found.position, found.overlap_end, looked_at) == (at(2), at(4), 4)
-    assert "1-1:3" in found.overlap and "0-1:6" not in found.overlap
-    found.require_no_errant()
+    executed = "0-1-5,1-1-3"
+    resume, looked_at = scan(executed, "0-1-4", "0-1-5", "0-1-6", "1-1-3", "0-2-7", before="0-1-3,1-1-2", mariadb=True)
+    assert (resume.position, resume.overlap_end, looked_at) == (at(2), at(4), 4)
+    assert "1-1:3" in resume.overlap and "0-1:6" not in resume.overlap
+    resume.require_no_errant()
 
 
 def test_errant_transactions_of_mariadb_have_taken_numbers() -> None:
-    found, _ = scan("0-1-5", "0-1-4", "0-2-5", "0-1-5", "0-2-6", before="0-1-3", mariadb=True)
+    resume, _ = scan("0-1-5", "0-1-4", "0-2-5", "0-1-5", "0-2-6", before="0-1-3", mariadb=True)
     with pytest.raises(SourceRefusedError, match=r"1 errant transactions.*0-2-5"):
-        found.require_no_errant()
-    found, _ = scan("0-1-5", "0-1-4", "0-1-5", "0-2-6", before="0-1-3", mariadb=True)
-    found.require_no_errant()
-    assert found.position == at(2)
+        resume.require_no_errant()
+    resume, _ = scan("0-1-5", "0-1-4", "0-1-5", "0-2-6", before="0-1-3", mariadb=True)
+    resume.require_no_errant()
+    assert resume.position == at(2)
 
 
 def test_a_transaction_of_another_time_is_of_another_history() -> None:

@@ -75,9 +75,9 @@ def test_transactions_with_positions_gtids_and_times(serve: Any, pieces: bool, s
     ends = [0, *(int.from_bytes(event[13:17], "little") for event in log.events)]
     serve(log.packets + EOF, random.Random(seed) if pieces else None)
     transactions = list(read_transactions(SOURCE, "binlog.000001"))
-    assert [one.gtid for one in transactions] == [f"{UUID}:1", f"{UUID}:2", f"{UUID[:-2]}fe:tag:5"]
-    assert [one.time_us for one in transactions] == [log.timestamp * 10**6 + n for n in (1, 2, 9)]
-    assert [(one.begin.pos, one.end.pos) for one in transactions] == [
+    assert [transaction.gtid for transaction in transactions] == [f"{UUID}:1", f"{UUID}:2", f"{UUID[:-2]}fe:tag:5"]
+    assert [transaction.time_us for transaction in transactions] == [log.timestamp * 10**6 + n for n in (1, 2, 9)]
+    assert [(transaction.begin.pos, transaction.end.pos) for transaction in transactions] == [
         (ends[2], ends[7]),
         (ends[7], ends[9]),
         (ends[9], ends[12]),
@@ -96,7 +96,9 @@ def test_an_event_of_several_packets_is_passed_over(serve: Any, size: int) -> No
     log.transaction("shop", "orders", [1])
     serve(log.packets + EOF)
     transactions = list(read_transactions(SOURCE, "binlog.000001"))
-    assert [one.end.pos for one in transactions] == [int.from_bytes(log.events[n][13:17], "little") for n in (4, 9)]
+    assert [transaction.end.pos for transaction in transactions] == [
+        int.from_bytes(log.events[n][13:17], "little") for n in (4, 9)
+    ]
 
 
 def test_positions_beyond_four_gibibytes(serve: Any) -> None:
@@ -123,7 +125,7 @@ def test_the_next_file_begins_at_four(serve: Any) -> None:
     packets = [first.packets, *(packets_of(event) for event in (make_rotate("binlog.000002", 4, 1), *second.events))]
     serve(b"".join(packets) + EOF)
     transactions = list(read_transactions(SOURCE, "binlog.000001"))
-    assert [one.begin.file for one in transactions] == ["binlog.000001", "binlog.000002"]
+    assert [transaction.begin.file for transaction in transactions] == ["binlog.000001", "binlog.000002"]
     assert transactions[1].begin.pos == int.from_bytes(second.events[0][13:17], "little")
 
 
@@ -152,8 +154,8 @@ def test_damage_anywhere_is_an_error_or_changes_no_gtid(serve: Any, seed: int) -
 def test_the_sets_of_earlier_files() -> None:
     a, b = bytes(range(16)), bytes(range(1, 17))
 
-    def intervals(*found: tuple[int, int]) -> bytes:
-        return struct.pack("<Q", len(found)) + b"".join(struct.pack("<QQ", first, last + 1) for first, last in found)
+    def intervals(*ranges: tuple[int, int]) -> bytes:
+        return struct.pack("<Q", len(ranges)) + b"".join(struct.pack("<QQ", first, last + 1) for first, last in ranges)
 
     plain = bytes(19) + struct.pack("<Q", 2) + a + intervals((1, 5), (7, 7)) + b + intervals((3, 4))
     names = ["00010203-0405-0607-0809-0a0b0c0d0e0f", "01020304-0506-0708-090a-0b0c0d0e0f10"]

@@ -29,36 +29,39 @@ def test_services_are_recognised(host: str, version: str, service: Service | Non
 
 
 def test_a_setting_has_value_reason_statement_and_the_services_own_way() -> None:
-    [found] = settings.METADATA.check({"binlog_row_metadata": "MINIMAL"})
-    advice = found.advice
-    assert advice is not None and found.level == "warning" and advice.then is None
+    [finding] = settings.METADATA.check({"binlog_row_metadata": "MINIMAL"})
+    advice = finding.advice
+    assert advice is not None and finding.level == "warning" and advice.then is None
     assert advice.value == "binlog_row_metadata = MINIMAL" and "rows name no columns" in advice.why
     assert advice.statements == ("SET GLOBAL binlog_row_metadata = FULL;",)
     assert advice.keep == "binlog_row_metadata = FULL"
     assert advice.managed["Amazon RDS"] == "in the instance's parameter group: binlog_row_metadata = FULL"
-    there = for_service(found, Service.CLOUD_SQL).advice
-    assert there is not None and there.statements == () and there.keep is None
-    assert there.managed == {"Cloud SQL": "as a database flag: binlog_row_metadata = FULL"}
-    there = for_service(found, Service.AZURE).advice
-    assert there is not None and there.statements == ()
-    assert there.managed == {"Azure Database for MySQL": "its users cannot change binlog_row_metadata"}
-    assert for_service(found, None) is found
+    service_advice = for_service(finding, Service.CLOUD_SQL).advice
+    assert service_advice is not None and service_advice.statements == () and service_advice.keep is None
+    assert service_advice.managed == {"Cloud SQL": "as a database flag: binlog_row_metadata = FULL"}
+    service_advice = for_service(finding, Service.AZURE).advice
+    assert service_advice is not None and service_advice.statements == ()
+    assert service_advice.managed == {"Azure Database for MySQL": "its users cannot change binlog_row_metadata"}
+    assert for_service(finding, None) is finding
     # Cloud SQL always writes rows, so nothing can be set there.
-    [found] = settings.FORMAT.check({"binlog_format": "MIXED"})
-    assert for_service(found, Service.CLOUD_SQL) is found
+    [finding] = settings.FORMAT.check({"binlog_format": "MIXED"})
+    assert for_service(finding, Service.CLOUD_SQL) is finding
     assert list(settings.FORMAT.check({"binlog_format": "row"})) == []
 
 
 def test_amazons_own_retention_counts() -> None:
-    [found] = settings.check_rds_retention(0)
-    assert "binlog retention hours is NULL" in found.message and found.remedy == RDS_RETENTION
-    [found] = settings.check_rds_retention(7200)
-    assert found.advice is not None and found.advice.value == "binlog retention hours = 2"
+    [finding] = settings.check_rds_retention(0)
+    assert "binlog retention hours is NULL" in finding.message and finding.remedy == RDS_RETENTION
+    [finding] = settings.check_rds_retention(7200)
+    assert finding.advice is not None and finding.advice.value == "binlog retention hours = 2"
     assert list(settings.check_rds_retention(86400)) == []
 
 
 def test_the_page_for_administrators_has_the_ways_of_managed_services() -> None:
     page = PAGE.read_text()
     assert RDS_RETENTION in page
-    assert all(f"{one.name} = {one.required}" in page for one in (settings.FORMAT, settings.IMAGE, settings.METADATA))
+    assert all(
+        f"{setting.name} = {setting.required}" in page
+        for setting in (settings.FORMAT, settings.IMAGE, settings.METADATA)
+    )
     assert all(str(service) in page for service in Service)

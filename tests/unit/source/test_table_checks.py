@@ -89,35 +89,35 @@ def test_policies_that_fit_have_no_findings(tmp_path: Path) -> None:
 
 
 def test_unknown_columns(tmp_path: Path) -> None:
-    (found,) = check_policies(config(tmp_path, {"columns": {"mail": "drop"}}), SCHEMAS)
-    assert (found.level, found.subject) == ("warning", "apply: columns")
-    (found,) = check_policies(config(tmp_path, {}, {"columns": {"mail": "drop"}}), SCHEMAS)
-    assert found.level == "error"
-    assert "has no column 'mail'" in found.message
+    (finding,) = check_policies(config(tmp_path, {"columns": {"mail": "drop"}}), SCHEMAS)
+    assert (finding.level, finding.subject) == ("warning", "apply: columns")
+    (finding,) = check_policies(config(tmp_path, {}, {"columns": {"mail": "drop"}}), SCHEMAS)
+    assert finding.level == "error"
+    assert "has no column 'mail'" in finding.message
 
 
 def test_members_that_the_server_cannot_show(tmp_path: Path) -> None:
-    def of(column_type: str, charset: str) -> Schemas:
+    def schemas_with(column_type: str, charset: str) -> Schemas:
         return Schemas(
             tables={"a.b": TableSchema(columns=(column("e", "enum", column_type, charset),), primary_key=())}
         )
 
-    def found(schemas: Schemas, override: str = "") -> list[Finding]:
+    def findings(schemas: Schemas, override: str = "") -> list[Finding]:
         config = configure(tmp_path, override)
         return list(check_members(config, with_members(config.tables, schemas)))
 
-    shown = of("enum('it''s','?x')", "utf8mb4")
-    (finding,) = found(shown)
+    shown = schemas_with("enum('it''s','?x')", "utf8mb4")
+    (finding,) = findings(shown)
     assert (finding.level, finding.subject) == ("error", "table a.b")
     assert finding.remedy is not None and "members: {e: [" in finding.remedy
     for accepted in ("columns: {e: drop}", "columns: {E: null}", """members: {E: ["it's", '\U0001f600x']}""",
                      """members: {e: ["it's", '?x']}"""):  # fmt: skip
-        assert found(shown, accepted) == []
+        assert findings(shown, accepted) == []
     for refused in ("columns: {e: keep}", "members: {e: ['\U0001f600x']}", """members: {e: ["it's", 'üx']}"""):
-        assert [f.level for f in found(shown, refused)] == ["error"]
-    assert found(of("enum('a','b')", "utf8mb4")) == found(of("enum('a','?')", "latin1")) == []
+        assert [f.level for f in findings(shown, refused)] == ["error"]
+    assert findings(schemas_with("enum('a','b')", "utf8mb4")) == findings(schemas_with("enum('a','?')", "latin1")) == []
     config = configure(tmp_path, """members: {e: ["it's", '\U0001f600x']}""")
-    assert with_members(config.tables, shown) == of("enum('it''s','\U0001f600x')", "utf8mb4")
+    assert with_members(config.tables, shown) == schemas_with("enum('it''s','\U0001f600x')", "utf8mb4")
 
 
 def configure(folder: Path, override: str) -> DestinationConfig:
@@ -135,10 +135,10 @@ def configure(folder: Path, override: str) -> DestinationConfig:
 def test_dates_in_keys_are_a_warning_if_the_server_accepts_zero_dates(tmp_path: Path) -> None:
     schemas = Schemas(tables={"shop.t": TableSchema(columns=(column("day", "date"),), primary_key=("day",))})
     plain = config(tmp_path, {})
-    (found,) = check_key_dates(plain, schemas, "STRICT_TRANS_TABLES")
-    assert (found.level, found.subject) == ("warning", "table shop.t")
-    assert found.remedy is not None
-    assert "{columns: {day: text}}" in found.remedy
+    (finding,) = check_key_dates(plain, schemas, "STRICT_TRANS_TABLES")
+    assert (finding.level, finding.subject) == ("warning", "table shop.t")
+    assert finding.remedy is not None
+    assert "{columns: {day: text}}" in finding.remedy
     assert not list(check_key_dates(plain, schemas, "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE"))
     assert not list(check_key_dates(config(tmp_path, {"columns": {"day": "text"}}), schemas, ""))
 
@@ -147,8 +147,8 @@ def test_generated_columns_that_are_kept_are_a_warning(tmp_path: Path) -> None:
     generated = column("g", "int").model_copy(update={"extra": "STORED GENERATED"})
     default = column("d", "int").model_copy(update={"extra": "DEFAULT_GENERATED"})
     schemas = Schemas(tables={"shop.t": TableSchema(columns=(column("id", "int"), generated, default), primary_key=())})
-    (found,) = check_generated(config(tmp_path, {}), schemas)
-    assert (found.level, found.subject) == ("warning", "table shop.t")
-    assert "columns g are kept" in found.message and "{columns: {g: drop}}" in str(found.remedy)
+    (finding,) = check_generated(config(tmp_path, {}), schemas)
+    assert (finding.level, finding.subject) == ("warning", "table shop.t")
+    assert "columns g are kept" in finding.message and "{columns: {g: drop}}" in str(finding.remedy)
     for policy in ("drop", None):
         assert not list(check_generated(config(tmp_path, {"columns": {"G": policy}}), schemas))

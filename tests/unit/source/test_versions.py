@@ -23,6 +23,7 @@ from cdc.source.server import ServerInfo, parse_version
 )
 def test_versions(version: str, levels: list[str], words: str) -> None:
     flavor = "mariadb" if "MariaDB" in version else "mysql"
-    found = list(_check_version(ServerInfo(flavor, version, parse_version(version), "", 1)))  # type: ignore[arg-type]
-    assert [one.level for one in found] == levels
-    assert all(words in one.message and one.remedy for one in found)
+    info = ServerInfo(flavor, version, parse_version(version), "", 1)  # type: ignore[arg-type]
+    findings = list(_check_version(info))
+    assert [finding.level for finding in findings] == levels
+    assert all(words in finding.message and finding.remedy for finding in findings)

@@ -35,11 +35,11 @@ def batches(folder: Path, log: BinlogBuilder, limits: Limits, segment_bytes: int
     filler = Filler(folder, segment_bytes=segment_bytes)
     filler.put(log)
     filler.close()
-    reader, seq, found = StoreReader(folder), 0, []
+    reader, seq, sizes = StoreReader(folder), 0, []
     while (selection := reader.select(seq, limits)) is not None:
-        found.append((selection.transactions, selection.ddl))
+        sizes.append((selection.transactions, selection.ddl))
         seq = selection.last_seq
-    return found
+    return sizes
 
 
 def rows(log: BinlogBuilder, count: int = 1) -> None:
@@ -114,8 +114,8 @@ def test_a_selection_reads_no_more_statements_than_it_takes(tmp_path: Path, monk
         return DdlTraits(leaves_rows_alone=True)
 
     monkeypatch.setattr("cdc.store.reader.reader.ddl_traits", ask)
-    found = StoreReader(tmp_path).select(0, Limits(max_transactions=5))
-    assert found is not None and found.transactions == 5
+    selection = StoreReader(tmp_path).select(0, Limits(max_transactions=5))
+    assert selection is not None and selection.transactions == 5
     assert len(asked) <= 6
 
 
@@ -147,13 +147,13 @@ def mixtures(folder: Path, *steps: str, limits: Limits = MIXES) -> list[str]:
     filler = NamingFiller(folder)
     filler.put(log)
     filler.close()
-    reader, seq, found, at = StoreReader(folder), 0, [], 0
+    reader, seq, texts, at = StoreReader(folder), 0, [], 0
     while (selection := reader.select(seq, limits)) is not None:
         taken = steps[at : at + selection.transactions]
         assert selection.ddl is any(" " in step for step in taken)
-        found.append(("+ " if selection.mixed else "") + ", ".join(taken))
+        texts.append(("+ " if selection.mixed else "") + ", ".join(taken))
         seq, at = selection.last_seq, at + selection.transactions
-    return found
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -260,20 +260,20 @@ def build(path: Path, plan: list[list[str]], *, segment_bytes: int = 1 << 30) ->
 
 
 def rows_of(selection: Selection, table: str) -> list[int]:
-    found: list[int] = []
+    ids: list[int] = []
     for path, offset, length in selection.ranges:
         for batch in decode_range(path, offset, length, table=table):
-            found += batch.column("id").to_pylist()
-    return found
+            ids += batch.column("id").to_pylist()
+    return ids
 
 
 def everything(reader: StoreReader, table_filter: TableFilter, limits: Limits) -> list[Selection]:
-    after, found = 0, []
-    while (one := reader.select(after, limits, table_filter)) is not None:
-        assert one.first_seq > after
-        after = one.last_seq
-        found.append(one)
-    return found
+    after, selections = 0, []
+    while (selection := reader.select(after, limits, table_filter)) is not None:
+        assert selection.first_seq > after
+        after = selection.last_seq
+        selections.append(selection)
+    return selections
 
 
 @pytest.mark.rule("canal-server-11")
@@ -281,14 +281,18 @@ def test_only_matching_transactions_are_selected(tmp_path: Path) -> None:
     plan = [["orders"], ["items"], ["items", "orders"], ["log"], ["items"], ["orders"]]
     seqs = build(tmp_path, plan)
     reader = StoreReader(tmp_path)
-    found = reader.select(0, Limits(), TableFilter(r"shop\.orders"))
-    assert found is not None
-    assert (found.transactions, found.row_events, found.tables) == (3, 4, ("shop.orders",))
-    assert (found.first_seq, found.last_seq) == (seqs[0], seqs[5])
-    assert rows_of(found, "shop.orders") == [0, 2, 5]
-    assert set(layouts(found.ranges, found.tables)) == {"shop.orders"}
-    found = reader.select(seqs[2], Limits(), TableFilter(r"shop\.(log|none)"))
-    assert found is not None and (found.transactions, found.first_seq, found.last_seq) == (1, seqs[3], seqs[5])
+    selection = reader.select(0, Limits(), TableFilter(r"shop\.orders"))
+    assert selection is not None
+    assert (selection.transactions, selection.row_events, selection.tables) == (3, 4, ("shop.orders",))
+    assert (selection.first_seq, selection.last_seq) == (seqs[0], seqs[5])
+    assert rows_of(selection, "shop.orders") == [0, 2, 5]
+    assert set(layouts(selection.ranges, selection.tables)) == {"shop.orders"}
+    selection = reader.select(seqs[2], Limits(), TableFilter(r"shop\.(log|none)"))
+    assert selection is not None and (selection.transactions, selection.first_seq, selection.last_seq) == (
+        1,
+        seqs[3],
+        seqs[5],
+    )
     assert reader.select(0, Limits(), TableFilter("shop")) is None, "matched whole"
     assert reader.select(0, Limits(), TableFilter(r"(?i:SHOP)\..*")) == reader.select(0, Limits())
 
@@ -305,20 +309,25 @@ def test_batches_cover_matching_transactions_once(tmp_path: Path, count: int, li
     seqs = build(tmp_path, plan, segment_bytes=65536)
     reader = StoreReader(tmp_path)
     table_filter = TableFilter(r"shop\.t[12]")
-    found = everything(reader, table_filter, limits)
+    selections = everything(reader, table_filter, limits)
     for table in ("t1", "t2"):
-        rows = [row for one in found if f"shop.{table}" in one.tables for row in rows_of(one, f"shop.{table}")]
+        rows = [
+            row
+            for selection in selections
+            if f"shop.{table}" in selection.tables
+            for row in rows_of(selection, f"shop.{table}")
+        ]
         assert rows == [n for n, tables in enumerate(plan) if table in tables]
-    assert all(table_filter.matches(table) for one in found for table in one.tables)
+    assert all(table_filter.matches(table) for selection in selections for table in selection.tables)
     must = [n for n, tables in enumerate(plan) if {"t1", "t2"} & set(tables)]
     if count <= 64:
-        assert sum(one.transactions for one in found) == len(must)
-        assert found[0].first_seq == seqs[must[0]]
+        assert sum(selection.transactions for selection in selections) == len(must)
+        assert selections[0].first_seq == seqs[must[0]]
     else:
         names = TableNumbers(tmp_path).names
         bits = {names.index(f"shop.t{n}") & 63 for n in (1, 2)}
         may = [n for n, tables in enumerate(plan) if bits & {names.index(f"shop.{t}") & 63 for t in tables}]
-        assert sum(one.transactions for one in found) == len(may) > len(must)
+        assert sum(selection.transactions for selection in selections) == len(may) > len(must)
 
 
 def test_ranges_span_small_gaps_only(tmp_path: Path) -> None:
@@ -329,14 +338,14 @@ def test_ranges_span_small_gaps_only(tmp_path: Path) -> None:
     filler = Filler(tmp_path)
     filler.put(log)
     filler.close()
-    found = StoreReader(tmp_path).select(0, Limits(), TableFilter(r"shop\.orders"))
-    assert found is not None and found.transactions == 3
+    selection = StoreReader(tmp_path).select(0, Limits(), TableFilter(r"shop\.orders"))
+    assert selection is not None and selection.transactions == 3
     entries = read_entries(list_segments(tmp_path)[0])
-    first, second = found.ranges
+    first, second = selection.ranges
     assert (first.offset, first.length) == (int(entries["offset"][0]), int(entries["length"][0]))
     assert second.offset == int(entries["offset"][3])
-    assert rows_of(found, "shop.orders") == [1, 4, 5]
-    assert found.bytes == first.length + second.length
+    assert rows_of(selection, "shop.orders") == [1, 4, 5]
+    assert selection.bytes == first.length + second.length
 
 
 def test_a_ddl_of_another_table_is_not_selected_and_no_range_spans_it(tmp_path: Path) -> None:
@@ -349,10 +358,10 @@ def test_a_ddl_of_another_table_is_not_selected_and_no_range_spans_it(tmp_path: 
     filler.put(log)
     filler.close()
     reader = StoreReader(tmp_path)
-    found = reader.select(0, Limits(), TableFilter(r"shop\.orders"))
-    assert found is not None and (found.transactions, found.ddl, len(found.ranges)) == (2, False, 2)
+    selection = reader.select(0, Limits(), TableFilter(r"shop\.orders"))
+    assert selection is not None and (selection.transactions, selection.ddl, len(selection.ranges)) == (2, False, 2)
     mine = everything(reader, TableFilter(r"shop\.items"), Limits())
-    assert [(one.transactions, one.ddl) for one in mine] == [(1, False), (1, True)]
+    assert [(selection.transactions, selection.ddl) for selection in mine] == [(1, False), (1, True)]
 
 
 def test_a_ddl_that_names_no_table_passes_every_filter(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_acked_by_all_and_old_enough(store: Path) -> None:
     old(store)
     before, ends = names(store), last_seqs(store)
     removal = run(store, ends[-1], ends[2])
-    assert [one.name for one in removal.removed] == before[:3]
-    assert {one.why for one in removal.removed} == {"acked"}
+    assert [segment.name for segment in removal.removed] == before[:3]
+    assert {segment.why for segment in removal.removed} == {"acked"}
     assert names(store) == before[3:]
     assert files(store) == {name + end for name in before[3:] for end in ("", ".index")}
     assert StoreReader(store).removed_seq() == ends[2]
@@ -110,7 +110,7 @@ def test_an_unacked_segment_goes_only_if_the_user_said_so(store: Path) -> None:
     removal = run(store, ends[-1], 0, max_bytes=1)
     assert removal.removed == () and removal.over_bytes == removal.bytes_left - 1
     removal = run(store, ends[-1], 0, unacked_for_s=999 * 3600.0)
-    assert {one.why for one in removal.removed} == {"unacked"} and len(names(store)) == 1
+    assert {segment.why for segment in removal.removed} == {"unacked"} and len(names(store)) == 1
     assert removal.cut_off == ("s1",)
 
 
@@ -126,7 +126,7 @@ def test_above_max_bytes_acked_segments_go_oldest_first(store: Path) -> None:
     ends = last_seqs(store)
     total = sum((segments_folder(store) / name).stat().st_size for name in files(store))
     removal = run(store, ends[3], max_bytes=total - 1)
-    assert [one.why for one in removal.removed] == ["room"] and removal.over_bytes == 0
+    assert [segment.why for segment in removal.removed] == ["room"] and removal.over_bytes == 0
     removal = run(store, ends[3], max_bytes=1000)
     assert len(removal.removed) == 3 and removal.over_bytes == removal.bytes_left - 1000
 
@@ -135,7 +135,7 @@ def test_under_pressure_acked_segments_go_whatever_their_age(store: Path) -> Non
     age(store, [1.0] * len(names(store)), NOW)
     ends = last_seqs(store)
     removal = retain(store, [Holder("s", ends[3])], RetentionRules(), now_us=NOW, by_age=False, wanted_bytes=90_000)
-    assert [one.why for one in removal.removed] == ["disk", "disk"]
+    assert [segment.why for segment in removal.removed] == ["disk", "disk"]
 
 
 def test_by_age_only_at_its_hour(store: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_batch_in_use_keeps_its_segments(store: Path) -> None:
     rules = RetentionRules(unacked_for_s=999 * 3600.0)
     removal = retain(store, [Holder("s", ends[1], (batch,))], rules, now_us=NOW)
     assert len(removal.removed) == 2 and names(store)
-    found = StoreReader(store).select(ends[1], Limits())
-    assert found is not None and found.first_seq == batch[0]
+    selection = StoreReader(store).select(ends[1], Limits())
+    assert selection is not None and selection.first_seq == batch[0]
 
 
 def test_a_dry_run_changes_nothing(store: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_reader_that_was_cut_off_gets_an_error_and_nothing_else(store: Path) -
     for after in (0, seqs[3], seqs[seqs.index(ends[1]) - 1]):
         with pytest.raises(CutOffError, match=rf"after {after} .* up to {ends[1]} .*removed.*unsubscribe"):
             reader.select(after, Limits())
-    found = reader.select(ends[1], Limits())
-    assert found is not None and found.first_seq == seqs[seqs.index(ends[1]) + 1] == reader.first_seq()
+    selection = reader.select(ends[1], Limits())
+    assert selection is not None and selection.first_seq == seqs[seqs.index(ends[1]) + 1] == reader.first_seq()
     begin = reader.select(reader.removed_seq(), Limits())
     assert begin is not None and begin.first_seq == reader.first_seq()
 
@@ -204,10 +204,10 @@ def test_a_reader_inside_removed_segments_never_gets_later_ones(store: Path, mon
     ends, real = last_seqs(store), kept_names
 
     def listing(path: Path) -> list[str]:
-        found = real(path)
+        listed = real(path)
         monkeypatch.setattr(module, "kept_names", real)
         remove_until(path, ends[2])
-        return found
+        return listed
 
     monkeypatch.setattr(module, "kept_names", listing)
     with pytest.raises(CutOffError):
@@ -217,10 +217,10 @@ def test_a_reader_inside_removed_segments_never_gets_later_ones(store: Path, mon
 def test_reading_a_range_that_is_gone_is_an_error(store: Path) -> None:
     from cdc.decode import decode_range
 
-    found = StoreReader(store).select(0, Limits(max_transactions=2))
-    assert found is not None
+    selection = StoreReader(store).select(0, Limits(max_transactions=2))
+    assert selection is not None
     remove_until(store, last_seqs(store)[0])
-    (piece,) = found.ranges
+    (piece,) = selection.ranges
     with pytest.raises((DamagedError, StorageError)):
         list(decode_range(piece.path, piece.offset, piece.length, table="shop.orders"))
 
@@ -232,8 +232,8 @@ def test_a_store_that_was_read_anew_from_the_source_cuts_nobody_off(store: Path,
     remove_until(store, last_seqs(store)[2])
     shutil.rmtree(segments_folder(store))
     shutil.copytree(segments_folder(made), segments_folder(store))
-    found = StoreReader(store).select(seqs[1], Limits())
-    assert found is not None and found.first_seq == seqs[2]
+    selection = StoreReader(store).select(seqs[1], Limits())
+    assert selection is not None and selection.first_seq == seqs[2]
 
 
 def test_what_is_held_back_and_who_is_lost(store: Path) -> None:

@@ -92,10 +92,10 @@ def test_how_much_has_to_go() -> None:
     seen.look()
     assert seen.to_free() == 0
     disk.used = 870_000
-    again = watch(disk)
-    again.look()
-    assert again.to_free() == 20_001
-    disk.used -= again.to_free()
+    second_watch = watch(disk)
+    second_watch.look()
+    assert second_watch.to_free() == 20_001
+    disk.used -= second_watch.to_free()
     assert watch(disk).look() is FillLevel.WARN
 
 

@@ -71,7 +71,7 @@ def test_the_store_reads_as_if_it_were_not_encrypted(tmp_path: Path) -> None:
         assert holds(tmp_path / "plain") and not holds(tmp_path / "secret")
         assert values(tmp_path / "secret") == values(tmp_path / "plain")
         assert seqs(tmp_path / "secret") == seqs(tmp_path / "plain")
-        mine, theirs = (StoreReader(tmp_path / one).select(0, Limits()) for one in ("secret", "plain"))
+        mine, theirs = (StoreReader(tmp_path / folder).select(0, Limits()) for folder in ("secret", "plain"))
         assert mine is not None and theirs is not None
         assert [(r.offset, r.length) for r in mine.ranges] == [(r.offset, r.length) for r in theirs.ranges]
         for segment, other in zip(list_segments(tmp_path / "secret"), list_segments(tmp_path / "plain"), strict=True):
@@ -109,10 +109,10 @@ def test_a_segment_that_is_cut_anywhere(tmp_path: Path, seed: int) -> None:
             (tmp_path / "store" / name).unlink()
         size = segment.stat().st_size
         for cut in {HEADER_SIZE + 200, *random.Random(seed).sample(range(HEADER_SIZE + 300, size), 40), *ends}:
-            again = copy(tmp_path / "store", tmp_path / "again")
-            os.truncate(segments_folder(again) / segment.name, cut)
-            put(again, log)
-            assert values(again) == [n for n in range(6) for _ in range(50)], cut
+            copied = copy(tmp_path / "store", tmp_path / "again")
+            os.truncate(segments_folder(copied) / segment.name, cut)
+            put(copied, log)
+            assert values(copied) == [n for n in range(6) for _ in range(50)], cut
 
 
 @pytest.mark.parametrize("flip", ["header", "first", "middle", "last"])
@@ -174,8 +174,8 @@ def test_encryption_is_switched_on_and_off_and_the_key_is_changed(tmp_path: Path
                 log.close()
             ids.append(None if current is None else keys.WrappingKey.of(current).id)
             headers = [header_of(segment) for segment in list_segments(store)]
-            assert [None if one is None else one.key_id for one in headers] == ids
-            assert seqs(store) == [one.seq for one in made[: 2 * n + 2]]
+            assert [None if header is None else header.key_id for header in headers] == ids
+            assert seqs(store) == [transaction.seq for transaction in made[: 2 * n + 2]]
             assert sum(len(batch) for batch in read(store, table="shop.orders")) == 2 * (2 * n + 2)
     with encrypted(store, SECOND), pytest.raises(ConfigError, match=r"Add that key to store\.encryption\.old_keys"):
         list(read(store, table="shop.orders"))
@@ -232,10 +232,10 @@ def test_prepared_transactions(tmp_path: Path) -> None:
             prepared.sync()
         assert not holds(tmp_path)
         with closing(PreparedTransactions(tmp_path, 10)) as prepared:
-            (found,) = prepared.pending
-            with open_content(prepared.path(found)) as file:
+            (entry,) = prepared.pending
+            with open_content(prepared.path(entry)) as file:
                 assert file.read() == header + b"".join(log.events[1:])
-            assert stat.S_IMODE(prepared.path(found).stat().st_mode) == 0o600
+            assert stat.S_IMODE(prepared.path(entry).stat().st_mode) == 0o600
 
 
 # --- copies
@@ -266,8 +266,8 @@ def test_staged_batches(config: DestinationConfig, tmp_path: Path, monkeypatch: 
     with exclusive(config):
         lease = BatchService(config).get("a")
     assert lease is not None and FIRST.hex() not in lease.manifest_path.read_text()
-    (one,) = lease.manifest.ranges
-    assert one.path.endswith(".sealed")
+    (byte_range,) = lease.manifest.ranges
+    assert byte_range.path.endswith(".sealed")
     assert not holds(tmp_path / "stage") and not holds(config.store.path)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -277,19 +277,23 @@ def test_staged_batches(config: DestinationConfig, tmp_path: Path, monkeypatch: 
             rows = sum(
                 len(batch)
                 for batch in decode_range(
-                    one.path, one.offset, one.length, table=table, options=DecodeOptions(table_mask=mask)
+                    byte_range.path,
+                    byte_range.offset,
+                    byte_range.length,
+                    table=table,
+                    options=DecodeOptions(table_mask=mask),
                 )
             )
             bit = 1 if table == "shop.orders" else 2
             wanted = read(config.store.path, table=table, options=DecodeOptions(upto_seq=lease.manifest.last_seq))
             assert rows == (sum(len(batch) for batch in wanted) if mask & bit else 0)
-    path = Path(one.path.removeprefix("file://"))
+    path = Path(byte_range.path.removeprefix("file://"))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedError):
-        list(decode_range(one.path, one.offset, one.length, table="shop.items"))
+        list(decode_range(byte_range.path, byte_range.offset, byte_range.length, table="shop.items"))
 
 
 def test_a_server_hands_out_what_it_decrypts(tmp_path: Path) -> None:
@@ -447,7 +451,7 @@ def test_a_scan_decrypts_a_window_at_a_time(tmp_path: Path, monkeypatch: pytest.
             put(tmp_path / name, log)
         (secret,), (plain,) = list_segments(tmp_path / "secret"), list_segments(tmp_path / "plain")
         for kept in (None, file.map_file(secret)):
-            found, want = file.scan(secret, mapped=kept), file.scan(plain)
-            assert (found.end, found.size, found.damage) == (want.end, want.size, None)
-            assert np.array_equal(found.rows, want.rows) and len(want.rows) == 60
+            scanned, want = file.scan(secret, mapped=kept), file.scan(plain)
+            assert (scanned.end, scanned.size, scanned.damage) == (want.end, want.size, None)
+            assert np.array_equal(scanned.rows, want.rows) and len(want.rows) == 60
         assert kept is not None and kept.buf.tobytes() == plain.read_bytes()

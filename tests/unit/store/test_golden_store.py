@@ -35,8 +35,8 @@ def store(tmp_path: Path) -> Path:
 
 def contents(store: Path) -> dict[str, bytes]:
     """All files except the locks, which every store gets that is opened for writing."""
-    found = (p for p in sorted(store.rglob("*")) if p.is_file() and p.suffix != ".lock" and p.name != "lock")
-    return {str(p.relative_to(store)): p.read_bytes() for p in found}
+    paths = (p for p in sorted(store.rglob("*")) if p.is_file() and p.suffix != ".lock" and p.name != "lock")
+    return {str(p.relative_to(store)): p.read_bytes() for p in paths}
 
 
 def test_entries() -> None:
@@ -52,11 +52,11 @@ def test_entries() -> None:
 
 
 def test_select_and_decode() -> None:
-    reader, after, found = StoreReader(GOLDEN), 0, []
+    reader, after, shapes = StoreReader(GOLDEN), 0, []
     while (selection := reader.select(after, Limits())) is not None:
-        found.append((selection.transactions, selection.row_events, selection.ddl, selection.tables))
+        shapes.append((selection.transactions, selection.row_events, selection.ddl, selection.tables))
         after = selection.last_seq
-    assert found == [
+    assert shapes == [
         (2, 0, True, (ORDERS, ITEMS)),
         (3, 3, False, (ORDERS, ITEMS)),
         (1, 0, True, (ITEMS,)),
@@ -173,13 +173,13 @@ def everything(store: Path) -> list[tuple[object, ...]] | str:
 
 
 def selections(store: Path) -> list[tuple[object, ...]]:
-    found: list[tuple[object, ...]] = []
+    selected: list[tuple[object, ...]] = []
     for after in (0, 17179870305):
         reader = StoreReader(store)
         while (selection := reader.select(after, Limits())) is not None:
-            found.append((selection.first_seq, selection.last_seq, selection.tables, selection.ranges))
+            selected.append((selection.first_seq, selection.last_seq, selection.tables, selection.ranges))
             after = selection.last_seq
-    return found
+    return selected
 
 
 def newer_json(name: str) -> Callable[[Path], None]:

@@ -30,10 +30,10 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
-def entries(*found: tuple[bytes, str, int, int]) -> Entries:
+def entries(*gtids: tuple[bytes, str, int, int]) -> Entries:
     """Returns entries of (source, tag, last number, count)."""
-    made = np.zeros(len(found), dtype=ENTRY)
-    for entry, (source, tag, number, count) in zip(made, found, strict=True):
+    made = np.zeros(len(gtids), dtype=ENTRY)
+    for entry, (source, tag, number, count) in zip(made, gtids, strict=True):
         entry["gtid_source"], entry["gtid_tag"] = np.void(source), tag.encode()
         entry["gtid_number"], entry["gtid_count"] = number, count
     return made
@@ -54,23 +54,23 @@ def test_random_entries_give_the_set_of_their_gtids() -> None:
             count = rng.randrange(0, min(last, 9) + 1)
             made.append((source.bytes, tag, last, count))
             single |= {(f"{source}{':' + tag if tag else ''}", number) for number in range(last - count + 1, last + 1)}
-        found = gtids_of(entries(*made), "mysql")
+        gtid_set = gtids_of(entries(*made), "mysql")
         assert {
-            (name, n) for name, runs in found.sources() for low, high in runs for n in range(low, high + 1)
+            (name, n) for name, runs in gtid_set.sources() for low, high in runs for n in range(low, high + 1)
         } == single
-        assert GtidSet.parse(str(found)) == found
+        assert GtidSet.parse(str(gtid_set)) == gtid_set
 
 
 def test_a_state_of_mariadb_has_the_last_number_of_each_server() -> None:
-    found = gtids_of(
+    gtid_set = gtids_of(
         entries((mariadb(0, 1), "", 7, 2), (mariadb(0, 2), "", 9, 1), (mariadb(0, 1), "", 8, 1), (bytes(16), "", 0, 0)),
         "mariadb",
     )
-    assert format_state(found, "mariadb") == "0-1-8,0-2-9"
-    assert parse_state("0-2-9,0-1-8", "mariadb") == found
-    assert state_name("0-1-8", "mariadb") in found and state_name("0-1-9", "mariadb") not in found
-    assert show_state(parse_state("0-1-12", "mariadb") - found, "mariadb") == "0-1-9 to 0-1-12"
-    assert not parse_state("0-3-1", "mariadb") <= found
+    assert format_state(gtid_set, "mariadb") == "0-1-8,0-2-9"
+    assert parse_state("0-2-9,0-1-8", "mariadb") == gtid_set
+    assert state_name("0-1-8", "mariadb") in gtid_set and state_name("0-1-9", "mariadb") not in gtid_set
+    assert show_state(parse_state("0-1-12", "mariadb") - gtid_set, "mariadb") == "0-1-9 to 0-1-12"
+    assert not parse_state("0-3-1", "mariadb") <= gtid_set
 
 
 def test_entries_with_one_of_the_gtids() -> None:

@@ -32,11 +32,11 @@ def segment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def mapped_bytes(path: Path) -> int:
     """Returns how much of a file's mapping is in this process's memory."""
-    found, size = False, 0
+    inside, size = False, 0
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ", 1)[0]:
-            found = line.endswith(str(path))
-        elif found and line.startswith("Rss:"):
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
             size += int(line.split()[1]) * 1024
     return size
 
@@ -69,8 +69,8 @@ def test_parts_leave_the_memory(segment: Path, look: Callable[[IndexFile], Itera
 def test_parts_of_a_range(segment: Path) -> None:
     index = IndexFile(segment)
     assert [int(part["seq"][0]) for part in index.parts(70_000, 70_010)] == [70_001]
-    found = np.concatenate(list(index.verified_parts(100_000)))
-    assert (int(found["seq"][0]), len(found)) == (100_001, _COUNT - 100_000)
+    entries = np.concatenate(list(index.verified_parts(100_000)))
+    assert (int(entries["seq"][0]), len(entries)) == (100_001, _COUNT - 100_000)
     assert list(index.parts(_COUNT)) == [] == list(index.parts(5, 5))
 
 
@@ -83,7 +83,7 @@ def test_from_the_end(segment: Path) -> None:
 
 
 def test_stats(segment: Path) -> None:
-    found = stats_of(IndexFile(segment))
-    assert (found.entries, found.transactions, found.bytes) == (_COUNT, _COUNT // 3, _COUNT // 3 * 100)
-    assert found.newest_commit_us == _COUNT - 1
+    stats = stats_of(IndexFile(segment))
+    assert (stats.entries, stats.transactions, stats.bytes) == (_COUNT, _COUNT // 3, _COUNT // 3 * 100)
+    assert stats.newest_commit_us == _COUNT - 1
     assert mapped_bytes(index_path(segment)) <= _MOST_BYTES

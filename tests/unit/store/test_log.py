@@ -28,8 +28,8 @@ def test_segments_roll_at_transaction_ends(tmp_path: Path) -> None:
     assert len(segments) > 3
     assert sum(len(read_entries(s)) for s in segments) == 300
     assert all(s.stat().st_size < 65536 + 2000 for s in segments)
-    found = StoreReader(tmp_path).select(0, Limits())
-    assert found is not None and found.transactions == 300 and len(found.ranges) == len(segments)
+    selection = StoreReader(tmp_path).select(0, Limits())
+    assert selection is not None and selection.transactions == 300 and len(selection.ranges) == len(segments)
 
 
 def test_go_on_in_the_same_segment(tmp_path: Path) -> None:

@@ -28,12 +28,12 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> StoreReader:
 
 def entries(reader: StoreReader) -> list[tuple[int, int, str | None]]:
     """Returns seq, commit time and GTID of all transactions."""
-    found = []
+    points = []
     for part in reader.all_entries():
         for entry in part[part["length"] > 0]:
             position = reader.commit_position(entry)
-            found.append((int(entry["seq"]), position.commit_time_us, position.gtid))
-    return found
+            points.append((int(entry["seq"]), position.commit_time_us, position.gtid))
+    return points
 
 
 def test_a_seq_is_itself_in_both_forms(reader: StoreReader) -> None:
@@ -47,9 +47,9 @@ def test_a_seq_is_itself_in_both_forms(reader: StoreReader) -> None:
 
 
 def test_each_gtid_is_its_transaction(reader: StoreReader) -> None:
-    there = entries(reader)
-    assert len(there) > 3
-    for seq, _, gtid in there:
+    points = entries(reader)
+    assert len(points) > 3
+    for seq, _, gtid in points:
         assert gtid is not None
         assert find_point(reader, gtid) == seq
         assert find_point(reader, gtid.upper()) == seq

@@ -32,33 +32,33 @@ TWO = PreparedTransaction("x'62',x'',1", FILE + 200, 1_700_000_000_000_001, None
 OTHER = PreparedTransaction("x'63',x'',1", FILE + 300, 1_700_000_000_000_002)
 
 
-def xids(found: PreparedTransactions) -> list[str]:
-    return [one.xid for one in found.pending]
+def xids(prepared: PreparedTransactions) -> list[str]:
+    return [entry.xid for entry in prepared.pending]
 
 
 def opened(store: Path, up_to: int) -> list[str]:
     """The pending transactions of a writer that goes on after a seq."""
-    with closing(PreparedTransactions(store, up_to)) as found:
-        return xids(found)
+    with closing(PreparedTransactions(store, up_to)) as prepared:
+        return xids(prepared)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    with closing(PreparedTransactions(tmp_path, 0)) as found:
-        found.put_aside(ONE, b"head", [b"rows", memoryview(b"more")])
-        found.put_aside(TWO, b"head", [b"x"])
-        found.note(OTHER)
-        found.sync()
+    with closing(PreparedTransactions(tmp_path, 0)) as prepared:
+        prepared.put_aside(ONE, b"head", [b"rows", memoryview(b"more")])
+        prepared.put_aside(TWO, b"head", [b"x"])
+        prepared.note(OTHER)
+        prepared.sync()
     return tmp_path
 
 
 def test_what_was_synced_is_there_again(store: Path) -> None:
-    with closing(PreparedTransactions(store, FILE + 300)) as found:
-        assert xids(found) == [ONE.xid, TWO.xid, OTHER.xid]
-        one = found.find(ONE.xid)
-        assert one == replace(ONE, offset=4, size=12) and found.path(one).read_bytes() == b"headrowsmore"
-        assert found.find("x'ff',x'',1") is None
-    assert [one.xid for one in pending(store)] == [ONE.xid, TWO.xid]
+    with closing(PreparedTransactions(store, FILE + 300)) as prepared:
+        assert xids(prepared) == [ONE.xid, TWO.xid, OTHER.xid]
+        entry = prepared.find(ONE.xid)
+        assert entry == replace(ONE, offset=4, size=12) and prepared.path(entry).read_bytes() == b"headrowsmore"
+        assert prepared.find("x'ff',x'',1") is None
+    assert [entry.xid for entry in pending(store)] == [ONE.xid, TWO.xid]
     shown = describe(store)
     assert (shown["count"], shown["bytes"]) == (2, 17)
     assert shown["transactions"][0]["time"] == "2023-11-14T22:13:20Z" and shown["transactions"][1]["gtid"] is None
@@ -73,38 +73,38 @@ def test_what_was_prepared_after_the_stores_end_is_read_again(store: Path) -> No
 
 
 def test_one_that_ended_counts_by_the_stores_end(store: Path) -> None:
-    with closing(PreparedTransactions(store, FILE + 300)) as found:
+    with closing(PreparedTransactions(store, FILE + 300)) as prepared:
         for xid in (ONE.xid, OTHER.xid):
-            one = found.find(xid)
-            assert one is not None
-            found.end(one, FILE + 400)
-        assert xids(found) == [TWO.xid]
-        found.sync()
+            entry = prepared.find(xid)
+            assert entry is not None
+            prepared.end(entry, FILE + 400)
+        assert xids(prepared) == [TWO.xid]
+        prepared.sync()
         assert opened(store, FILE + 399) == [ONE.xid, TWO.xid, OTHER.xid], "its end was not stored"
-        found.forget(FILE + 399)
-        assert found.path(ONE).exists()
-        found.forget(FILE + 400)
-        assert not found.path(ONE).exists()
+        prepared.forget(FILE + 399)
+        assert prepared.path(ONE).exists()
+        prepared.forget(FILE + 400)
+        assert not prepared.path(ONE).exists()
     assert opened(store, FILE + 400) == [TWO.xid]
-    assert [one.xid for one in pending(store)] == [TWO.xid]
+    assert [entry.xid for entry in pending(store)] == [TWO.xid]
 
 
 def test_an_xid_that_is_used_again(store: Path) -> None:
-    again = replace(ONE, seq=FILE + 500)
-    with closing(PreparedTransactions(store, FILE + 300)) as found:
-        one = found.find(ONE.xid)
-        assert one is not None
-        found.end(one, FILE + 400)
-        found.put_aside(again, b"head", [b"other"])
-        found.sync()
-    with closing(PreparedTransactions(store, FILE + 600)) as found:
-        one = found.find(ONE.xid)
-        assert one is not None and one.seq == again.seq and found.path(one).read_bytes() == b"headother"
-        found.note(replace(OTHER, xid=ONE.xid, seq=FILE + 700))  # the end of the one before was not seen
-        found.sync()
-    with closing(PreparedTransactions(store, FILE + 700)) as found:
-        one = found.find(ONE.xid)
-        assert one is not None and not one.size
+    reused = replace(ONE, seq=FILE + 500)
+    with closing(PreparedTransactions(store, FILE + 300)) as prepared:
+        entry = prepared.find(ONE.xid)
+        assert entry is not None
+        prepared.end(entry, FILE + 400)
+        prepared.put_aside(reused, b"head", [b"other"])
+        prepared.sync()
+    with closing(PreparedTransactions(store, FILE + 600)) as prepared:
+        entry = prepared.find(ONE.xid)
+        assert entry is not None and entry.seq == reused.seq and prepared.path(entry).read_bytes() == b"headother"
+        prepared.note(replace(OTHER, xid=ONE.xid, seq=FILE + 700))  # the end of the one before was not seen
+        prepared.sync()
+    with closing(PreparedTransactions(store, FILE + 700)) as prepared:
+        entry = prepared.find(ONE.xid)
+        assert entry is not None and not entry.size
 
 
 def test_a_file_that_is_missing_or_torn_is_left_to_the_search(store: Path) -> None:
@@ -114,17 +114,17 @@ def test_a_file_that_is_missing_or_torn_is_left_to_the_search(store: Path) -> No
 
 
 def test_many_files_are_open_at_a_time(tmp_path: Path) -> None:
-    with closing(PreparedTransactions(tmp_path, 0)) as found:
+    with closing(PreparedTransactions(tmp_path, 0)) as prepared:
         for number in range(200):
-            found.put_aside(replace(ONE, xid=f"x'{number:04x}',x'',1", seq=FILE + number), b"", [b"rows"])
-        found.sync()
+            prepared.put_aside(replace(ONE, xid=f"x'{number:04x}',x'',1", seq=FILE + number), b"", [b"rows"])
+        prepared.sync()
     assert len(opened(tmp_path, FILE + 1000)) == 200
 
 
 def test_nothing_is_written_without_prepared_transactions(tmp_path: Path) -> None:
-    with closing(PreparedTransactions(tmp_path, 0)) as found:
-        found.forget(1)
-        found.sync()
+    with closing(PreparedTransactions(tmp_path, 0)) as prepared:
+        prepared.forget(1)
+        prepared.sync()
     assert not list(tmp_path.iterdir()) and not read_prepared(tmp_path)
 
 
@@ -148,9 +148,12 @@ def test_a_newer_version_is_refused(store: Path, name: str) -> None:
 
 def test_version_1_is_read(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "prepared-v1", tmp_path / FOLDER)
-    [one] = pending(tmp_path)
-    assert (one.xid, one.tables, one.time_us) == ("x'6162',x'',1", ("shop.orders",), 1700000000000001)
-    path = tmp_path / FOLDER / one.file_name
-    assert [event[4] for event in split_events(b"".join(read_rows(path, one.offset, one.size, one.xid)))] == [19, 30]
+    [entry] = pending(tmp_path)
+    assert (entry.xid, entry.tables, entry.time_us) == ("x'6162',x'',1", ("shop.orders",), 1700000000000001)
+    path = tmp_path / FOLDER / entry.file_name
+    assert [event[4] for event in split_events(b"".join(read_rows(path, entry.offset, entry.size, entry.xid)))] == [
+        19,
+        30,
+    ]
     assert [each.ended_seq for each in read_prepared(tmp_path)] == [0, FILE + 5000]
-    assert opened(tmp_path, FILE + 4999) == [one.xid, "x'6364',x'65',7", "x'66',x'',1"]
+    assert opened(tmp_path, FILE + 4999) == [entry.xid, "x'6364',x'65',7", "x'66',x'',1"]

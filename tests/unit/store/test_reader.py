@@ -65,10 +65,10 @@ def test_by_commit_time_is_where_until_ends(reader: StoreReader) -> None:
     entries = entries_of(reader.path)
     for time_us in range(950, int(entries["commit_time_us"].max()) + 3, 3):
         model = [int(e["seq"]) for e in entries if e["commit_time_us"] >= time_us]
-        found = reader.find_by_commit_time(time_us)
-        assert found == (model[0] if model else None), time_us
+        seq = reader.find_by_commit_time(time_us)
+        assert seq == (model[0] if model else None), time_us
         taken = reader.select(0, Limits(until_us=time_us))
-        before = [int(e["seq"]) for e in entries if found is None or e["seq"] < found]
+        before = [int(e["seq"]) for e in entries if seq is None or e["seq"] < seq]
         assert (None if taken is None else taken.last_seq) == (before[-1] if before else None)
 
 
@@ -76,10 +76,10 @@ def test_backlog_and_totals(reader: StoreReader) -> None:
     entries = entries_of(reader.path)
     assert reader.totals().transactions == len(entries)
     for after in [0, *(int(seq) for seq in entries["seq"])]:
-        rest = entries[entries["seq"] > after]
+        later = entries[entries["seq"] > after]
         backlog = reader.backlog(after)
-        assert (backlog.transactions, backlog.bytes) == (len(rest), int(rest["length"].sum()))
-        expected = (int(rest["commit_time_us"][0]), int(rest["store_time_us"][0])) if len(rest) else (None, None)
+        assert (backlog.transactions, backlog.bytes) == (len(later), int(later["length"].sum()))
+        expected = (int(later["commit_time_us"][0]), int(later["store_time_us"][0])) if len(later) else (None, None)
         assert (backlog.oldest_commit_time_us, backlog.oldest_store_time_us) == expected
 
 
@@ -131,12 +131,12 @@ def make_large(path: Path, segments: int, each: int) -> None:
 
 
 def best_s(call: object, times: int = 20) -> float:
-    found = []
+    times_s = []
     for _ in range(times):
         start = time.perf_counter()
         call()  # type: ignore[operator]
-        found.append(time.perf_counter() - start)
-    return min(found)
+        times_s.append(time.perf_counter() - start)
+    return min(times_s)
 
 
 def test_the_cost_does_not_grow_with_the_store(tmp_path: Path) -> None:
@@ -148,13 +148,15 @@ def test_the_cost_does_not_grow_with_the_store(tmp_path: Path) -> None:
     for path in (small, large):
         update_stats(path)
     limits = Limits(max_transactions=50)
-    for name, one, other in (
+    for name, read_store, other in (
         ("select", lambda r: r.select((200 << 34) + 800, limits), 4),
         ("first and last", lambda r: (r.first_seq(), r.last_seq()), 4),
         ("store time", lambda r: r.find_by_store_time(20_050 if r.path.name == "small" else 401_000), 4),
         ("totals", lambda r: r.totals(), 4),
     ):
-        times = [best_s(lambda path=path, one=one: one(StoreReader(path))) for path in (small, large)]
+        times = [
+            best_s(lambda path=path, read_store=read_store: read_store(StoreReader(path))) for path in (small, large)
+        ]
         assert times[1] < other * times[0] + 0.001, (name, times)
 
 
@@ -174,17 +176,17 @@ def test_finding_after_a_removal(tmp_path: Path) -> None:
 
 def test_select_everything(tmp_path: Path) -> None:
     log = fill_plain(tmp_path)
-    found = StoreReader(tmp_path).select(0, Limits())
-    assert found is not None
-    assert (found.transactions, found.row_events, found.ddl) == (10, 10, False)
-    assert found.tables == ("shop.items", "shop.orders")
-    assert found.last.position == BinlogPosition("binlog.000001", log.pos)
-    assert found.last.gtid == "01010101-0101-0101-0101-010101010101:10"
-    (part,) = found.ranges
+    selection = StoreReader(tmp_path).select(0, Limits())
+    assert selection is not None
+    assert (selection.transactions, selection.row_events, selection.ddl) == (10, 10, False)
+    assert selection.tables == ("shop.items", "shop.orders")
+    assert selection.last.position == BinlogPosition("binlog.000001", log.pos)
+    assert selection.last.gtid == "01010101-0101-0101-0101-010101010101:10"
+    (part,) = selection.ranges
     with open(part.path, "rb") as file:
         file.seek(part.offset)
         assert file.read(part.length) == b"".join(log.events[1:])
-    assert found.bytes == part.length
+    assert selection.bytes == part.length
 
 
 @pytest.mark.parametrize(
@@ -192,33 +194,33 @@ def test_select_everything(tmp_path: Path) -> None:
 )
 def test_batches_cover_everything_once(tmp_path: Path, limits: Limits) -> None:
     fill_plain(tmp_path, segment_bytes=65536)
-    reader, after, got = StoreReader(tmp_path), 0, 0
-    while (found := reader.select(after, limits)) is not None:
-        assert found.first_seq > after
+    reader, after, taken = StoreReader(tmp_path), 0, 0
+    while (selection := reader.select(after, limits)) is not None:
+        assert selection.first_seq > after
         if limits.max_bytes == 1:
-            assert found.transactions == 1
+            assert selection.transactions == 1
         elif limits.max_transactions:
-            assert found.transactions <= 3
-        got += found.transactions
-        after = found.last_seq
-    assert got == 10 and after == reader.last_seq()
+            assert selection.transactions <= 3
+        taken += selection.transactions
+        after = selection.last_seq
+    assert taken == 10 and after == reader.last_seq()
 
 
 @pytest.mark.parametrize("at", [0, 4, 9])
 def test_a_ddl_statement_comes_alone(tmp_path: Path, at: int) -> None:
     fill_plain(tmp_path, ddl_at=at)
     reader, after, sizes = StoreReader(tmp_path), 0, []
-    while (found := reader.select(after, Limits())) is not None:
-        sizes.append((found.transactions, found.ddl))
-        after = found.last_seq
+    while (selection := reader.select(after, Limits())) is not None:
+        sizes.append((selection.transactions, selection.ddl))
+        after = selection.last_seq
     expected = [(at, False), (1, True), (9 - at, False)]
     assert sizes == [s for s in expected if s[0]]
 
 
 def test_until_takes_what_was_committed_before(tmp_path: Path) -> None:
     log = fill_plain(tmp_path)
-    found = StoreReader(tmp_path).select(0, Limits(until_us=log.timestamp * 1_000_000 + 5))
-    assert found is not None and found.transactions == 4
+    selection = StoreReader(tmp_path).select(0, Limits(until_us=log.timestamp * 1_000_000 + 5))
+    assert selection is not None and selection.transactions == 4
     assert StoreReader(tmp_path).select(0, Limits(until_us=log.timestamp * 1_000_000)) is None
 
 

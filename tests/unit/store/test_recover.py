@@ -352,8 +352,8 @@ def test_a_kill_right_after_a_rotation_from_a_file_without_captured_changes(
         running.position(file, 4)
     running = running.killed()
     assert seqs(running.path) == numbers(transactions[:2])
-    found = [make_seq(0, 1, 4), *seqs(running.path), make_seq(0, 2, 4), make_seq(0, 3, 4)]
-    assert [int(entry["seq"]) for part in StoreReader(running.path).all_entries() for entry in part] == found
+    expected = [make_seq(0, 1, 4), *seqs(running.path), make_seq(0, 2, 4), make_seq(0, 3, 4)]
+    assert [int(entry["seq"]) for part in StoreReader(running.path).all_entries() for entry in part] == expected
     running.log.close()
 
 
@@ -431,9 +431,9 @@ def test_a_failed_flush_or_write_is_final(
     )
     with pytest.raises(StorageError, match="Input/output error"):
         log.put(transactions[2:4])
-    for again in (lambda: log.put(transactions[4:]), log.flush):
+    for call in (lambda: log.put(transactions[4:]), log.flush):
         with pytest.raises(StorageError, match="Input/output error"):
-            again()
+            call()
     close_quietly(log)
     assert was_aborted(store)
     opened(store).close()
@@ -458,9 +458,9 @@ def test_after_a_failed_flush_the_page_cache_is_not_believed(
     acknowledged = seqs(store)
     log.put(transactions[4:6])
     close_quietly(log)
-    found = after_power_cut(faulty, store, seed=seed) if seed else after_power_cut(faulty, store)
+    stored = after_power_cut(faulty, store, seed=seed) if seed else after_power_cut(faulty, store)
     expected = sorted({*acknowledged, *numbers(transactions[4:6])})
-    assert found == expected
+    assert stored == expected
 
 
 def test_an_index_that_could_not_be_flushed_is_written_again(
@@ -491,7 +491,7 @@ def test_a_segment_writer_refuses_everything_after_a_failed_flush(
     faulty.fail("fdatasync")
     with pytest.raises(StorageError):
         segment.sync()
-    for again in (
+    for call in (
         segment.sync,
         segment.sync_index,
         lambda: segment.append(memoryview(b"y")),
@@ -500,7 +500,7 @@ def test_a_segment_writer_refuses_everything_after_a_failed_flush(
         lambda: segment.set_statement_end(100, 30),
     ):
         with pytest.raises(StorageError, match="Input/output error"):
-            again()
+            call()
     segment.close()
 
 
@@ -521,8 +521,8 @@ def test_a_full_disk_leaves_the_segment_as_it_was(
         assert segment.stat().st_size == size
     close_quietly(log)
     faulty.limit_space(None)
-    with opened_and_closed(store) as again:
-        again.put(transactions)
+    with opened_and_closed(store) as reopened:
+        reopened.put(transactions)
     assert seqs(store) == numbers(transactions)
 
 
@@ -608,9 +608,9 @@ def test_a_rename_of_the_checkpoint_that_never_reached_the_disk(
     faulty.power_cut()
     with files.use(files.Files()):
         assert (store / "checkpoint").read_bytes() == old and was_aborted(store)
-        with opened_and_closed(store) as again:
-            assert again.last_seq == transactions[1].seq
-            again.put(transactions)
+        with opened_and_closed(store) as reopened:
+            assert reopened.last_seq == transactions[1].seq
+            reopened.put(transactions)
     assert seqs(store) == numbers(transactions)
 
 
@@ -625,10 +625,10 @@ def test_a_rename_of_the_meta_that_never_reached_the_disk(tmp_path: Path, faulty
     assert meta.cursor("apply") == 9, "the rename is visible"
     faulty.power_cut()
     with files.use(files.Files()):
-        again = FileMeta(tmp_path / "meta", "shop")
-        assert again.cursor("apply") == 5
-        again.update_cursor("apply", 9)
-        assert again.cursor("apply") == 9
+        reopened = FileMeta(tmp_path / "meta", "shop")
+        assert reopened.cursor("apply") == 5
+        reopened.update_cursor("apply", 9)
+        assert reopened.cursor("apply") == 9
 
 
 @pytest.mark.parametrize("kind", ["meta", "manifest", "checkpoint"])
@@ -651,7 +651,7 @@ def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
             store.mkdir(exist_ok=True)
             CheckpointWriter(store, lambda: value).opened(None, 0, empty=False, finished=False)
 
-    def found() -> int:
+    def stored_number() -> int:
         if kind == "meta":
             return int(meta.subscriptions()["apply"].filter or 0)
         if kind == "manifest":
@@ -671,10 +671,10 @@ def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
         with pytest.raises(StorageError):
             change(2)
         if fault != "sync_folder":
-            assert found() == 1
+            assert stored_number() == 1
     faulty.power_cut()
     with files.use(files.Files()):
-        assert found() == (2 if fault == "power" else 1)
+        assert stored_number() == (2 if fault == "power" else 1)
 
 
 # --- the power cut at every moment
@@ -685,9 +685,9 @@ def work(store: Path, transactions: list[Transaction], acknowledged: list[int]) 
     for part in (transactions[:5], transactions[5:]):
         log = opened(store, SMALL)
         try:
-            for one in part:
-                log.put([one])
-                acknowledged.append(one.seq)
+            for transaction in part:
+                log.put([transaction])
+                acknowledged.append(transaction.seq)
         finally:
             close_quietly(log)
 
@@ -728,9 +728,9 @@ def test_the_power_cut_at_every_operation(
             else:
                 faulty.power_cut(seed=None if kept == "nothing" else 1000 * int(kept[-1]) + moment)
         log = opened(folder / "store", SMALL)
-        found = seqs(folder / "store")
-        assert found == numbers(transactions)[: len(found)], f"cut at operation {moment}"
-        assert len(found) >= len(acknowledged), f"cut at operation {moment}: {len(acknowledged)} were acknowledged"
+        stored = seqs(folder / "store")
+        assert stored == numbers(transactions)[: len(stored)], f"cut at operation {moment}"
+        assert len(stored) >= len(acknowledged), f"cut at operation {moment}: {len(acknowledged)} were acknowledged"
         log.put(transactions)
         log.close()
         assert seqs(folder / "store") == numbers(transactions), f"cut at operation {moment}"

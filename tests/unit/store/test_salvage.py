@@ -44,22 +44,22 @@ def store(tmp_path: Path, transactions: list[Transaction]) -> Path:
 
 def flip(segment: Path, *entries: int) -> None:
     """Damages a byte in the middle of these transactions."""
-    known, data = read_entries(segment), bytearray(segment.read_bytes())
+    index_entries, data = read_entries(segment), bytearray(segment.read_bytes())
     for number in entries:
-        data[int(known["offset"][number]) + int(known["length"][number]) // 2] ^= 4
+        data[int(index_entries["offset"][number]) + int(index_entries["length"][number]) // 2] ^= 4
     segment.write_bytes(data)
 
 
 def values(store: Path, limits: Limits | None = None) -> list[int]:
     """Returns the one column of every row that readers get, batch by batch."""
-    found: list[int] = []
+    ids: list[int] = []
     reader, after = StoreReader(store), 0
     while (selection := reader.select(after, limits or Limits())) is not None:
         for part in selection.ranges:
             for batch in decode_range(*part, table="shop.orders"):
-                found += [row["id"] for row in batch.to_pylist()]
+                ids += [row["id"] for row in batch.to_pylist()]
         after = selection.last_seq
-    return found
+    return ids
 
 
 @pytest.mark.parametrize("damaged", [[0], [1], [3], [0, 1], [1, 3], [0, 1, 2, 3]])
@@ -75,9 +75,9 @@ def test_exactly_what_is_damaged_is_left_out(
     with pytest.raises(DamagedError, match=middle.name):
         values(store)
     made = salvage(store, middle.name)
-    assert sum(one.transactions or 0 for one in made) == len(damaged)
-    assert {one.first_seq for one in made} <= set(lost) and {one.last_seq for one in made} <= set(lost)
-    assert {one.tables for one in made} == {("shop.orders",)} and {one.how for one in made} == {"passed over"}
+    assert sum(loss.transactions or 0 for loss in made) == len(damaged)
+    assert {loss.first_seq for loss in made} <= set(lost) and {loss.last_seq for loss in made} <= set(lost)
+    assert {loss.tables for loss in made} == {("shop.orders",)} and {loss.how for loss in made} == {"passed over"}
     assert values(store, limits) == [v for n, v in enumerate(whole) if n - 4 not in damaged]
     assert read_damaged(store) == tuple(made)
     # And a writer goes on, also after a crash.
@@ -243,8 +243,8 @@ def test_every_byte_of_a_segment_in_the_middle(store: Path, transactions: list[T
         changed = bytearray(data)
         changed[at] ^= 1 << at % 8
         middle.write_bytes(changed)
-        found = examine(middle, is_last=False)
-        lost = sum(len(loss.entries) for loss in found.losses)
+        examined = examine(middle, is_last=False)
+        lost = sum(len(loss.entries) for loss in examined.losses)
         assert lost == (1 if at >= first else 4), at
     assert len(whole) == COUNT and issubclass(DamagedError, CdcError)
 

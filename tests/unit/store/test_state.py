@@ -40,8 +40,8 @@ def test_version_2_is_read_for_ever(tmp_path: Path) -> None:
 
 
 def test_of_a_store_of_version_1_the_first_segment_tells() -> None:
-    found = StoreReader(GOLDEN / "store-v1").beginning()
-    assert found == Beginning(17179869188, "binlog.000001", 4, None, 0, "not recorded")
+    beginning = StoreReader(GOLDEN / "store-v1").beginning()
+    assert beginning == Beginning(17179869188, "binlog.000001", 4, None, 0, "not recorded")
 
 
 def test_a_new_store_has_no_beginning_until_capture_reads(tmp_path: Path) -> None:
@@ -164,18 +164,22 @@ def test_an_outstanding_batch_of_another_store_comes_again_in_a_new_one(config: 
     assert lease is not None
     text = lease.manifest_path.read_text().replace('"offset": 100', '"offset": 150')
     lease.manifest_path.write_text(text)
-    again = service.get("me", limits=Limits(max_transactions=3))
-    assert again is not None
-    assert (again.batch, again.manifest.first_seq, again.manifest.ranges[0].offset) == (lease.batch + 1, 1, 100)
+    repeated = service.get("me", limits=Limits(max_transactions=3))
+    assert repeated is not None
+    assert (repeated.batch, repeated.manifest.first_seq, repeated.manifest.ranges[0].offset) == (
+        lease.batch + 1,
+        1,
+        100,
+    )
 
 
 # --- a missing store
 
 
-@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
-def test_a_store_that_the_meta_knows_and_that_is_not_there_is_an_error(config: DestinationConfig, left: str) -> None:
+@pytest.mark.parametrize("remains", ["nothing", "an empty folder"])
+def test_a_store_that_the_meta_knows_and_that_is_not_there_is_an_error(config: DestinationConfig, remains: str) -> None:
     acked(config, NumberStore(last=3))
-    if left == "an empty folder":
+    if remains == "an empty folder":
         config.store.path.mkdir(parents=True)
     before = config.meta.path.joinpath("meta.json").read_bytes()
     service = make_service(config, StoreReader(config.store.path))  # type: ignore[arg-type]

@@ -49,12 +49,12 @@ def test_a_cursor_is_there_for_the_next_program_at_once(tmp_path: Path) -> None:
     killed = Cursors(tmp_path, meta, ("a", "b"))
     for seq in range(1, 6):
         killed.update_cursor("a", seq * 10)
-    again = Cursors(tmp_path, MemoryMeta("stream"), ("a", "b", "c"))
-    assert [again.cursor(name) for name in "abc"] == [50, 0, 0]
-    again.close()
-    again.close()
+    reopened = Cursors(tmp_path, MemoryMeta("stream"), ("a", "b", "c"))
+    assert [reopened.cursor(name) for name in "abc"] == [50, 0, 0]
+    reopened.close()
+    reopened.close()
     with pytest.raises(StoreClosedError, match="reader 'a': the stream is closed"):
-        again.update_cursor("a", 60)
+        reopened.update_cursor("a", 60)
     killed.close()
 
 

@@ -52,17 +52,17 @@ def test_two_transactions_in_the_wrong_order_are_found(at: int) -> None:
 
 
 def test_other_changes_of_a_transaction_and_one_that_the_server_has_not_are_found() -> None:
-    one = HISTORY[3]
-    for changes in (one.changes[:1], one.changes[::-1], (*one.changes, one.changes[0])):
-        difference = first_difference(HISTORY, [*HISTORY[:3], Transaction(one.gtid, changes), *HISTORY[4:]])
+    transaction = HISTORY[3]
+    for changes in (transaction.changes[:1], transaction.changes[::-1], (*transaction.changes, transaction.changes[0])):
+        difference = first_difference(HISTORY, [*HISTORY[:3], Transaction(transaction.gtid, changes), *HISTORY[4:]])
         assert difference is not None and "number 3 differs: its changes differ" in difference
-    changed = one.changes[1]._replace(after=7)
+    changed = transaction.changes[1]._replace(after=7)
     difference = first_difference(
-        HISTORY, [*HISTORY[:3], Transaction(one.gtid, (one.changes[0], changed)), *HISTORY[4:]]
+        HISTORY, [*HISTORY[:3], Transaction(transaction.gtid, (transaction.changes[0], changed)), *HISTORY[4:]]
     )
     assert difference is not None
     assert difference.endswith("change 1: server update hist.t2 4 -> 41; store update hist.t2 4 -> 7")
-    alien = Transaction("0-1-99", one.changes)
+    alien = Transaction("0-1-99", transaction.changes)
     difference = first_difference(HISTORY, [*HISTORY, alien])
     assert difference is not None and "number 8 differs: the store has one that the server has not" in difference
 

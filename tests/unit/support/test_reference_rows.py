@@ -116,8 +116,8 @@ def _document(*items: tuple[int, int]) -> bytes:
 def test_json_of_small_arrays_and_objects() -> None:
     assert binary_json.text(b"") == "null"
     assert binary_json.text(_document((5, 0xFFFF), (6, 0xFFFF), (4, 1))) == "[-1, 65535, true]"
-    one = b"\x00" + struct.pack("<HHHHBH", 1, 15, 11, 1, 12, 12) + b"k" + b'\x03a"b'
-    assert binary_json.text(one) == '{"k": "a\\"b"}'
+    document = b"\x00" + struct.pack("<HHHHBH", 1, 15, 11, 1, 12, 12) + b"k" + b'\x03a"b'
+    assert binary_json.text(document) == '{"k": "a\\"b"}'
     assert binary_json.text(b"\x0f\xfc\x03\x00\xff\x10") == '"base64:type252:AP8Q"'
 
 
@@ -131,8 +131,8 @@ def test_partial_updates_of_json() -> None:
     before = _document((5, 1), (5, 2), (5, 3))
     diffs = diff(0, b"$[0]", number) + diff(1, b"$[1]", number) + diff(2, b"$[2]")
     assert binary_json.apply_diffs(before, diffs) == "[7, 7, 3]"
-    one = b"\x00" + struct.pack("<HHHHBH", 1, 12, 11, 1, 5, 9) + b"k"
-    assert binary_json.apply_diffs(one, diff(1, b'$."a b"', number)) == '{"k": 9, "a b": 7}'
+    document = b"\x00" + struct.pack("<HHHHBH", 1, 12, 11, 1, 5, 9) + b"k"
+    assert binary_json.apply_diffs(document, diff(1, b'$."a b"', number)) == '{"k": 9, "a b": 7}'
 
 
 def test_charsets_in_which_servers_differ_from_python() -> None:

@@ -75,8 +75,8 @@ def test_tables_are_as_late_as_the_cursor_and_parked_ones_as_their_parking(
         parked = state.subscription("apply").parked
         parked["shop.b"] = parked["shop.b"].model_copy(update={"since": hour_ago})
     # A job that tries it once more, and fails, does not let it look fresh.
-    again = ParkedTable(due="retry", reason="another fault", since=datetime.now(UTC))
-    parking.record_parked(service.meta, "apply", "shop.b", again)
+    second_entry = ParkedTable(due="retry", reason="another fault", since=datetime.now(UTC))
+    parking.record_parked(service.meta, "apply", "shop.b", second_entry)
 
     document = status.collect(config)
     a, b, c = document["tables"]

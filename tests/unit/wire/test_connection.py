@@ -95,9 +95,9 @@ def scripted(*answers: bytes | None) -> Iterator[Script]:
                     while len(body) < length:
                         body += connection.recv(65536)
                     script.requests.append(head + b"\r\n\r\n" + body)
-                    found = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
-                    if found is not None:
-                        connection.sendall(found)
+                    next_answer = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
+                    if next_answer is not None:
+                        connection.sendall(next_answer)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -177,7 +177,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("found", "kind", "message"),
+    ("bytes_sent", "kind", "message"),
     [
         (answer(b"<html>not found", 404, headers=""), VersionError, "knows no state of version 1"),
         (answer(b"<html>welcome", 200, headers=""), ConfigError, "is not a server of Towpath"),
@@ -197,8 +197,8 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
         (answer(b'{"error": {"type": "Exception", "message": "m"}}', 422), PermanentError, "m"),
     ],
 )
-def test_another_server_is_refused_clearly(found: bytes, kind: type[CdcError], message: str) -> None:
-    with scripted(found) as server:
+def test_another_server_is_refused_clearly(bytes_sent: bytes, kind: type[CdcError], message: str) -> None:
+    with scripted(bytes_sent) as server:
         with pytest.raises(kind, match=message):
             server.connection().call("state")
         assert len(server.requests) == 1
@@ -210,9 +210,9 @@ def test_errors_arrive_as_they_were_raised() -> None:
         BatchOrderError("batch 2 cannot be acked: batch 1 is due first"),
         PermanentError("x"),
     ):
-        again = error_of(json.loads(json.dumps(error_document(error))))
-        assert type(again) is type(error)
-        assert str(again) == str(error)
+        received = error_of(json.loads(json.dumps(error_document(error))))
+        assert type(received) is type(error)
+        assert str(received) == str(error)
     # A class of another package arrives as the nearest one that clients know.
     assert error_document(ConcurrentCommitError("x"))["error"]["type"] == "MergeFailedError"
     assert status_of(LeaseHeldError("x")) == 409
@@ -243,7 +243,7 @@ def test_proxies_of_the_environment_do_not_get_the_token(monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> ServedDestination:
+def served(tmp_path: Path) -> ServedDestination:
     return served_destination(tmp_path)
 
 
@@ -251,35 +251,35 @@ Uri = Callable[[str], str]
 
 
 @pytest.fixture
-def uri(there: ServedDestination, tmp_path: Path) -> Iterator[Uri]:
-    with in_thread([there]) as url:
-        connection = connect(client_config(there.config, tmp_path / "client", url))
+def uri(served: ServedDestination, tmp_path: Path) -> Iterator[Uri]:
+    with in_thread([served]) as url:
+        connection = connect(client_config(served.config, tmp_path / "client", url))
         yield lambda path: uri_of(connection, path)
 
 
-def test_ranges_and_entries_equal_those_of_the_file(there: ServedDestination, uri: Uri) -> None:
-    [segment] = (there.config.store.path / "segments").glob("*.binlog")
+def test_ranges_and_entries_equal_those_of_the_file(served: ServedDestination, uri: Uri) -> None:
+    [segment] = (served.config.store.path / "segments").glob("*.binlog")
     whole = open_range(segment)
     address = uri(f"segments/{segment.name}")
     for first, last in ((0, len(whole.entries)), (1, 3), (2, 3)):
         some = whole.entries[first:last]
         offset = int(some["offset"][0])
         length = int(some["offset"][-1]) + int(some["length"][-1]) - offset
-        found = open_range(address, offset, length)
-        assert found.entries.tobytes() == some.tobytes()
-        assert found.buf[offset : offset + length].tobytes() == segment.read_bytes()[offset : offset + length]
+        mapped = open_range(address, offset, length)
+        assert mapped.entries.tobytes() == some.tobytes()
+        assert mapped.buf[offset : offset + length].tobytes() == segment.read_bytes()[offset : offset + length]
         assert staged_entries(address, offset, length).tobytes() == some.tobytes()
         with pytest.raises(DamagedError, match="bytes of transactions in the range"):
             open_range(address, offset + 1, length)
     with local_copy(uri("schemas/1.json")) as copy:
-        assert copy.read_bytes() == (there.config.store.path / "schemas" / "1.json").read_bytes()
+        assert copy.read_bytes() == (served.config.store.path / "schemas" / "1.json").read_bytes()
 
 
-def test_entries_of_a_range_come_in_pages(there: ServedDestination, uri: Uri, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_a_range_come_in_pages(served: ServedDestination, uri: Uri, monkeypatch: pytest.MonkeyPatch) -> None:
     from cdc.server import operations
 
     monkeypatch.setattr(operations, "MOST_ENTRIES", 2)
-    [segment] = (there.config.store.path / "segments").glob("*.binlog")
+    [segment] = (served.config.store.path / "segments").glob("*.binlog")
     whole = open_range(segment).entries
     offset = int(whole["offset"][0])
     length = int(whole["length"].sum())
@@ -287,8 +287,8 @@ def test_entries_of_a_range_come_in_pages(there: ServedDestination, uri: Uri, mo
     assert staged_entries(uri(f"segments/{segment.name}"), offset, length).tobytes() == whole.tobytes()
 
 
-def test_a_damaged_entry_is_noticed(there: ServedDestination, uri: Uri) -> None:
-    [segment] = (there.config.store.path / "segments").glob("*.binlog")
+def test_a_damaged_entry_is_noticed(served: ServedDestination, uri: Uri) -> None:
+    [segment] = (served.config.store.path / "segments").glob("*.binlog")
     whole = open_range(segment).entries
     index = segment.with_name(segment.name + ".index")
     data = bytearray(index.read_bytes())
@@ -308,27 +308,27 @@ def test_a_process_without_the_token_says_so() -> None:
         open_range("towpath+https://elsewhere:1/v1/shop/segments/000-0000001-00000000004.binlog", 100, 100)
 
 
-def test_the_store_of_a_client_tells_what_the_readers_does(there: ServedDestination, tmp_path: Path) -> None:
-    here = there.reader()
-    with in_thread([there]) as url:
-        far = open_store(client_config(there.config, tmp_path / "client", url))
-        last = here.last_entry()
+def test_the_store_of_a_client_tells_what_the_readers_does(served: ServedDestination, tmp_path: Path) -> None:
+    local = served.reader()
+    with in_thread([served]) as url:
+        far = open_store(client_config(served.config, tmp_path / "client", url))
+        last = local.last_entry()
         assert last is not None
         assert far.last_entry() == last
-        assert far.entry_at(int(last["seq"]) - 1) == here.entry_at(int(last["seq"]) - 1)
-        assert far.commit_position(last) == here.commit_position(last)
-        assert b"".join(e.tobytes() for e in far.all_entries()) == b"".join(e.tobytes() for e in here.all_entries())
+        assert far.entry_at(int(last["seq"]) - 1) == local.entry_at(int(last["seq"]) - 1)
+        assert far.commit_position(last) == local.commit_position(last)
+        assert b"".join(e.tobytes() for e in far.all_entries()) == b"".join(e.tobytes() for e in local.all_entries())
         for name in (
             "exists", "beginning", "first_seq", "removed_seq", "last_seq", "complete_until_us", "totals", "capture_state",
             "table_names", "segment_starts", "newest_schemas", "check_files",
         ):  # fmt: skip
-            assert getattr(far, name)() == getattr(here, name)(), name
+            assert getattr(far, name)() == getattr(local, name)(), name
         time_us = int(last["commit_time_us"])
-        assert far.find_by_commit_time(time_us) == here.find_by_commit_time(time_us)
-        assert far.find_by_store_time(0) == here.find_by_store_time(0)
-        assert far.backlog(0) == here.backlog(0)
-        assert far.schemas(0) == here.schemas(0)
-        assert far.table_mask("bat.o") == here.table_mask("bat.o") != 0
+        assert far.find_by_commit_time(time_us) == local.find_by_commit_time(time_us)
+        assert far.find_by_store_time(0) == local.find_by_store_time(0)
+        assert far.backlog(0) == local.backlog(0)
+        assert far.schemas(0) == local.schemas(0)
+        assert far.table_mask("bat.o") == local.table_mask("bat.o") != 0
         assert far.table_mask("no.such") == 0
         far.require_kept(0)
 
@@ -417,27 +417,31 @@ def of_epoch(value: object, epoch: int) -> bytes:
 
 def test_a_client_follows_to_the_leader_and_stays_there() -> None:
     with scripted(result(7)) as leads, scripted(not_leading(leads.url)) as waits:
-        both = Connection(f"{waits.url},{leads.url}", "shop", TOKEN, retry_for_s=60)
+        connection = Connection(f"{waits.url},{leads.url}", "shop", TOKEN, retry_for_s=60)
         began = time.monotonic()
-        assert both.call("next_seq") == 7 and both.call("next_seq") == 7
+        assert connection.call("next_seq") == 7 and connection.call("next_seq") == 7
         assert time.monotonic() - began < 30
         assert len(waits.requests) == 1 and len(leads.requests) == 2
-        assert both.place == f"{waits.url}/v1/shop", "files are named by the first server, whichever answers"
+        assert connection.place == f"{waits.url}/v1/shop", "files are named by the first server, whichever answers"
 
 
 def test_the_token_goes_to_no_other_server_than_the_configured_ones() -> None:
-    with scripted(result(7)) as foreign, scripted(not_leading(foreign.url)) as one, scripted(not_leading(None)) as two:
+    with (
+        scripted(result(7)) as foreign,
+        scripted(not_leading(foreign.url)) as first,
+        scripted(not_leading(None)) as second,
+    ):
         with pytest.raises(NotLeaderError, match="does not lead"):
-            Connection(f"{one.url},{two.url}", "shop", TOKEN, retry_for_s=1).call("next_seq")
-        assert not foreign.requests and one.requests and two.requests
+            Connection(f"{first.url},{second.url}", "shop", TOKEN, retry_for_s=1).call("next_seq")
+        assert not foreign.requests and first.requests and second.requests
 
 
 def test_two_servers_that_each_name_the_other_are_asked_with_pauses() -> None:
-    with scripted(not_leading(None)) as one, scripted(not_leading(one.url)) as two:
-        one.answers = [not_leading(two.url)]
+    with scripted(not_leading(None)) as first, scripted(not_leading(first.url)) as second:
+        first.answers = [not_leading(second.url)]
         with pytest.raises(NotLeaderError):
-            Connection(f"{one.url},{two.url}", "shop", TOKEN, retry_for_s=1).call("next_seq")
-        assert len(one.requests) + len(two.requests) < 40
+            Connection(f"{first.url},{second.url}", "shop", TOKEN, retry_for_s=1).call("next_seq")
+        assert len(first.requests) + len(second.requests) < 40
 
 
 def test_a_client_goes_on_with_another_server_when_one_is_gone() -> None:
@@ -452,10 +456,10 @@ def test_a_client_goes_on_with_another_server_when_one_is_gone() -> None:
 def test_an_answer_of_a_former_leader_is_not_taken() -> None:
     """It was paused between its last look and its answer."""
     with scripted(of_epoch(8, 5)) as new, scripted(of_epoch(7, 4)) as old:
-        both = Connection(f"{old.url},{new.url}", "shop", TOKEN, retry_for_s=5)
-        assert both.call("next_seq") == 7
+        connection = Connection(f"{old.url},{new.url}", "shop", TOKEN, retry_for_s=5)
+        assert connection.call("next_seq") == 7
         old.answers = [not_leading(new.url), of_epoch(7, 4)]
-        assert both.call("next_seq") == 8
+        assert connection.call("next_seq") == 8
         new.answers = [not_leading(old.url), of_epoch(8, 5)]
-        assert both.call("next_seq") == 8, "the answer of epoch 4 came between the two of epoch 5"
+        assert connection.call("next_seq") == 8, "the answer of epoch 4 came between the two of epoch 5"
         assert len(old.requests) == 3

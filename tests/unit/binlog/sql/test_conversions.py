@@ -140,8 +140,8 @@ def test_expressions_over_equal_values(old: str, new: str, expected: bool) -> No
 
 
 def test_an_unknown_effect_has_a_reason() -> None:
-    found = value_effect(column("DOUBLE"), column("VARCHAR(30)"), MODE_STRICT)
-    assert isinstance(found, Unknown) and "converts double to varchar" in found.reason
+    effect = value_effect(column("DOUBLE"), column("VARCHAR(30)"), MODE_STRICT)
+    assert isinstance(effect, Unknown) and "converts double to varchar" in effect.reason
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_the_character_set_of_a_database_is_the_same_before_and_behind_a_stateme
     old: str, new: str, effect: str
 ) -> None:
     """Also if nobody knows it: CREATE TABLE says none, and was not captured before it was altered."""
-    found = []
+    columns = []
     for definition in (old, new):
         (change,) = classify(f"ALTER TABLE t ADD c {definition}", "d").changes
         assert isinstance(change, AddColumn)
-        found.append(change.column)
-    assert shown(value_effect(found[0], found[1])) == effect
+        columns.append(change.column)
+    assert shown(value_effect(columns[0], columns[1])) == effect

@@ -141,8 +141,8 @@ def test_a_soup_of_words_is_read_without_an_error(words: list[str], sql_mode: in
     statement = classify(" ".join(words), "shop", sql_mode)
     schema = TableSchema(columns=(_column("a"), _column("b")), primary_key=("a",))
     with suppress(UnsupportedDdlError):
-        found = apply_changes(schema, statement.changes)
-        assert found is None or len({name.lower() for name in found.column_names}) == len(found.columns)
+        altered = apply_changes(schema, statement.changes)
+        assert altered is None or len({name.lower() for name in altered.column_names}) == len(altered.columns)
 
 
 @given(st.text(max_size=200))

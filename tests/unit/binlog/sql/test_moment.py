@@ -43,8 +43,8 @@ def old_rows(definition: str, moment: Moment, server: ServerVersion | None = MYS
 )
 def test_the_value_of_a_default(definition: str, zone: str | None, value: str | None) -> None:
     moment = Moment(SUMMER_S, 12345, zone, None, ((0, 3600), (SUMMER_S, 18000), (SUMMER_S + 1, 0)))
-    found = old_rows(definition, moment)
-    assert isinstance(found, Unknown) if value is None else found == Constant(value)
+    old_value = old_rows(definition, moment)
+    assert isinstance(old_value, Unknown) if value is None else old_value == Constant(value)
 
 
 def test_a_fraction_that_the_event_lacks_is_not_zero() -> None:
@@ -54,10 +54,10 @@ def test_a_fraction_that_the_event_lacks_is_not_zero() -> None:
 
 @pytest.mark.parametrize("explicit", [True, False, None])
 def test_a_timestamp_without_default(explicit: bool | None) -> None:
-    found = old_rows("TIMESTAMP", Moment(SUMMER_S, None, None, explicit))
-    assert isinstance(found, Unknown) == (explicit is not True)
-    found = old_rows("TIMESTAMP NOT NULL", Moment(SUMMER_S, None, None, explicit))
-    assert found == Constant("0000-00-00 00:00:00") if explicit else isinstance(found, Unknown)
+    old_value = old_rows("TIMESTAMP", Moment(SUMMER_S, None, None, explicit))
+    assert isinstance(old_value, Unknown) == (explicit is not True)
+    old_value = old_rows("TIMESTAMP NOT NULL", Moment(SUMMER_S, None, None, explicit))
+    assert old_value == Constant("0000-00-00 00:00:00") if explicit else isinstance(old_value, Unknown)
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,10 @@ def parsed(text: str) -> Partitions:
     ],
 )  # fmt: skip
 def test_one_form_for_all_spellings(clause: str, text: str) -> None:
-    found = made(clause)
-    assert found is not None
-    assert found.to_text() == text
-    assert read_partitions(text) == found
+    definition = made(clause)
+    assert definition is not None
+    assert definition.to_text() == text
+    assert read_partitions(text) == definition
     assert shown_partitions(f"CREATE TABLE `t` (\n  `y` int\n) /*!50100 PARTITION BY {clause} */") == text
 
 
@@ -111,9 +111,9 @@ def test_statements_change_the_definition() -> None:
     split = _change(
         "REORGANIZE PARTITION B INTO (PARTITION b1 VALUES LESS THAN (15), PARTITION b2 VALUES LESS THAN (20))"
     )
-    found = reorganized(parsed(RANGE), split.names, split.listed)
-    assert found is not None
-    assert [(partition.name, partition.values) for partition in found.partitions] == [
+    definition = reorganized(parsed(RANGE), split.names, split.listed)
+    assert definition is not None
+    assert [(partition.name, partition.values) for partition in definition.partitions] == [
         ("a", (("10",),)), ("b1", (("15",),)), ("b2", (("20",),)), ("c", (("MAXVALUE",),)),
     ]  # fmt: skip
     assert reorganized(parsed(RANGE), ("a", "c"), split.listed) is None  # they are not neighbours
@@ -136,13 +136,13 @@ def test_the_partitions_before_a_drop_are_reduced_to_what_tells_their_rows() -> 
 
 
 def test_the_same_definition_in_another_order_is_the_same() -> None:
-    one, other = (
+    first, other = (
         made("LIST (y) (PARTITION a VALUES IN (2, NULL, 1))"),
         made("LIST (y) (PARTITION a VALUES IN (NULL, 1, 2))"),
     )
-    assert one is not None and one != other and one.is_same(other)
-    assert not one.is_same(made("LIST (y) (PARTITION a VALUES IN (NULL, 1))"))
-    assert not one.is_same(None)
+    assert first is not None and first != other and first.is_same(other)
+    assert not first.is_same(made("LIST (y) (PARTITION a VALUES IN (NULL, 1))"))
+    assert not first.is_same(None)
 
 
 def test_partitions_that_move() -> None:
@@ -180,7 +180,7 @@ def test_dropped_partitions() -> None:
 
 
 def test_the_columns_that_tell_a_partition() -> None:
-    found = made("RANGE (y DIV 2 + TO_DAYS(d) - y) SUBPARTITION BY HASH (c) (PARTITION a VALUES LESS THAN (1))")
-    assert found is not None
-    assert found.columns == ("y", "d", "c")
-    assert columns_of(found.expressions[0]) == ("y", "d")
+    definition = made("RANGE (y DIV 2 + TO_DAYS(d) - y) SUBPARTITION BY HASH (c) (PARTITION a VALUES LESS THAN (1))")
+    assert definition is not None
+    assert definition.columns == ("y", "d", "c")
+    assert columns_of(definition.expressions[0]) == ("y", "d")

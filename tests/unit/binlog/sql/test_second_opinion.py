@@ -107,7 +107,7 @@ def _alter(tree: exp.Alter) -> Opinion | None:
                 added += [part.name for part in action.expressions if isinstance(part, exp.ColumnDef)]
             case exp.Drop() if action.args.get("kind") == "COLUMN":
                 gone = action.args.get("tables") or [action.this]
-                dropped += [one.name for one in gone]
+                dropped += [column.name for column in gone]
             case exp.RenameColumn():
                 renamed.append((action.this.name, action.args["to"].name))
             case exp.ModifyColumn():
@@ -160,8 +160,10 @@ def test_sqlglot_agrees() -> None:
             asked += 1
             if other != ours(statement):
                 differ[sql] = f"we say {ours(statement)}, sqlglot says {other}"
-    unlisted = {sql: text for sql, text in differ.items() if not any(sql.startswith(known) for known in DISAGREEMENTS)}
+    unlisted = {
+        sql: text for sql, text in differ.items() if not any(sql.startswith(prefix) for prefix in DISAGREEMENTS)
+    }
     assert asked > 350
     assert not unlisted, "\n".join(f"{sql}: {text}" for sql, text in unlisted.items())
-    stale = [known for known in DISAGREEMENTS if not any(sql.startswith(known) for sql in differ)]
+    stale = [prefix for prefix in DISAGREEMENTS if not any(sql.startswith(prefix) for sql in differ)]
     assert not stale, f"sqlglot agrees by now: {stale}"

@@ -191,10 +191,10 @@ def test_clauses(clause: str, kinds: list[type]) -> None:
     ],
 )  # fmt: skip
 def test_what_only_the_server_knows(clause: str) -> None:
-    found = [change for change in classify(f"ALTER TABLE t {clause}", S).changes if isinstance(change, UnknownEffect)]
-    assert found
+    changes = [change for change in classify(f"ALTER TABLE t {clause}", S).changes if isinstance(change, UnknownEffect)]
+    assert changes
     # Only these leave a table without rows as it is; the others may bring rows that no row event has.
-    assert {one.keeps_empty for one in found} == {clause.startswith("DISCARD PARTITION")}
+    assert {change.keeps_empty for change in changes} == {clause.startswith("DISCARD PARTITION")}
     other = "TABLE b" in clause
     assert classify(f"ALTER TABLE t {clause}", S).tables == (((S, "t"), (S, "b")) if other else ((S, "t"),))
 
@@ -268,7 +268,7 @@ def test_a_timestamp_may_be_not_null_by_a_server_variable() -> None:
 def test_create_table(sql: str, rows: bool, like: tuple[str, str] | None) -> None:
     change, *more = classify(sql, S).changes
     assert isinstance(change, CreateTable)
-    assert [type(one) for one in more] == ([Unsupported] if "VERSIONING" in sql else [])
+    assert [type(change) for change in more] == ([Unsupported] if "VERSIONING" in sql else [])
     assert (change.table, change.has_rows, change.like) == ((S, "t"), rows, like)
     assert change.replaces == ("REPLACE" in sql)
     assert change.if_not_exists == ("NOT EXISTS" in sql)

@@ -24,9 +24,9 @@ def made(definition: str, server: ServerVersion = MYSQL9) -> TableSchema:
 
 
 def altered(definition: str, clauses: str, server: ServerVersion = MYSQL9) -> TableSchema:
-    found = apply_changes(made(definition, server), classify(f"ALTER TABLE t {clauses}", "d", 0, server).changes)
-    assert found is not None
-    return found
+    schema = apply_changes(made(definition, server), classify(f"ALTER TABLE t {clauses}", "d", 0, server).changes)
+    assert schema is not None
+    return schema
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def altered(definition: str, clauses: str, server: ServerVersion = MYSQL9) -> Ta
     ],
 )
 def test_clauses_act_at_once(clauses: str, columns: str, key: str) -> None:
-    found = altered("a INT PRIMARY KEY, b INT, c INT", clauses)
-    assert " ".join(found.column_names) == columns
-    assert " ".join(found.primary_key) == key
-    assert all(not column.nullable for column in found.columns if column.name in found.primary_key)
+    schema = altered("a INT PRIMARY KEY, b INT, c INT", clauses)
+    assert " ".join(schema.column_names) == columns
+    assert " ".join(schema.primary_key) == key
+    assert all(not column.nullable for column in schema.columns if column.name in schema.primary_key)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,18 @@ def test_mariadb_generates_no_key() -> None:
 
 
 def test_character_sets_come_from_the_table() -> None:
-    found = altered("a VARCHAR(9), b VARCHAR(9) CHARACTER SET latin1", "ADD c TEXT, ADD d INT, MODIFY b VARCHAR(9)")
-    assert [(c.charset, c.collation) for c in found.columns] == [
+    schema = altered("a VARCHAR(9), b VARCHAR(9) CHARACTER SET latin1", "ADD c TEXT, ADD d INT, MODIFY b VARCHAR(9)")
+    assert [(c.charset, c.collation) for c in schema.columns] == [
         ("utf8mb4", "utf8mb4_bin"), ("utf8mb4", "utf8mb4_bin"), ("utf8mb4", "utf8mb4_bin"), (None, None),
     ]  # fmt: skip
-    found = altered("a TEXT CHARACTER SET latin1, b INT", "CONVERT TO CHARACTER SET utf16")
-    assert (found.columns[0].column_type, found.columns[0].charset, found.charset) == ("mediumtext", "utf16", "utf16")
-    found = altered("a INT", "CHARSET latin1, ADD b CHAR(3)")
-    assert (found.columns[1].charset, found.charset) == ("latin1", "latin1")
+    schema = altered("a TEXT CHARACTER SET latin1, b INT", "CONVERT TO CHARACTER SET utf16")
+    assert (schema.columns[0].column_type, schema.columns[0].charset, schema.charset) == (
+        "mediumtext",
+        "utf16",
+        "utf16",
+    )
+    schema = altered("a INT", "CHARSET latin1, ADD b CHAR(3)")
+    assert (schema.columns[1].charset, schema.charset) == ("latin1", "latin1")
     (change,) = classify("CREATE TABLE t (a VARCHAR(9), b TEXT(70))", "d").changes
     assert isinstance(change, CreateTable) and change.schema is not None
     assert (change.schema.columns[0].charset, change.schema.charset) == (None, None)
@@ -209,16 +213,16 @@ def test_character_sets_come_from_the_table() -> None:
 def test_old_rows(definition: str, expected: Null | Constant | None) -> None:
     changes = classify(f"ALTER TABLE t ADD n {definition}", "d", 0, MYSQL9).changes
     assert isinstance(changes[0], AddColumn)
-    (found,) = [column.old_rows for column in plan_columns(made("a INT"), changes).columns if column.old is None]
-    assert isinstance(found, Unknown) if expected is None else found == expected
+    (old_rows,) = [column.old_rows for column in plan_columns(made("a INT"), changes).columns if column.old is None]
+    assert isinstance(old_rows, Unknown) if expected is None else old_rows == expected
 
 
 def test_a_default_depends_on_the_tables_character_set() -> None:
     changes = classify("ALTER TABLE t ADD n VARCHAR(5) DEFAULT 'ж', ADD m VARCHAR(5) DEFAULT 'u'", "d").changes
     for charset, plain in (("latin1", Constant("u")), ("binary", Constant(b"u"))):
         table = TableSchema(columns=(), primary_key=(), charset=charset)
-        found = [column.old_rows for column in plan_columns(table, changes).columns]
-        assert isinstance(found[0], Unknown)
-        assert found[1] == plain
+        old_rows = [column.old_rows for column in plan_columns(table, changes).columns]
+        assert isinstance(old_rows[0], Unknown)
+        assert old_rows[1] == plain
     table = TableSchema(columns=(), primary_key=(), charset="cp1251")
     assert plan_columns(table, changes).columns[0].old_rows == Constant("ж")

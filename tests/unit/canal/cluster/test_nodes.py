@@ -64,6 +64,6 @@ def test_addresses_are_those_that_canals_clients_can_read() -> None:
 
 def test_a_refusal_names_the_leader_over_the_wire() -> None:
     error = NotLeaderError("does not lead", place="shop", leader="https://10.0.0.7:8040")
-    found = error_of(json.loads(json.dumps(error_document(error))))
-    assert isinstance(found, NotLeaderError) and found.leader == "https://10.0.0.7:8040" and found.retryable
+    received = error_of(json.loads(json.dumps(error_document(error))))
+    assert isinstance(received, NotLeaderError) and received.leader == "https://10.0.0.7:8040" and received.retryable
     assert status_of(error) == 421

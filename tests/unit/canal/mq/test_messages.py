@@ -36,8 +36,8 @@ def written(kind: str, form: Format, rules: Rules, **options: Any) -> list[Queue
     settings = {"name": "shop", **options}
     writer = MessageWriter(MessageOptions(format=form, rules=rules, **settings), max_bytes=4000)
     messages: list[QueueMessage] = []
-    one = encoder(kind)
-    while (taken := one.take(12000)) is not None:
+    entry_encoder = encoder(kind)
+    while (taken := entry_encoder.take(12000)) is not None:
         for some in writer.messages(taken, 77):
             messages += some
     return messages
@@ -46,10 +46,10 @@ def written(kind: str, form: Format, rules: Rules, **options: Any) -> list[Queue
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rules", RULES)
 def test_flat_messages(kind: str, rules: Rules) -> None:
-    found = written(kind, "canal-json", rules)
+    messages = written(kind, "canal-json", rules)
     expected = list(flat_messages(entries_of(encoder(kind)), 77, rules))
-    assert len(found) == len(expected) >= 7
-    for message, (topic, part, value) in zip(found, expected, strict=True):
+    assert len(messages) == len(expected) >= 7
+    for message, (topic, part, value) in zip(messages, expected, strict=True):
         shown = json.loads(message.value or b"")
         assert shown.pop("ts") > 1_700_000_000_000
         assert shown == value
@@ -61,13 +61,13 @@ def test_flat_messages(kind: str, rules: Rules) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("precise", "tombstones"), [(True, True), (False, False)])
 def test_envelopes(kind: str, precise: bool, tombstones: bool) -> None:
-    found = written(
+    messages = written(
         kind, "debezium-json", Rules("rest"), decimals="precise" if precise else "string", tombstones=tombstones
     )
     expected = list(envelopes(entries_of(encoder(kind)), precise=precise, tombstones=tombstones))
-    assert len(found) == len(expected) >= 7
+    assert len(messages) == len(expected) >= 7
     seen = set()
-    for message, (key, value, header) in zip(found, expected, strict=True):
+    for message, (key, value, header) in zip(messages, expected, strict=True):
         assert (message.key and json.loads(message.key)) == key
         assert (message.headers and [(name, json.loads(raw)) for name, raw in message.headers]) == (header and [header])
         assert message.partition == (None if key else 0)
@@ -87,7 +87,7 @@ def test_envelopes(kind: str, precise: bool, tombstones: bool) -> None:
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
 @pytest.mark.parametrize("rules", RULES)
 def test_packets_have_the_entries_in_their_partitions(kind: str, rules: Rules) -> None:
-    entries = [one for one in entries_of(encoder(kind)) if one.entry_type == 2]
+    entries = [entry for entry in entries_of(encoder(kind)) if entry.entry_type == 2]
     expected: dict[int, list[tuple[int, bytes]]] = {}
     for entry in entries:
         change = parsed("RowChange", entry.store_value)
@@ -97,7 +97,7 @@ def test_packets_have_the_entries_in_their_partitions(kind: str, rules: Rules) -
         for row in change.row_datas:
             part = rules.partition if rules.partition_hash is None else partition_of(rules, entry, row)
             expected.setdefault(part, []).append((entry.header.logfile_offset, row.SerializeToString()))
-    found: dict[int, list[tuple[int, bytes]]] = {}
+    by_partition: dict[int, list[tuple[int, bytes]]] = {}
     for message in written(kind, "canal-protobuf", rules):
         packet = parsed("Packet", message.value or b"")
         assert (packet.type, packet.version, message.key) == (7, 1, None)
@@ -108,15 +108,15 @@ def test_packets_have_the_entries_in_their_partitions(kind: str, rules: Rules) -
             entry = parsed("Entry", raw)
             change = parsed("RowChange", entry.store_value)
             assert message.partition is not None
-            rows = found.setdefault(message.partition, [])
+            rows = by_partition.setdefault(message.partition, [])
             if change.is_ddl:
                 rows.append((entry.header.logfile_offset, b""))
             rows += [(entry.header.logfile_offset, row.SerializeToString()) for row in change.row_datas]
-    assert found == expected
+    assert by_partition == expected
 
 
-def without_times(found: list[QueueMessage]) -> Iterator[dict[str, Any]]:
-    for message in found:
+def without_times(messages: list[QueueMessage]) -> Iterator[dict[str, Any]]:
+    for message in messages:
         value: Any = None if message.value is None else json.loads(message.value)
         if value is not None:
             for name in ("ts", "ts_ms", "ts_us", "ts_ns"):
@@ -136,11 +136,14 @@ def without_times(found: list[QueueMessage]) -> Iterator[dict[str, Any]]:
 def test_the_golden_file(form: Format) -> None:
     """The file was made once; what consumers read must not change."""
     file = GOLDEN / f"mq-{form}-v1.jsonl"
-    found = written("mysql9", form, BY_KEY)
+    messages = written("mysql9", form, BY_KEY)
     if form == "canal-protobuf":
-        lines = [{"topic": one.topic, "partition": one.partition, "value": (one.value or b"").hex()} for one in found]
+        lines = [
+            {"topic": message.topic, "partition": message.partition, "value": (message.value or b"").hex()}
+            for message in messages
+        ]
     else:
-        lines = list(without_times(found))
+        lines = list(without_times(messages))
     text = "".join(json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n" for line in lines)
     if os.environ.get("TOWPATH_GOLDEN_WRITE"):
         file.write_text(text)
@@ -152,9 +155,9 @@ def test_entries_larger_than_the_output_are_written() -> None:
     settings: dict[str, Any] = {"name": "shop", "format": "canal-json", "rules": Rules("rest")}
     writer = MessageWriter(MessageOptions(**settings), max_bytes=1 << 20)
     writer._out = writer._out[:64].copy()
-    one = encoder("mysql9")
+    entry_encoder = encoder("mysql9")
     messages: list[QueueMessage] = []
-    while (taken := one.take(1 << 22)) is not None:
+    while (taken := entry_encoder.take(1 << 22)) is not None:
         for some in writer.messages(taken, 77):
             messages += some
     whole = written("mysql9", "canal-json", Rules("rest"))

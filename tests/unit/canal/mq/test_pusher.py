@@ -74,7 +74,7 @@ class Site:
 
     def shown(self) -> list[tuple[str, list[str]]]:
         """The type and the keys of each message that was committed."""
-        messages = [json.loads(one.value or b"") for one in self.sent]
+        messages = [json.loads(message.value or b"") for message in self.sent]
         return [(message["type"], [row["id"] for row in message["data"] or ()]) for message in messages]
 
 
@@ -107,8 +107,8 @@ def test_everything_is_sent_in_order_and_acked(site: Site) -> None:
     status = site.pusher.status()
     assert status["behind"]["transactions"] == 0 and status["subscriber"] == "mq"
     assert site.log[-1] == "close"
-    again = Pusher(site.config, sender=site._sender).run(until_empty=True)
-    assert again.messages == 0
+    second_run = Pusher(site.config, sender=site._sender).run(until_empty=True)
+    assert second_run.messages == 0
 
 
 @pytest.mark.parametrize("step", ["begin", "send", "commit"])
@@ -196,7 +196,7 @@ def test_a_filter_chooses_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_statements_are_left_out_if_so_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(tmp_path, monkeypatch, ddl=False)
     site.pusher.run(until_empty=True)
-    assert site.shown() == [one for one in EVERYTHING if one[1]]
+    assert site.shown() == [message for message in EVERYTHING if message[1]]
 
 
 def test_only_one_push_of_a_subscription_runs(site: Site) -> None:

@@ -53,13 +53,13 @@ def other(tmp_path: Path) -> Host:
     return make_host(tmp_path / "b", tmp_path / "archive")
 
 
-def require_same_store(found: Host, expected: Host) -> None:
+def require_same_store(restored: Host, expected: Host) -> None:
     """Capture goes on with the restored store, and both then have the same transactions."""
-    filler = GoingOn(found.store, segment_bytes=SEGMENT_BYTES)
+    filler = GoingOn(restored.store, segment_bytes=SEGMENT_BYTES)
     filler.put(expected.log)
     filler.close()
-    assert seqs(found.store) == seqs(expected.store)
-    for segment in list_segments(found.store):
+    assert seqs(restored.store) == seqs(expected.store)
+    for segment in list_segments(restored.store):
         assert segment.read_bytes() == (segments_folder(expected.store) / segment.name).read_bytes()
 
 
@@ -481,14 +481,14 @@ def test_what_the_store_removed_is_read_from_the_archive(host: Host, tmp_path: P
     from cdc.store.retention.cleaner import remove_until
 
     def taken(reader: StoreReader, most: int) -> list[bytes]:
-        found, after = [], 0
+        bodies, after = [], 0
         while (selection := reader.select(after, Limits(max_transactions=most))) is not None:
             for path, offset, length in selection.ranges:
                 assert len(reader.entries(path, offset, length))
-                found.append(path.read_bytes()[offset : offset + length])
+                bodies.append(path.read_bytes()[offset : offset + length])
             after = selection.last_seq
             reader.release(selection)
-        return found
+        return bodies
 
     whole = taken(StoreReader(host.store), 7)
     every, early = seqs(host.store), seqs(host.store)[8]

@@ -100,21 +100,21 @@ def make_copy(store: Path) -> copy.Copy:
 
 
 def test_file_parts_that_do_not_fit_together_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = make_copy(tmp_path)
-    one.file("tables.json", b'{"version"', whole=False)
+    standby_copy = make_copy(tmp_path)
+    standby_copy.file("tables.json", b'{"version"', whole=False)
     with pytest.raises(CorruptStreamError, match=r"in the middle of 'tables\.json'"):
-        one.file("store.json", b"{}")
+        standby_copy.file("store.json", b"{}")
     monkeypatch.setattr(copy, "MAX_FILE", 100)
     with pytest.raises(CorruptStreamError, match="of more than 100 bytes"):
-        one.file("tables.json", bytes(91), whole=False)
+        standby_copy.file("tables.json", bytes(91), whole=False)
     with pytest.raises(CorruptStreamError, match="is not JSON"):
         make_copy(tmp_path).file("tables.json", b"{")
     assert not (tmp_path / "tables.json").exists()
 
 
 def test_a_small_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    one = make_copy(tmp_path)
+    standby_copy = make_copy(tmp_path)
     before = (tmp_path / "store.json").read_bytes()
     with pytest.raises(VersionError, match=r"store\.json.*version 99"):
-        one.file("store.json", b'{"format": "towpath-store", "version": 99, "destination": "shop"}')
+        standby_copy.file("store.json", b'{"format": "towpath-store", "version": 99, "destination": "shop"}')
     assert (tmp_path / "store.json").read_bytes() == before

@@ -325,9 +325,9 @@ def test_a_master_that_is_down_is_tried_again(stack: ExitStack, tmp_path: Path) 
     master.close()
     standby = follow(stack, tmp_path / "s", address)
     time.sleep(0.2)
-    again = serve(stack, log, listen=address)
+    restarted = serve(stack, log, listen=address)
     log.put(make_transactions(3))
-    caught_up(log, again)
+    caught_up(log, restarted)
     assert standby.error is None
 
 
@@ -351,10 +351,10 @@ def test_a_power_cut_of_the_standby_loses_nothing_confirmed(stack: ExitStack, tm
         log.put(transactions[290:])  # it is asked to write once more
         assert isinstance(standby.wait(), StorageError)
     with OpenLog(tmp_path / "s") as survivor:
-        found = seqs(tmp_path / "s")
+        stored = seqs(tmp_path / "s")
         assert survivor.last_seq is not None
-        assert found == [t.seq for t in transactions[: len(found)]]
-        assert found[-1] >= confirmed
+        assert stored == [t.seq for t in transactions[: len(stored)]]
+        assert stored[-1] >= confirmed
 
 
 @pytest.mark.parametrize("operation", ["fdatasync", "write"])

@@ -69,9 +69,9 @@ def test_a_newer_frame_is_refused_and_a_newer_refusal_is_read() -> None:
     parser.feed(frame_bytes(FrameKind.HELLO, b"{}", version=2))
     with pytest.raises(VersionError, match=r"10\.0\.0\.7:4100.*version 2.*knows 1.*same Towpath"):
         parser.next()
-    again = FrameParser("peer")
-    again.feed(frame_bytes(FrameKind.REFUSE, b'{"error":"no"}', version=2))
-    assert again.next() == (FrameKind.REFUSE, b'{"error":"no"}')
+    second_parser = FrameParser("peer")
+    second_parser.feed(frame_bytes(FrameKind.REFUSE, b'{"error":"no"}', version=2))
+    assert second_parser.next() == (FrameKind.REFUSE, b'{"error":"no"}')
 
 
 def test_bytes_that_are_not_a_frame_are_refused() -> None:

@@ -81,8 +81,8 @@ def test_a_former_master_truncates_what_the_new_one_never_had(stack: ExitStack, 
     assert epoch is not None
     assert (epoch.number, epoch.state) == (2, "standby")
     rejoined.close()
-    with OpenLog(old) as again:
-        assert again.last_seq == transactions[-1].seq
+    with OpenLog(old) as reopened:
+        assert reopened.last_seq == transactions[-1].seq
 
 
 def test_a_rebuilt_index_gets_the_entries_of_the_master(stack: ExitStack, tmp_path: Path) -> None:

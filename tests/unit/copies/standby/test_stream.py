@@ -44,16 +44,16 @@ def test_a_standby_whose_newest_segment_is_empty_continues(stack: ExitStack, tmp
     standby.close()
     before, last = layout.list_segments(tmp_path / "s")[-2:]
     size = segment_header_size(last)
-    there = int(IndexFile(before).entries["seq"][-1])
+    last_seq = int(IndexFile(before).entries["seq"][-1])
     have = [Have(segment=last.name, size_bytes=size, entries=0)]
-    assert Stream(tmp_path / "m", lambda *_: None, have, [], {}).last_seq == there
+    assert Stream(tmp_path / "m", lambda *_: None, have, [], {}).last_seq == last_seq
     layout.index_path(last).write_bytes(make_header())
     os.truncate(last, size)
     (tmp_path / "s" / "checkpoint").unlink()
-    again = follow(stack, tmp_path / "s", master.address)
+    second_follower = follow(stack, tmp_path / "s", master.address)
     caught_up(log, master)
     same(tmp_path / "m", tmp_path / "s")
-    assert again.error is None
+    assert second_follower.error is None
 
 
 def test_segments_before_a_gap_are_forgotten_first(stack: ExitStack, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_forgotten_segment_is_not_continued(
     monkeypatch.setattr(stream_module, "ENTRIES_AT_ONCE", 2)
     log = open_log(stack, tmp_path / "m")
     log.put(make_transactions(600))
-    first, second = (one.name.encode() for one in layout.list_segments(tmp_path / "m")[:2])
+    first, second = (segment.name.encode() for segment in layout.list_segments(tmp_path / "m")[:2])
     sent: list[tuple[FrameKind, bytes]] = []
     stream = Stream(tmp_path / "m", lambda kind, *parts: sent.append((kind, b"".join(parts))), [], [], {})
     stack.callback(stream.close)

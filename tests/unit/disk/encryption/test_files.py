@@ -23,8 +23,8 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "encrypted-v1"
 
 @pytest.fixture(autouse=True)
 def key(tmp_path: Path) -> Iterator[WrappingKey]:
-    with encrypted(tmp_path) as found:
-        yield found
+    with encrypted(tmp_path) as wrapping_key:
+        yield wrapping_key
 
 
 def create(path: Path, data: bytes = b"") -> AppendFile:
@@ -45,11 +45,11 @@ def write(path: Path, *parts: bytes) -> bytes:
 
 
 def frames(data: bytes | bytearray) -> list[EncryptedFrame]:
-    found = [
+    all_frames = [
         f for at in range(0, len(data), BLOCK_BYTES) for f in frames_of(memoryview(data)[at : at + BLOCK_BYTES], at)
     ]
-    assert all(one is not None and one.is_whole for one in found)
-    return [one for one in found if one is not None]
+    assert all(frame is not None and frame.is_whole for frame in all_frames)
+    return [frame for frame in all_frames if frame is not None]
 
 
 def content(path: Path) -> bytes:
@@ -111,16 +111,16 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, seed: int) -> None:
             data[bit // 8] ^= 1 << bit % 8
             path.write_bytes(data)
             try:
-                found = content(path)
+                plain = content(path)
             except (DamagedError, VersionError, ConfigError):
-                found = want
+                plain = want
             # Of a mark that the content ends before frames that nothing replaced, only the mark itself may be damaged. A
             # frame that looks torn ends what can be read, and the file does not look complete.
             assert (
-                found == want
+                plain == want
                 or not data.startswith(container.MAGIC)
-                or want.startswith(found)
-                or content_size(path) > len(found)
+                or want.startswith(plain)
+                or content_size(path) > len(plain)
             ), bit
             data[bit // 8] ^= 1 << bit % 8
 
@@ -171,18 +171,18 @@ def test_a_nonce_is_never_used_twice(tmp_path: Path) -> None:
 def test_frames_have_their_place(tmp_path: Path, how: str) -> None:
     path = tmp_path / "file"
     data = bytearray(write(path, *[bytes([n]) * 1000 for n in range(5)]))
-    one, two, three = (slice(f.at, f.end) for f in frames(data)[1:4])
+    first, second, third = (slice(f.at, f.end) for f in frames(data)[1:4])
     if how == "swap":
-        data[one], data[two] = data[two], data[one]
+        data[first], data[second] = data[second], data[first]
     elif how == "repeat":
-        data[two] = data[one]
+        data[second] = data[first]
     elif how == "drop":
-        del data[two]
+        del data[second]
     else:
         file = reopen(path)
         file.overwrite(b"x", 2500)
         file.close()
-        data[three] = path.read_bytes()[two]
+        data[third] = path.read_bytes()[second]
     path.write_bytes(data)
     with pytest.raises(DamagedError, match=f"{path}: .*(are not what was written there|damaged or missing)"):
         content(path)
@@ -258,10 +258,10 @@ def test_whole_files(tmp_path: Path, key: WrappingKey, size: int) -> None:
 
 def test_the_part_of_a_file_that_holds_some_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    one, two, three = frames(write(path, b"a" * 10, b"b" * 10, b"c" * 10))
-    assert file_range(path, 0, 30) == (one.at, three.end)
-    assert file_range(path, 12, 15) == (two.at, two.end)
-    assert file_range(path, 10, 21) == (two.at, three.end)
+    first, second, third = frames(write(path, b"a" * 10, b"b" * 10, b"c" * 10))
+    assert file_range(path, 0, 30) == (first.at, third.end)
+    assert file_range(path, 12, 15) == (second.at, second.end)
+    assert file_range(path, 10, 21) == (second.at, third.end)
 
 
 def test_the_wrong_key_is_told(tmp_path: Path) -> None:

@@ -111,11 +111,11 @@ def reading(on: Target, create: str, names: tuple[str, ...], keys: tuple[str, ..
 
 def test_columns_are_altered_in_place_or_joined() -> None:
     on = target()
-    _, found, _, after = planned("ADD u CHAR(36) DEFAULT (UUID()), ADD c INT DEFAULT 3", on)
+    _, evolution, _, after = planned("ADD u CHAR(36) DEFAULT (UUID()), ADD c INT DEFAULT 3", on)
     read = ColumnReading(7, ("u",), ("id",), columns_of_schema(after, on.policies).only(["id", "u"]), ())
-    assert read.planned(found.columns) == found.columns
+    assert read.planned(evolution.columns) == evolution.columns
     state = state_of(on, after)
-    assert read.fill_statement(on, "view", state, found.updates) == (
+    assert read.fill_statement(on, "view", state, evolution.updates) == (
         f"MERGE INTO {on.sql} t USING view s ON `id` <=> _towpath_key_0 "
         "WHEN MATCHED THEN UPDATE SET t.`u` = CAST(_towpath_value_0 AS string), t.`c` = CAST('3' AS int) "
         "WHEN NOT MATCHED BY SOURCE THEN UPDATE SET t.`c` = CAST('3' AS int)"
@@ -125,17 +125,17 @@ def test_columns_are_altered_in_place_or_joined() -> None:
         "UPDATE SET t.`u` = CAST(_towpath_value_0 AS string)"
     )
     assert "AND NOT _deleted WHEN MATCHED" in read.fill_statement(target("soft_delete"), "view", state, {})
-    _, found, _, after = planned("MODIFY d VARCHAR(30)", on)
+    _, evolution, _, after = planned("MODIFY d VARCHAR(30)", on)
     read = ColumnReading(7, ("d",), ("id",), columns_of_schema(after, on.policies).only(["id", "d"]), ())
-    assert read.planned(found.columns) is None
-    [value] = [column.value("`d`") for column in read.joined(found.columns) if column.value is not None]
+    assert read.planned(evolution.columns) is None
+    [value] = [column.value("`d`") for column in read.joined(evolution.columns) if column.value is not None]
     assert value == "CASE WHEN _towpath_is_read THEN CAST(_towpath_value_0 AS string) ELSE CAST(NULL AS string) END"
 
 
 def test_later_statements_that_leave_the_columns_alone() -> None:
     now = schema_of("CREATE TABLE t (id INT PRIMARY KEY, u CHAR(36), n INT, g INT AS (n + 1) STORED)")
     harmless = ["ADD c INT", "DROP c", "RENAME COLUMN v TO w", "MODIFY n BIGINT", "ALTER u SET DEFAULT 'x'"]
-    statements = [statement(f"ALTER TABLE t {one}") for one in harmless]
+    statements = [statement(f"ALTER TABLE t {clause}") for clause in harmless]
     assert require_untouched("shop.t", now, statements, {"id", "u"})
     assert not require_untouched("shop.t", now, [statement("CREATE INDEX i ON t (n)")], {"id", "u"})
     assert not require_untouched("shop.t", now, [statement("ALTER TABLE other DROP u")], {"id", "u"})

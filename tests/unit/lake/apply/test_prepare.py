@@ -38,17 +38,17 @@ def manifest(tmp_path: Path) -> Manifest:
     log = BinlogBuilder()
     for n, table in enumerate(("orders", "items", "orders")):
         log.transaction("shop", table, [n])
-    (one,) = filled(tmp_path / "store", log)
-    entries = read_entries(Path(one.path))
+    (byte_range,) = filled(tmp_path / "store", log)
+    entries = read_entries(Path(byte_range.path))
     middle = entries[entries["length"] > 0][1]
-    file = os.open(one.path, os.O_RDWR)
+    file = os.open(byte_range.path, os.O_RDWR)
     os.pwrite(file, b"\xff" * 200, int(middle["offset"]))
     os.close(file)
     return sample_manifest(1).model_copy(
         update={
             "tables": (ORDERS, ITEMS),
             "table_bits": {ORDERS: 0, ITEMS: 1},
-            "ranges": (one,),
+            "ranges": (byte_range,),
             "after_seq": 0,
         }
     )

@@ -59,16 +59,16 @@ def state_of(fields: list[Field], mode: str = "upsert") -> DeltaState:
 def planned(alter: str, on: Target, create: str = TABLE) -> TableEvolution:
     before = schema_of(create)
     fields = columns_of_schema(before, on.policies).fields
-    there = columns_of(state_of([(f.name, f.name, f.dataType) for f in fields]))
+    columns = columns_of(state_of([(f.name, f.name, f.dataType) for f in fields]))
     changes = classify(f"ALTER TABLE t {alter}", "shop", STRICT, MYSQL).changes
     after, followed = follow(before, changes, STRICT, None)
-    return plan(on, there, followed, before, after)
+    return plan(on, columns, followed, before, after)
 
 
-def shown(found: TableEvolution) -> list[str]:
+def shown(evolution: TableEvolution) -> list[str]:
     """The columns as ``name type <- former name = value``."""
     out = []
-    for c in found.columns:
+    for c in evolution.columns:
         was = "" if c.was is None or c.was.name == c.name else f" <- {c.was.name}"
         value = "" if c.value is None else f" = {c.value('x')}"
         out.append(f"{c.name} {c.type.simpleString()}{was}{value}")
@@ -103,16 +103,16 @@ def shown(found: TableEvolution) -> list[str]:
     ],
 )
 def test_a_mirror_follows(alter: str, expected: list[str]) -> None:
-    found = planned(alter, target())
-    assert not (found.unknown or found.unknown_new or found.refused or found.rewrites)
-    assert shown(found) == expected
+    evolution = planned(alter, target())
+    assert not (evolution.unknown or evolution.unknown_new or evolution.refused or evolution.rewrites)
+    assert shown(evolution) == expected
 
 
 def test_types_that_delta_cannot_widen_are_rewritten() -> None:
     for alter in ("MODIFY a VARCHAR(20)", "MODIFY d DATETIME"):
-        found = planned(alter, target())
-        assert found.rewrites
-        assert [c.value("x")[:6] for c in found.columns if c.value is not None] == ["CAST(x"]
+        evolution = planned(alter, target())
+        assert evolution.rewrites
+        assert [c.value("x")[:6] for c in evolution.columns if c.value is not None] == ["CAST(x"]
 
 
 WIDE = (
@@ -132,17 +132,17 @@ WIDE = (
     ],
 )
 def test_decimals_of_many_digits_are_texts(alter: str, expected: str, rewrites: bool) -> None:
-    found = planned(alter, target(), WIDE)
-    assert expected in shown(found) and not found.unknown
-    assert found.rewrites == rewrites
+    evolution = planned(alter, target(), WIDE)
+    assert expected in shown(evolution) and not evolution.unknown
+    assert evolution.rewrites == rewrites
 
 
 def test_removed_rows_may_hold_what_a_narrower_type_does_not() -> None:
     narrow = "MODIFY w DECIMAL(38,10)"
     for settings in ({"mode": "soft_delete"}, {"mode": "scd2"}, {"on_truncate": "ignore"}):
         assert planned(narrow, target(**settings), WIDE).unknown
-    found = planned(narrow, target("append"), WIDE)
-    assert "w string" in shown(found) and not found.unknown
+    evolution = planned(narrow, target("append"), WIDE)
+    assert "w string" in shown(evolution) and not evolution.unknown
 
 
 def test_times_that_are_numbers_get_no_digits() -> None:
@@ -164,8 +164,8 @@ GENERATED = "CREATE TABLE t (id INT PRIMARY KEY, a DECIMAL(5,1), n INT, v VARCHA
     ],
 )
 def test_generated_columns_are_computed_anew(alter: str, reason: str) -> None:
-    found = planned(alter, target(), GENERATED)
-    assert reason in "; ".join(found.unknown) and bool(found.unknown) == bool(reason)
+    evolution = planned(alter, target(), GENERATED)
+    assert reason in "; ".join(evolution.unknown) and bool(evolution.unknown) == bool(reason)
 
 
 def test_a_column_computed_from_another_expression_is_read_with_it() -> None:
@@ -183,33 +183,33 @@ def test_a_column_computed_from_another_expression_is_read_with_it() -> None:
     ],
 )
 def test_what_only_the_server_knows(alter: str) -> None:
-    found = planned(alter, target())
+    evolution = planned(alter, target())
     if alter.endswith("TIME NOT NULL"):
-        assert not found.unknown  # strict mode refuses a NULL there
+        assert not evolution.unknown  # strict mode refuses a NULL there
     else:
-        assert found.unknown or found.unknown_new
+        assert evolution.unknown or evolution.unknown_new
 
 
 def test_a_changelog_keeps_its_values() -> None:
-    found = planned("ADD z INT NOT NULL DEFAULT 7, MODIFY b INT, DROP c", target("append"))
-    assert not (found.unknown or found.unknown_new)
-    assert shown(found) == ["id int", "a int", "b string", "d date", "h string", "z int"]
+    evolution = planned("ADD z INT NOT NULL DEFAULT 7, MODIFY b INT, DROP c", target("append"))
+    assert not (evolution.unknown or evolution.unknown_new)
+    assert shown(evolution) == ["id int", "a int", "b string", "d date", "h string", "z int"]
 
 
 def test_additive_keeps_and_copies() -> None:
-    found = planned("DROP c, RENAME COLUMN a TO e, ADD z INT FIRST", target(schema_changes="additive"))
-    assert shown(found) == [
+    evolution = planned("DROP c, RENAME COLUMN a TO e, ADD z INT FIRST", target(schema_changes="additive"))
+    assert shown(evolution) == [
         "z int", "id int", "e int = `a`", "a int", "b string", "c decimal(10,2)", "d date", "h string",
     ]  # fmt: skip
     assert planned("MODIFY a VARCHAR(9)", target(schema_changes="additive")).refused
 
 
 def test_ignore_keeps_the_columns() -> None:
-    found = planned(
+    evolution = planned(
         "DROP c, RENAME COLUMN a TO e, ADD z INT NOT NULL AUTO_INCREMENT UNIQUE", target(schema_changes="ignore")
     )
-    assert shown(found) == ["id int", "a int", "b string", "c decimal(10,2)", "d date", "h string"]
-    assert not (found.refused or found.unknown or found.unknown_new)
+    assert shown(evolution) == ["id int", "a int", "b string", "c decimal(10,2)", "d date", "h string"]
+    assert not (evolution.refused or evolution.unknown or evolution.unknown_new)
     assert planned("MODIFY a BIGINT", target(schema_changes="ignore")).refused
 
 
@@ -232,22 +232,22 @@ def test_columns_under_policies() -> None:
 
 def test_the_difference_of_two_definitions() -> None:
     before, after = schema_of(TABLE), schema_of(TABLE.replace("c DECIMAL(10,2), ", "").replace("a INT", "a BIGINT"))
-    there = columns_of(
+    columns = columns_of(
         state_of([(f.name, f.name, f.dataType) for f in columns_of_schema(before, target().policies).fields])
     )
-    found = plan(target(), there, differences(before, after), before, after)
-    assert shown(found) == ["id int", "a bigint", "b string", "d date", "h string"]
+    evolution = plan(target(), columns, differences(before, after), before, after)
+    assert shown(evolution) == ["id int", "a bigint", "b string", "d date", "h string"]
     renamed = schema_of(TABLE.replace(" c ", " cc "))
-    assert plan(target(), there, differences(before, renamed), before, renamed).unknown_new
+    assert plan(target(), columns, differences(before, renamed), before, renamed).unknown_new
 
 
 def test_a_copy_computes_generated_columns_anew() -> None:
     before, after = schema_of(GENERATED), schema_of(GENERATED.replace("DECIMAL(5,1)", "DECIMAL(8,3)"))
-    there = columns_of(
+    columns = columns_of(
         state_of([(f.name, f.name, f.dataType) for f in columns_of_schema(before, target().policies).fields])
     )
-    assert "another type" in "; ".join(plan(target(), there, differences(before, after), before, after).unknown)
-    assert not plan(target(), there, differences(before, before), before, before).unknown
+    assert "another type" in "; ".join(plan(target(), columns, differences(before, after), before, after).unknown)
+    assert not plan(target(), columns, differences(before, before), before, before).unknown
 
 
 @pytest.mark.parametrize("kind", ["ENUM", "SET"])
@@ -271,18 +271,20 @@ def alter(fields: list[Field], step: str) -> list[Field]:
         gone = {word.strip("(),") for word in words[2:]}
         return [field for field in fields if field[0] not in gone]
     if words[0] == "ADD":
-        found, text = list(fields), step[step.index("(") + 1 : -1]
+        new_fields, text = list(fields), step[step.index("(") + 1 : -1]
         for part in text.split(", "):
             name, kind, *where = part.replace("`", "").split()
-            at = 0 if where == ["FIRST"] else 1 + [f[0] for f in found].index(where[1])
-            found.insert(at, (name, f"col-{name}-{len(found)}", {"int": t.IntegerType(), "bigint": t.LongType()}[kind]))
-        return found
-    one = next(field for field in fields if field[0] == words[2])
+            at = 0 if where == ["FIRST"] else 1 + [f[0] for f in new_fields].index(where[1])
+            new_fields.insert(
+                at, (name, f"col-{name}-{len(new_fields)}", {"int": t.IntegerType(), "bigint": t.LongType()}[kind])
+            )
+        return new_fields
+    changed_field = next(field for field in fields if field[0] == words[2])
     if words[3] == "TYPE":
-        return [(f[0], f[1], t.LongType()) if f is one else f for f in fields]
-    rest = [field for field in fields if field is not one]
-    at = 0 if words[3] == "FIRST" else 1 + [f[0] for f in rest].index(words[4])
-    return [*rest[:at], one, *rest[at:]]
+        return [(f[0], f[1], t.LongType()) if f is changed_field else f for f in fields]
+    other_fields = [field for field in fields if field is not changed_field]
+    at = 0 if words[3] == "FIRST" else 1 + [f[0] for f in other_fields].index(words[4])
+    return [*other_fields[:at], changed_field, *other_fields[at:]]
 
 
 INT, LONG = t.IntegerType(), t.LongType()
@@ -371,21 +373,21 @@ def test_every_statement_of_the_corpus_is_decided() -> None:
             assert isinstance(create, CreateTable)
             before: TableSchema | None = create.schema
             for sql in case.sql:
-                found = classify(sql, "shop", case.sql_mode, server)
-                by = DdlStatement(1, sql, case.sql_mode, found, datetime(2026, 1, 1, tzinfo=UTC), None)
-                effect = effect_on(f"shop.{table.name}", by)
+                classified = classify(sql, "shop", case.sql_mode, server)
+                ddl = DdlStatement(1, sql, case.sql_mode, classified, datetime(2026, 1, 1, tzinfo=UTC), None)
+                effect = effect_on(f"shop.{table.name}", ddl)
                 if effect is None or effect.origin != f"shop.{table.name}" or before is None:
                     decided["no columns"] += 1
                     continue
                 fields = columns_of_schema(before, target().policies).fields
-                there = columns_of(state_of([(f.name, f.name, f.dataType) for f in fields]))
+                columns = columns_of(state_of([(f.name, f.name, f.dataType) for f in fields]))
                 try:
                     after, followed = follow(before, effect.changes, case.sql_mode, None)
                 except UnsupportedDdlError:
                     decided["refused"] += 1
                     continue
                 try:
-                    wanted = plan(target(), there, followed, before, after)
+                    wanted = plan(target(), columns, followed, before, after)
                 except CdcError:
                     decided["refused"] += 1
                     continue

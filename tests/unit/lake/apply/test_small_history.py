@@ -79,10 +79,10 @@ def test_the_table_tells_the_open_version_and_the_end_of_the_latest() -> None:
     assert parts[1].open_rows({0: 30}).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("again", [(0, 5, 30, _NONE), (0, 4, 10, 20)])
-def test_damaged_histories_are_left_to_spark(again: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("second", [(0, 5, 30, _NONE), (0, 4, 10, 20)])
+def test_damaged_histories_are_left_to_spark(second: tuple[int, int, int, int]) -> None:
     with pytest.raises(LeftToSparkError):
-        _keys_of([part([(0, 4, 20, _NONE)]), part([again])], 1)
+        _keys_of([part([(0, 4, 20, _NONE)]), part([second])], 1)
 
 
 def test_open_versions_end_and_other_rows_stay() -> None:

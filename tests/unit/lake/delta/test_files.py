@@ -57,9 +57,9 @@ def test_ranges_are_wide_if_they_have_most_of_the_values(state: DeltaState) -> N
         pa.table({"id": pa.array([*range(10), *range(20, 30)]), "v": ["x"] * 20}),
         mode="overwrite",
     )
-    found = read_state(state.path, "shop", "shop.t")
-    assert found is not None
-    files = files_of(found)  # one file, 0..29
+    table_state = read_state(state.path, "shop", "shop.t")
+    assert table_state is not None
+    files = files_of(table_state)  # one file, 0..29
     assert files.are_wide(ranges((0, 29)))
     assert files.are_wide(ranges((-100, 14)))
     assert not files.are_wide(ranges((-100, 13)))
@@ -75,8 +75,8 @@ def test_nothing_is_wide_without_statistics(state: DeltaState) -> None:
 
 
 def test_one_row_touches_one_file(state: DeltaState) -> None:
-    found = files_of(state).touched(ranges((0, 30)), 1)
-    assert (found.files, found.rows) == (1, 22 // 3)
+    touched = files_of(state).touched(ranges((0, 30)), 1)
+    assert (touched.files, touched.rows) == (1, 22 // 3)
 
 
 def test_a_table_is_read_at_the_version_of_its_state(state: DeltaState) -> None:

@@ -23,7 +23,7 @@ NAME = "shop.t"
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> KnownTables:
+def known_tables(monkeypatch: pytest.MonkeyPatch) -> KnownTables:
     fresh = KnownTables(log.LEDGER_DEPTH)
     monkeypatch.setattr(log, "_known_tables", fresh)
     return fresh
@@ -99,7 +99,7 @@ class History:
 
     def restore(self) -> None:
         delta = DeltaTable(str(self.path))
-        kept = sorted(int(one.stem) for one in (self.path / "_delta_log").glob("*.json") if one.stem.isdigit())
+        kept = sorted(int(file.stem) for file in (self.path / "_delta_log").glob("*.json") if file.stem.isdigit())
         if kept[0] == 0 and len(kept) > 2:
             delta.restore(self.rng.choice(kept[:-1]))
 
@@ -121,10 +121,10 @@ class History:
         else:
             shutil.rmtree(self.path / "_delta_log")
             (self.path / "_delta_log").mkdir()
-            for one in (copy / "_delta_log").iterdir():
-                shutil.copy(one, self.path / "_delta_log")
-            for one in copy.glob("*.parquet"):
-                shutil.copy(one, self.path)
+            for file in (copy / "_delta_log").iterdir():
+                shutil.copy(file, self.path / "_delta_log")
+            for file in copy.glob("*.parquet"):
+                shutil.copy(file, self.path)
         for _ in range(self.rng.randrange(4)):
             self.seq += 1
             commit(self.path, self.seq)
@@ -136,12 +136,12 @@ def test_random_histories(run: int, tmp_path: Path, seed: int) -> None:
     for _ in range(25):
         history.happen()
         if history.rng.random() < 0.7:
-            found = step(history.path)
-            assert found == whole(history.path)
-            if found is not None:
+            state = step(history.path)
+            assert state == whole(history.path)
+            if state is not None:
                 with mock.patch.object(log, "_known_tables", KnownTables(log.LEDGER_DEPTH)):
-                    expected = files_of(found)
-                assert files_of(found) == expected
+                    expected = files_of(state)
+                assert files_of(state) == expected
 
 
 def test_a_table_that_is_known_is_not_read_again(tmp_path: Path) -> None:
@@ -151,10 +151,10 @@ def test_a_table_that_is_known_is_not_read_again(tmp_path: Path) -> None:
     with mock.patch.object(log, "_opened", side_effect=AssertionError("the whole log is read")):
         for seq in (2, 3):
             commit(path, seq)
-            found = step(path)
-            assert found is not None
-            assert (found.applied_seq, len(found.ledger)) == (seq, seq)
-            assert len(files_of(found)) == seq
+            state = step(path)
+            assert state is not None
+            assert (state.applied_seq, len(state.ledger)) == (seq, seq)
+            assert len(files_of(state)) == seq
     older = whole(path)
     assert older is not None
     commit(path, 4)
@@ -170,20 +170,20 @@ def test_a_table_that_was_replaced_by_one_with_as_many_versions_is_noticed(tmp_p
     # The log's folder stays the same, only its files are others.
     for file in (tmp_path / "other" / "_delta_log").iterdir():
         shutil.copy(file, path / "_delta_log" / file.name)
-    found = step(path)
+    state = step(path)
     assert before is not None
-    assert found is not None
-    assert found.applied_seq == 52
-    assert found.id != before.id
-    assert found == whole(path)
+    assert state is not None
+    assert state.applied_seq == 52
+    assert state.id != before.id
+    assert state == whole(path)
 
 
 def test_tables_that_are_not_used_are_forgotten(
-    tmp_path: Path, known: KnownTables, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, known_tables: KnownTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cdc.lake.delta.known_tables.MOST_TABLES", 2)
     for i in range(4):
         commit(tmp_path / str(i), 1)
         assert step(tmp_path / str(i)) is not None
-    assert [path.name for path in known._tables] == ["2", "3"]
+    assert [path.name for path in known_tables._tables] == ["2", "3"]
     assert np.all([whole(tmp_path / str(i)) is not None for i in range(4)])

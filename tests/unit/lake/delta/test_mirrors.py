@@ -56,7 +56,7 @@ def version(*, whole: bool = False) -> int | None:
 
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records what is read from the object store from now on."""
-    found: list[str] = []
+    calls: list[str] = []
     kind = type(fsspec.filesystem("memory"))
     for name in ("info", "cat_file", "ls"):
         original = getattr(kind, name)
@@ -64,11 +64,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def call(
             self: object, path: str, *args: object, _name: str = name, _call: object = original, **more: object
         ) -> object:
-            found.append(f"{_name} {str(path).rpartition('/')[2]}")
+            calls.append(f"{_name} {str(path).rpartition('/')[2]}")
             return _call(self, path, *args, **more)  # type: ignore[operator]
 
         monkeypatch.setattr(kind, name, call)
-    return found
+    return calls
 
 
 def test_a_copy_follows_the_table(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,10 +83,10 @@ def test_a_copy_follows_the_table(table: Path, monkeypatch: pytest.MonkeyPatch) 
     assert version() == 2
     assert "ls" not in " ".join(seen)
     assert seen[-1] == "cat_file 00000000000000000003.json", "the commit that is not there"
-    with open_newest(URI, "shop.a b") as found:
-        assert found is not None
-        assert found.delta.version() == 2
-        assert len(found.commits) == 3
+    with open_newest(URI, "shop.a b") as mirror:
+        assert mirror is not None
+        assert mirror.delta.version() == 2
+        assert len(mirror.commits) == 3
 
 
 @pytest.mark.parametrize("commits", [1, 4])
@@ -153,9 +153,9 @@ def test_an_error_of_the_object_store_leaves_no_gap(table: Path, monkeypatch: py
         patch.setattr(kind, "cat_file", slow_down)
         with pytest.raises(RetryableError, match="Reduce your request rate"):
             version()
-    with open_newest(URI, "shop.a b") as found:
-        assert found is not None
-        assert len(found.commits) == 3
+    with open_newest(URI, "shop.a b") as mirror:
+        assert mirror is not None
+        assert len(mirror.commits) == 3
 
 
 @pytest.mark.parametrize("damage", ["known", "commit", "all"])

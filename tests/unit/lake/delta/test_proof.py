@@ -59,16 +59,16 @@ def target(config: DestinationConfig) -> Target:
 
 def make(target: Target, **properties: str) -> None:
     """Creates an empty table as Spark does. ``deltalake`` refuses unknown properties, so they are written by hand."""
-    found = {target.stored_name(name): value for name, value in {**PROPERTIES, **properties}.items()}
+    configuration = {target.stored_name(name): value for name, value in {**PROPERTIES, **properties}.items()}
     if target.apply.shared:
-        found[SHARED_PROPERTY] = "true"
-        del found[DESTINATION_PROPERTY]
+        configuration[SHARED_PROPERTY] = "true"
+        del configuration[DESTINATION_PROPERTY]
     write_deltalake(target.path, ROWS.slice(0, 0))
     first = Path(target.path) / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in first.read_text().splitlines()]
     for action in actions:
         if "metaData" in action:
-            action["metaData"]["configuration"] = found
+            action["metaData"]["configuration"] = configuration
     first.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
@@ -87,7 +87,7 @@ def commit(target: Target, last_seq: int, *, transaction: bool = True, generatio
     )
 
 
-def ack(target: Target, known: Subscription) -> None:
+def ack(target: Target, subscription: Subscription) -> None:
     """Records what the ack of a batch records."""
     state = target.state()
     assert state is not None
@@ -99,8 +99,8 @@ def ack(target: Target, known: Subscription) -> None:
         applied_seq=state.applied_seq,
         generation=state.generation,
     )
-    record_tables(known, [result])
-    known.acked_seq = max(known.acked_seq, state.applied_seq)
+    record_tables(subscription, [result])
+    subscription.acked_seq = max(subscription.acked_seq, state.applied_seq)
 
 
 def batch(after_seq: int = 500, begins_seq: int = 100) -> Manifest:
@@ -108,12 +108,12 @@ def batch(after_seq: int = 500, begins_seq: int = 100) -> Manifest:
     return sample_manifest(7).model_copy(update={"after_seq": after_seq, "store_begins": begins})
 
 
-def proved(target: Target, known: Subscription, *, created_here: bool = False, begins_seq: int = 100) -> None:
-    prove(target, target.state(), batch(begins_seq=begins_seq), known, created_here=created_here)
+def proved(target: Target, subscription: Subscription, *, created_here: bool = False, begins_seq: int = 100) -> None:
+    prove(target, target.state(), batch(begins_seq=begins_seq), subscription, created_here=created_here)
 
 
 @pytest.fixture
-def known(target: Target) -> Subscription:
+def subscription(target: Target) -> Subscription:
     """A subscriber that has acked two batches of the table."""
     subscription = Subscription(since_seq=100)
     make(target)
@@ -124,13 +124,13 @@ def known(target: Target) -> Subscription:
     return subscription
 
 
-def test_the_record_of_a_table(target: Target, known: Subscription) -> None:
-    record = known.table(TABLE)
+def test_the_record_of_a_table(target: Target, subscription: Subscription) -> None:
+    record = subscription.table(TABLE)
     assert record == TableRecord(0, 2, 500, str(DeltaTable(target.path).metadata().id))
     ahead = TableResult(table=TABLE, delta_version=1, delta_id=record.delta_id, applied_seq=300)
-    record_tables(known, [ahead])
-    assert known.table(TABLE) == record, "a record never goes back"
-    proved(target, known)
+    record_tables(subscription, [ahead])
+    assert subscription.table(TABLE) == record, "a record never goes back"
+    proved(target, subscription)
 
 
 # --- what passes ---------------------------------------------------------------------------------------------------
@@ -172,10 +172,12 @@ HARMLESS: list[Callable[[Target], None]] = [
 
 
 @pytest.mark.parametrize("what", range(len(HARMLESS)))
-def test_what_loses_nothing_passes(config: DestinationConfig, target: Target, known: Subscription, what: int) -> None:
+def test_what_loses_nothing_passes(
+    config: DestinationConfig, target: Target, subscription: Subscription, what: int
+) -> None:
     HARMLESS[what](target)
-    proved(target, known)
-    prove_idle(config, batch(), known, ())
+    proved(target, subscription)
+    prove_idle(config, batch(), subscription, ())
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ HARMFUL: list[tuple[Callable[[Target], None], str]] = [
 @pytest.mark.parametrize("number", range(len(HARMFUL)))
 @pytest.mark.parametrize("idle", [False, True])
 def test_what_takes_back_changes_is_refused(
-    config: DestinationConfig, target: Target, known: Subscription, number: int, idle: bool
+    config: DestinationConfig, target: Target, subscription: Subscription, number: int, idle: bool
 ) -> None:
     """Also if the batch has no changes of the table."""
     harm, sentence = HARMFUL[number]
@@ -262,9 +264,9 @@ def test_what_takes_back_changes_is_refused(
 
     def check() -> None:
         if idle:
-            prove_idle(config, batch(), known, ())
+            prove_idle(config, batch(), subscription, ())
         else:
-            proved(target, known)
+            proved(target, subscription)
 
     with pytest.raises(CdcError, match=sentence) as caught:
         check()
@@ -274,62 +276,64 @@ def test_what_takes_back_changes_is_refused(
 
 
 def test_commits_of_others_may_leave_the_history_once_they_were_seen(
-    config: DestinationConfig, target: Target, known: Subscription
+    config: DestinationConfig, target: Target, subscription: Subscription
 ) -> None:
     optimise_and_vacuum(target)
     proof._looked_at.clear()
-    record_tables(known, prove_idle(config, batch(), known, ()))
+    record_tables(subscription, prove_idle(config, batch(), subscription, ()))
     optimise_and_vacuum(target)
     proof._looked_at.clear()
-    record_tables(known, prove_idle(config, batch(), known, ()))
+    record_tables(subscription, prove_idle(config, batch(), subscription, ()))
     proof._looked_at.clear()
-    assert prove_idle(config, batch(), known, ()) == []
+    assert prove_idle(config, batch(), subscription, ()) == []
     clean_the_log(target)
-    proved(target, known)
+    proved(target, subscription)
     commit(target, 700)
-    ack(target, known)
-    proved(target, known)
+    ack(target, subscription)
+    proved(target, subscription)
 
 
 def test_a_restore_between_commits_of_others_passes(
-    config: DestinationConfig, target: Target, known: Subscription
+    config: DestinationConfig, target: Target, subscription: Subscription
 ) -> None:
     for _ in range(2):
         foreign_append(target)
         proof._looked_at.clear()
-        record_tables(known, prove_idle(config, batch(), known, ()))
+        record_tables(subscription, prove_idle(config, batch(), subscription, ()))
     DeltaTable(target.path).restore(3)
-    proved(target, known)
+    proved(target, subscription)
     DeltaTable(target.path).restore(1)
     with pytest.raises(TargetError, match="RESTORE to version 1"):
-        proved(target, known)
+        proved(target, subscription)
 
 
-def test_a_busy_table_is_not_looked_at_twice(config: DestinationConfig, target: Target, known: Subscription) -> None:
+def test_a_busy_table_is_not_looked_at_twice(
+    config: DestinationConfig, target: Target, subscription: Subscription
+) -> None:
     remove(target)
-    prove_idle(config, batch(), known, {TABLE})
+    prove_idle(config, batch(), subscription, {TABLE})
 
 
 def test_the_log_of_others_is_not_read_for_an_idle_table(
-    config: DestinationConfig, target: Target, known: Subscription, monkeypatch: pytest.MonkeyPatch
+    config: DestinationConfig, target: Target, subscription: Subscription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restore(target)
     for _ in range(LEDGER_DEPTH):
         foreign_append(target)
-    read: list[str] = []
+    tables_read: list[str] = []
 
     def look(state: DeltaState, table: str, version: int) -> list[dict[str, Any]]:
-        read.append(table)
+        tables_read.append(table)
         return commits_since(state, table, version)
 
     monkeypatch.setattr(proof, "commits_since", look)
     if config.apply.shared:
         for _ in range(2):
-            prove_idle(config, batch(), known, ())
-        assert not read
+            prove_idle(config, batch(), subscription, ())
+        assert not tables_read
     with pytest.raises(TargetError, match="version 3 of the Delta table is a RESTORE to version 1"):
-        proved(target, known)
-    assert read == [TABLE]
+        proved(target, subscription)
+    assert tables_read == [TABLE]
 
 
 # --- positions that Delta forgot -----------------------------------------------------------------------------------
@@ -365,14 +369,14 @@ def test_an_older_generations_commits_do_not_count(target: Target) -> None:
     assert state.version_of(300) == 2
 
 
-def test_no_position_at_all_though_one_was_acked(target: Target, known: Subscription) -> None:
+def test_no_position_at_all_though_one_was_acked(target: Target, subscription: Subscription) -> None:
     remove(target)
     make(target)
     for _ in range(3):
         foreign_append(target)
-    known.tables[TABLE] = TableRecord(0, 2, 500, str(DeltaTable(target.path).metadata().id)).text
+    subscription.tables[TABLE] = TableRecord(0, 2, 500, str(DeltaTable(target.path).metadata().id)).text
     with pytest.raises(TargetError, match=r"has changes up to 0 .*had those up to 500"):
-        proved(target, known)
+        proved(target, subscription)
 
 
 @pytest.mark.parametrize(
@@ -431,31 +435,31 @@ def test_a_table_is_not_made_where_retention_has_removed_its_beginning(target: T
 
 
 def test_a_restored_table_is_taken_as_it_is_once_that_was_accepted(
-    config: DestinationConfig, target: Target, known: Subscription
+    config: DestinationConfig, target: Target, subscription: Subscription
 ) -> None:
     restore(target)
     meta = MemoryMeta("shop")
     with meta.change() as state:
-        state.subscriptions["apply"] = known
+        state.subscriptions["apply"] = subscription
     accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
-    known = meta.read().subscription("apply")
-    assert [(gap.table, gap.until_seq) for gap in known.gaps] == [(TABLE, 500)]
-    proved(target, known)
-    prove_idle(config, batch(), known, ())
+    subscription = meta.read().subscription("apply")
+    assert [(gap.table, gap.until_seq) for gap in subscription.gaps] == [(TABLE, 500)]
+    proved(target, subscription)
+    prove_idle(config, batch(), subscription, ())
     with pytest.raises(UsageError, match="is as it was at the last ack"):
         accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
     restore(target)
     with pytest.raises(TargetError):
-        proved(target, known)
+        proved(target, subscription)
 
 
 def test_a_removed_table_is_made_anew_once_that_was_accepted(
-    config: DestinationConfig, target: Target, known: Subscription
+    config: DestinationConfig, target: Target, subscription: Subscription
 ) -> None:
     remove(target)
     meta = MemoryMeta("shop")
     with meta.change() as state:
-        state.subscriptions["apply"] = known
+        state.subscriptions["apply"] = subscription
     accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
     proved(target, meta.read().subscription("apply"))
 

@@ -36,7 +36,7 @@ def filled(folder: Path, log: BinlogBuilder) -> list[ByteRange]:
 
 def rows(splits: Sequence[InputSplit], table: str) -> list[tuple[int, int, int]]:
     """Returns seq, row and value of all rows of the splits."""
-    found = []
+    triples = []
     for input_split in splits:
         batches = decode_range(
             input_split.path,
@@ -46,8 +46,8 @@ def rows(splits: Sequence[InputSplit], table: str) -> list[tuple[int, int, int]]
             part=input_split.part,
             options=DecodeOptions(table_mask=input_split.table_mask),
         )
-        found += [(r["_seq"], r["_row"], r["id"]) for batch in batches for r in batch.to_pylist()]
-    return found
+        triples += [(r["_seq"], r["_row"], r["id"]) for batch in batches for r in batch.to_pylist()]
+    return triples
 
 
 def many(log: BinlogBuilder, count: int = 40) -> None:
@@ -118,10 +118,10 @@ def test_transactions_without_the_table_are_left_out(tmp_path: Path) -> None:
 def test_a_copy_outside_of_a_store_has_no_mask(tmp_path: Path) -> None:
     log = BinlogBuilder()
     many(log)
-    (one,) = filled(tmp_path / "store", log)
-    copy = tmp_path / Path(one.path).name
-    copy.write_bytes(Path(one.path).read_bytes())
-    index_path(copy).write_bytes(index_path(Path(one.path)).read_bytes())
-    splits = input_splits([one.model_copy(update={"path": str(copy)})], 0, 1 << 20, "shop.items")
+    (byte_range,) = filled(tmp_path / "store", log)
+    copy = tmp_path / Path(byte_range.path).name
+    copy.write_bytes(Path(byte_range.path).read_bytes())
+    index_path(copy).write_bytes(index_path(Path(byte_range.path)).read_bytes())
+    splits = input_splits([byte_range.model_copy(update={"path": str(copy)})], 0, 1 << 20, "shop.items")
     assert [split.table_mask for split in splits] == [ALL_TABLES]
     assert len(rows(splits, "shop.items")) == 20

@@ -24,14 +24,14 @@ def test_ranges_hold_every_value_and_no_wide_gap(case: int, seed: int) -> None:
     size = rng.choice((10, 1000, 1 << 40))
     values = np.unique([rng.randrange(-size, size) for _ in range(rng.randrange(1, 60))]).astype(np.int64)
     most = rng.randrange(1, 6)
-    found = clusters(values, most)
-    assert 1 <= len(found) <= most
-    assert all(low <= high for low, high in found)
-    assert all(before[1] + 1 < after[0] for before, after in itertools.pairwise(found))
-    assert all(any(low <= value <= high for low, high in found) for value in values.tolist())
-    left = max((int(b - a) for low, high in found for a, b in _neighbours(values, low, high)), default=0)
-    cut = min((after[0] - before[1] for before, after in itertools.pairwise(found)), default=1 << 63)
-    assert left <= cut or left == 1
+    ranges = clusters(values, most)
+    assert 1 <= len(ranges) <= most
+    assert all(low <= high for low, high in ranges)
+    assert all(before[1] + 1 < after[0] for before, after in itertools.pairwise(ranges))
+    assert all(any(low <= value <= high for low, high in ranges) for value in values.tolist())
+    inner_gap = max((int(b - a) for low, high in ranges for a, b in _neighbours(values, low, high)), default=0)
+    cut = min((after[0] - before[1] for before, after in itertools.pairwise(ranges)), default=1 << 63)
+    assert inner_gap <= cut or inner_gap == 1
 
 
 def _neighbours(values: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
@@ -61,10 +61,10 @@ def test_a_task_gives_the_rows_that_win() -> None:
     last, seen = np.array([True, False] * 5), np.array([True] * 4 + [False] * 6)
     chosen = ChosenRows(RowChoice.of(last, seen, keys), "here")
     first = chosen.of(batch.slice(0, 3), pa.field("seen", pa.bool_()))
-    rest = chosen.of(batch.slice(3), pa.field("seen", pa.bool_()))
+    later = chosen.of(batch.slice(3), pa.field("seen", pa.bool_()))
     chosen.require_all()
-    assert [*first.column("k").to_pylist(), *rest.column("k").to_pylist()] == [0, 2, 4, 6, 8]
-    assert [*first.column("seen").to_pylist(), *rest.column("seen").to_pylist()] == [True, True, False, False, False]
+    assert [*first.column("k").to_pylist(), *later.column("k").to_pylist()] == [0, 2, 4, 6, 8]
+    assert [*first.column("seen").to_pylist(), *later.column("seen").to_pylist()] == [True, True, False, False, False]
 
 
 def test_a_task_notices_other_rows_than_the_plan_had() -> None:

@@ -79,12 +79,12 @@ with row_files(SimpleNamespace(is_local=True, spark=SimpleNamespace(conf=conf)))
 def test_what_a_killed_process_left_is_removed_and_the_folders_of_others_stay(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], timeout=60)
     assert killed.returncode == -9
-    (left,) = tmp_path.glob(f"{PREFIX}*")
+    (leftover,) = tmp_path.glob(f"{PREFIX}*")
     fresh = tmp_path / f"{PREFIX}fresh"  # another process is about to create its lock
     fresh.mkdir()
     with row_files(session(tmp_path)) as ours:
         assert ours is not None
-        assert not left.exists()
+        assert not leftover.exists()
         with row_files(session(tmp_path)) as theirs:
             assert theirs is not None
             assert ours.folder.exists()
@@ -98,10 +98,10 @@ def test_what_a_killed_process_left_is_removed_and_the_folders_of_others_stay(tm
 def test_threads_do_not_take_each_others_new_folders_for_abandoned_ones(tmp_path: Path) -> None:
     """Eight tables are merged at a time, and each looks for abandoned folders before it makes its own."""
 
-    def one(_: int) -> bool:
+    def is_kept(_: int) -> bool:
         with row_files(session(tmp_path)) as files:
             return files is not None and files.folder.exists()
 
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(one, range(400)))
+        assert all(pool.map(is_kept, range(400)))
     assert not list(tmp_path.iterdir())

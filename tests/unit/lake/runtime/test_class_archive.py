@@ -108,8 +108,8 @@ def test_old_archives_and_unfinished_ones_are_removed(folder: Path) -> None:
         (folder / name).touch()
         os.utime(folder / name, (time.time() - age_s,) * 2)
     assert add_archive(settings()) is not None
-    left = {one.name for one in folder.iterdir()} & set(ages_s)
-    assert left == {"used.jsa", "writing.78.new"}
+    remaining = {file.name for file in folder.iterdir()} & set(ages_s)
+    assert remaining == {"used.jsa", "writing.78.new"}
 
 
 def test_a_driver_that_runs_for_long_keeps_no_other_one_from_writing(folder: Path) -> None:

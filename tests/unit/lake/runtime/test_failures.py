@@ -15,9 +15,9 @@ def test_errors_cross_from_workers_to_the_driver() -> None:
     with pytest.raises(RuntimeError) as raised, marked_errors():
         raise error
     wrapped = f"org.apache.spark.SparkException: Job aborted\n  Traceback …\nRuntimeError: {raised.value}\n\tat java…"
-    found = find_error(wrapped)
-    assert type(found) is cdc.base.errors.DamagedError
-    assert str(found) == str(error)
+    received = find_error(wrapped)
+    assert type(received) is cdc.base.errors.DamagedError
+    assert str(received) == str(error)
     assert str(explain(RuntimeError(wrapped), "shop.t")) == str(error)
     assert find_error("nothing of ours") is None
     assert find_error("towpath-error:{broken}:end") is None
@@ -75,13 +75,13 @@ def test_a_statement_is_tried_again_after_a_commit_of_another_writer(
     errors: list[str], columns: str, calls: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    left, seen = list(errors), iter(columns)
+    errors_left, seen = list(errors), iter(columns)
     called: list[None] = []
 
     def work() -> int:
         called.append(None)
-        if left:
-            raise RuntimeError(left.pop(0))
+        if errors_left:
+            raise RuntimeError(errors_left.pop(0))
         return len(called)
 
     def find() -> int:

@@ -42,26 +42,26 @@ def test_jars_are_fetched_once_and_verified_each_time(fetches: list[Path]) -> No
 
 @pytest.mark.parametrize("fault", ["changed", "truncated", "missing"])
 def test_a_jar_that_is_not_what_was_fetched_is_fetched_anew(fetches: list[Path], fault: str) -> None:
-    one, two = jars.delta_jars()
+    first_jar, second_jar = jars.delta_jars()
     ivys = next((fetches[0] / "cache").rglob("one-1.jar"))
-    for jar in (one, ivys):  # what Ivy kept is the same file, or a copy of it
+    for jar in (first_jar, ivys):  # what Ivy kept is the same file, or a copy of it
         if fault == "missing":
             jar.unlink()
         else:
-            jar.write_bytes(b"evil" if fault == "changed" else CONTENT[one.name][:-7])
-    before = two.stat()
+            jar.write_bytes(b"evil" if fault == "changed" else CONTENT[first_jar.name][:-7])
+    before = second_jar.stat()
     assert [jar.read_bytes() for jar in jars.delta_jars()] == list(CONTENT.values())
     assert len(fetches) == 2
-    assert two.stat().st_mtime_ns == before.st_mtime_ns, "only the damaged one is replaced"
+    assert second_jar.stat().st_mtime_ns == before.st_mtime_ns, "only the damaged one is replaced"
 
 
 def test_a_jar_that_comes_otherwise_is_refused(fetches: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    one, _ = jars.delta_jars()
-    one.write_bytes(b"evil")
-    monkeypatch.setitem(CONTENT, one.name, b"another")
+    first_jar, _ = jars.delta_jars()
+    first_jar.write_bytes(b"evil")
+    monkeypatch.setitem(CONTENT, first_jar.name, b"another")
     with pytest.raises(DamagedError, match=r"had .* at its first download") as raised:
         jars.delta_jars()
-    assert raised.value.place == str(one)
+    assert raised.value.place == str(first_jar)
 
 
 def test_a_jar_that_nobody_fetched_is_not_used(fetches: list[Path]) -> None:

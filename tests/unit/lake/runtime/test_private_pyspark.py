@@ -34,14 +34,14 @@ def test_names_that_are_gone_are_missing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_other_modules_use_no_private_name() -> None:
-    found = [
+    uses = [
         f"{file.relative_to(ROOT)}: {line.strip()}"
         for file in sorted(ROOT.rglob("*.py"))
         if file != Path(private_pyspark.__file__).resolve()
         for line in file.read_text(encoding="utf-8").splitlines()
         if _PRIVATE.search(line) and "private_pyspark." not in line and "self._gateway" not in line
     ]
-    assert found == []
+    assert uses == []
 
 
 def test_types_are_those_of_arrow_and_back() -> None:

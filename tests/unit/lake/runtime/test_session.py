@@ -62,8 +62,8 @@ def test_lists_keep_what_towpath_needs() -> None:
     extensions = values["spark.sql.extensions"].split(",")
     assert extensions == ["io.delta.sql.DeltaSparkSessionExtension", conf["spark.sql.extensions"]]
     assert values["spark.executor.extraJavaOptions"] == "-Duser.timezone=UTC -Xss4m"
-    again = settings(SparkConfig(master="spark://h:7077", conf={"spark.sql.extensions": ",".join(extensions)}))
-    assert again["spark.sql.extensions"].split(",") == extensions, "nothing is there twice"
+    extended = settings(SparkConfig(master="spark://h:7077", conf={"spark.sql.extensions": ",".join(extensions)}))
+    assert extended["spark.sql.extensions"].split(",") == extensions, "nothing is there twice"
 
 
 @pytest.mark.parametrize(

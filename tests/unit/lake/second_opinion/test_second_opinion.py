@@ -48,17 +48,17 @@ def test_the_names_without_a_promise(name: tuple[type, str]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_values(kind: str) -> None:
-    found = of_files([file(kind)], TABLE)
-    assert (found.verdict, found.rows, found.values) == ("equal", 10, 360)
-    assert found.left_out == {(TABLE, "skipped", str(values.NEGATIVE_TIME)): 4}
+    opinion = of_files([file(kind)], TABLE)
+    assert (opinion.verdict, opinion.rows, opinion.values) == ("equal", 10, 360)
+    assert opinion.left_out == {(TABLE, "skipped", str(values.NEGATIVE_TIME)): 4}
 
 
 def test_a_server_without_metadata() -> None:
     """The names, signs, character sets and members come from the stored definition."""
     path, schemas = typed_file("mysql56")
-    found = of_files([path], "shop.kinds", schemas=schemas)
-    assert (found.verdict, found.rows, found.values) == ("equal", 9, 592)
-    assert {column for _, column, _ in found.left_out} == {"b5", "c932", "ensj", "kr", "sj", "sw", "t1", "t6", "uj"}
+    opinion = of_files([path], "shop.kinds", schemas=schemas)
+    assert (opinion.verdict, opinion.rows, opinion.values) == ("equal", 9, 592)
+    assert {column for _, column, _ in opinion.left_out} == {"b5", "c932", "ensj", "kr", "sj", "sw", "t1", "t6", "uj"}
     with pytest.raises(SourceRefusedError, match="names"):
         of_files([path], "shop.kinds")
 
@@ -73,17 +73,17 @@ def test_a_server_without_metadata() -> None:
 )
 def test_tables_that_the_library_cannot_read(kind: str, table: str, reason: values.NotCompared) -> None:
     path, schemas = typed_file(kind)
-    found = of_files([path], f"shop.{table}", schemas=schemas)
-    assert (found.verdict, found.rows, found.values) == ("nothing compared", 0, 0)
-    [(key, count)] = found.left_out.items()
+    opinion = of_files([path], f"shop.{table}", schemas=schemas)
+    assert (opinion.verdict, opinion.rows, opinion.values) == ("nothing compared", 0, 0)
+    [(key, count)] = opinion.left_out.items()
     assert str(reason) in key[2] and count > 0
-    assert "  no value was compared, so nothing is proved by it" in report_lines(found.document())
+    assert "  no value was compared, so nothing is proved by it" in report_lines(opinion.document())
 
 
 def test_the_page_lists_what_is_left_out() -> None:
     rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     listed = [row for row in rows if row[2] in ("table", "row event", "column", "value")]
-    assert listed == [(one.what, one.servers, one.scope, one.reason) for one in values.LEFT_OUT]
+    assert listed == [(entry.what, entry.servers, entry.scope, entry.reason) for entry in values.LEFT_OUT]
 
 
 # --- samples
@@ -95,8 +95,8 @@ def test_a_sample_has_the_rows_that_were_asked_for() -> None:
 
 
 def test_a_sample_is_repeated_by_its_seed() -> None:
-    once, again, other = (of_files([file("mysql9")], TABLE, rows=2, seed=seed) for seed in (3, 3, 4))
-    assert (once.rows, once.values, once.left_out) == (again.rows, again.values, again.left_out)
+    once, repeated, other = (of_files([file("mysql9")], TABLE, rows=2, seed=seed) for seed in (3, 3, 4))
+    assert (once.rows, once.values, once.left_out) == (repeated.rows, repeated.values, repeated.left_out)
     assert other.values > 0
 
 
@@ -131,9 +131,9 @@ def wrong_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     right = column_types._decimal
 
     def wrong(column: Any) -> column_types.ColumnDecoding:
-        found = right(column)
-        assert found.raw is not None
-        return replace(found, raw=pa.decimal128(found.raw.precision, found.raw.scale - 1))
+        compared = right(column)
+        assert compared.raw is not None
+        return replace(compared, raw=pa.decimal128(compared.raw.precision, compared.raw.scale - 1))
 
     monkeypatch.setattr(column_types, "_decimal", wrong)
 
@@ -160,12 +160,12 @@ def test_a_planted_fault_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], column: str, ours: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    found = of_files([file("mysql9")], TABLE)
-    first = next(difference for difference in found.differences if difference.column == column)
+    opinion = of_files([file("mysql9")], TABLE)
+    first = next(difference for difference in opinion.differences if difference.column == column)
     assert (first.ours, first.library, first.table, first.image) == (ours, library, TABLE, "new")
     assert (first.file, first.pos > 4, first.seq > 0) == (file("mysql9").name, True, True)
-    assert found.verdict.endswith("DIFFER")
-    assert str(first) in "\n".join(report_lines(found.document()))
+    assert opinion.verdict.endswith("DIFFER")
+    assert str(first) in "\n".join(report_lines(opinion.document()))
 
 
 def test_a_row_that_our_decoder_loses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_values_of_hidden_columns_are_not_reported(monkeypatch: pytest.MonkeyPat
     result = SecondOpinion(0, 100)
     RowComparison(result, golden("mysql9"), TABLE, None, lambda _: "binlog.000001", {"u8": "hash"}).compare(100)
     hidden = [difference for difference in result.differences if difference.column == "u8"]
-    assert {(one.ours, one.library) for one in hidden} == {("(hidden by the policy hash)",) * 2}
+    assert {(difference.ours, difference.library) for difference in hidden} == {("(hidden by the policy hash)",) * 2}
 
 
 def test_differences_are_counted_beyond_those_that_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:

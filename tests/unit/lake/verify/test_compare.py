@@ -67,9 +67,9 @@ def test_rows_without_a_key_are_a_multiset() -> None:
 
 
 def test_sums_add_up() -> None:
-    one, other = {1: BucketSum(2, 10), 2: BucketSum(1, 5)}, {2: BucketSum(1, 5), 3: BucketSum(1, 7)}
-    assert add_sums(one, other) == {1: (2, 10), 2: (2, 10), 3: (1, 7)}
-    assert differing(one, add_sums(one, other, -1)) == [2, 3]
+    first, other = {1: BucketSum(2, 10), 2: BucketSum(1, 5)}, {2: BucketSum(1, 5), 3: BucketSum(1, 7)}
+    assert add_sums(first, other) == {1: (2, 10), 2: (2, 10), 3: (1, 7)}
+    assert differing(first, add_sums(first, other, -1)) == [2, 3]
     assert differing({1: BucketSum(0, 0)}, {}) == []
 
 
@@ -88,12 +88,12 @@ def test_ranges_end_with_their_border(key: str, bucket: int) -> None:
 
 
 def test_each_column_has_weights_of_its_own() -> None:
-    found = [Weights.of(at) for at in range(4096)]
-    for weights, bits in zip(zip(*found, strict=True), (31, 29, 24), strict=True):
+    all_weights = [Weights.of(at) for at in range(4096)]
+    for weights, bits in zip(zip(*all_weights, strict=True), (31, 29, 24), strict=True):
         assert all(weight % 2 and weight.bit_length() == bits for weight in weights)
         assert len(set(weights)) > 4096 - 5
-    assert len(set(found)) == 4096
-    seconds, largest = 10_000 * 366 * 86_400, max(found, key=lambda one: one.small)
+    assert len(set(all_weights)) == 4096
+    seconds, largest = 10_000 * 366 * 86_400, max(all_weights, key=lambda column_weights: column_weights.small)
     assert seconds * largest.small + 10**6 * 2**31 < 2**63
     assert 2**31 * 2**31 + 2**33 * 2**29 <= 2**63
 

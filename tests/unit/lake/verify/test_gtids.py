@@ -12,10 +12,10 @@ from cdc.lake.verify.gtids import gtids_of, parse_mariadb
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-def entries(*found: tuple[str, int, int], tag: str = "", flags: int = 0) -> Entries:
+def entries(*gtids: tuple[str, int, int], tag: str = "", flags: int = 0) -> Entries:
     """Entries by UUID, last number and count."""
-    made = np.zeros(len(found), dtype=ENTRY)
-    for i, (source, number, count) in enumerate(found):
+    made = np.zeros(len(gtids), dtype=ENTRY)
+    for i, (source, number, count) in enumerate(gtids):
         made[i]["gtid_source"] = np.void(uuid.UUID(source).bytes)
         made[i]["gtid_number"], made[i]["gtid_count"] = number, count
         made[i]["gtid_tag"], made[i]["flags"] = tag.encode(), flags

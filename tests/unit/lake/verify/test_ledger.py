@@ -34,8 +34,8 @@ def table(
     *commits: LedgerEntry, whole: bool = True, record: int | None = None, applied: int | None = None
 ) -> TableCommits:
     reached = max((c.last_seq for c in commits), default=0) if applied is None else applied
-    known = None if record is None else TableRecord(0, 1, record, "id")
-    return TableCommits(commits, reached, 0, whole, known)
+    table_record = None if record is None else TableRecord(0, 1, record, "id")
+    return TableCommits(commits, reached, 0, whole, table_record)
 
 
 def acked(batch: int, after_seq: int, last_seq: int, *changed: str, by_hand: bool = False) -> Manifest:
@@ -133,18 +133,18 @@ def test_a_batch_that_was_acked_and_left_no_commit() -> None:
 
 def test_a_batch_that_left_the_table_where_it_was_needs_no_commit() -> None:
     """Its results name each table that has a version of another member."""
-    left = TableResult(table=A, delta_version=2, applied_seq=15)  # a snapshot has brought it there
+    unmoved = TableResult(table=A, delta_version=2, applied_seq=15)  # a snapshot has brought it there
     batch = acked(2, 10, 20)
     assert batch.acked is not None
-    batch = batch.model_copy(update={"acked": batch.acked.model_copy(update={"tables": (left,)})})
+    batch = batch.model_copy(update={"acked": batch.acked.model_copy(update={"tables": (unmoved,)})})
     manifests = [acked(1, 0, 10, A), batch, acked(3, 20, 30, A)]
     assert check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=manifests).ok
 
 
 def test_the_metas_record_proves_commits_that_delta_removed() -> None:
-    left = (entry(8, 70, 80, 60), entry(9, 80, 90, 80))
-    assert Ledger({A: table(*left, whole=False, record=80)}).check()[A].ok
-    report = Ledger({A: table(*left, whole=False, record=40)}).check()[A]
+    remaining = (entry(8, 70, 80, 60), entry(9, 80, 90, 80))
+    assert Ledger({A: table(*remaining, whole=False, record=80)}).check()[A].ok
+    report = Ledger({A: table(*remaining, whole=False, record=40)}).check()[A]
     assert report.gaps == [(40, 60)]
     assert Ledger({A: table(whole=False, record=90, applied=90)}).check()[A].ok
     assert not Ledger({A: table(whole=False, record=80, applied=90)}).check()[A].ok
@@ -157,8 +157,8 @@ def test_entries_of_version_1_follow_the_tables_own_positions() -> None:
         {"version": 2},
         {"version": 1, "userMetadata": "x"},
     ]
-    (found,) = read_commits(history, "shop", A, 0)
-    assert (found.version, found.after_seq, found.store_begins) == (3, 5, None)
+    (table_commit,) = read_commits(history, "shop", A, 0)
+    assert (table_commit.version, table_commit.after_seq, table_commit.store_begins) == (3, 5, None)
 
 
 def test_a_real_log_that_was_pruned(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def test_a_real_log_that_was_pruned(tmp_path: Path) -> None:
         commit(place, seq)
     identity = str(DeltaTable(place.path).metadata().id)
     clean_the_log(place)
-    found = ledger_table(DeltaTable(place.path), A, TableRecord(0, 2, 500, identity))
-    assert not found.whole and found.applied_seq == 700
-    assert [c.last_seq for c in found.commits] == [700]
-    assert Ledger({A: found}).check()[A].ok
+    commits = ledger_table(DeltaTable(place.path), A, TableRecord(0, 2, 500, identity))
+    assert not commits.whole and commits.applied_seq == 700
+    assert [c.last_seq for c in commits.commits] == [700]
+    assert Ledger({A: commits}).check()[A].ok
     lost = ledger_table(DeltaTable(place.path), A, TableRecord(0, 1, 300, identity))
     assert Ledger({A: lost}).check()[A].gaps == [(300, 500)]
 

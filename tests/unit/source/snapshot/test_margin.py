@@ -44,10 +44,10 @@ def test_young_transactions_do_not(reader: StoreReader, clock: str) -> None:
     late = {name: int(entries[name].max()) + MARGIN_US + 1 for name in ("commit_time_us", "store_time_us")}
     for index in (3, 7):
         times = {**late, clock: int(entries[clock][index]) + MARGIN_US}
-        found = low_seq(reader, epoch, [_low(reader, times["commit_time_us"], times["store_time_us"])])
+        low = low_seq(reader, epoch, [_low(reader, times["commit_time_us"], times["store_time_us"])])
         first = int(np.flatnonzero(entries[clock] >= entries[clock][index])[0])
-        assert found == int(entries["seq"][first]) - 1
-        assert found < int(entries["seq"][index])
+        assert low == int(entries["seq"][first]) - 1
+        assert low < int(entries["seq"][index])
 
 
 def test_the_store_must_reach_the_position_unless_it_is_known_to_be_complete(reader: StoreReader) -> None:

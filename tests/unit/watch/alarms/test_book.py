@@ -36,10 +36,10 @@ class Book:
         self.book = AlarmBook(self.config)
         self.book.load()
 
-    def look(self, *found: Condition, after_s: float = 0, unknown: frozenset[str] = frozenset()) -> list[str]:
+    def look(self, *conditions: Condition, after_s: float = 0, unknown: frozenset[str] = frozenset()) -> list[str]:
         """Looks after some time, and sends what is due. Returns ``HANDLER EVENT NUMBER`` of what was taken."""
         self.clock.forward(after_s)
-        self.book.update(Findings(found, unknown), self.clock())
+        self.book.update(Findings(conditions, unknown), self.clock())
         before = len(self.told)
         for handler in self.config.alarms.handlers:
             for _, notice in list(self.book.due(self.clock(), [handler])):
@@ -145,7 +145,7 @@ def test_an_alarm_that_ends_while_it_is_sent_is_resolved(book: Book) -> None:
     """The message arrives after the condition has passed."""
     book.broken = {"command"}
     book.book.update(Findings([FAILED]), book.clock())
-    (notice,) = [one for _, one in book.book.due(book.clock(), ["webhook"])]
+    (notice,) = [due for _, due in book.book.due(book.clock(), ["webhook"])]
     book.book.sending("webhook", notice)
     book.look()
     book.clock.forward(61)
@@ -163,9 +163,9 @@ def test_what_nobody_can_tell_stays_as_it_is(book: Book) -> None:
 
 
 def test_two_subjects_are_two_alarms(book: Book) -> None:
-    one, other = (Condition("table_parked", "warning", "x", "", "apply", f"shop.{name}") for name in "ab")
-    book.look(one)
-    assert book.look(one, other, after_s=60) == ["webhook raised 1", "command raised 1"]
+    first, other = (Condition("table_parked", "warning", "x", "", "apply", f"shop.{name}") for name in "ab")
+    book.look(first)
+    assert book.look(first, other, after_s=60) == ["webhook raised 1", "command raised 1"]
     assert book.look(other, after_s=60) == ["webhook raised 1", "command raised 1"]
     assert book.look(other, after_s=60) == ["webhook resolved 2", "command resolved 2"]
 

@@ -41,19 +41,19 @@ def state(config: DestinationConfig, **changes: Any) -> None:
     write_capture_state(config.store.path, CaptureState(**{**values, **changes}))
 
 
-def found(
+def conditions_of(
     config: DestinationConfig, *, now_s: float = NOW_S, facts: Facts | None = None, change: Any = None
 ) -> list[Condition]:
     document = collect(config, lake=False)
-    for one in document["subscriptions"]:
-        one["lag_s"] = 10.0  # the store's transactions are of another year
+    for subscription in document["subscriptions"]:
+        subscription["lag_s"] = 10.0  # the store's transactions are of another year
     if change is not None:
         change(document)
     return list(conditions(config, document, now_s, facts).conditions)
 
 
 def kinds(config: DestinationConfig, **more: Any) -> list[str]:
-    return [one.kind for one in found(config, **more)]
+    return [condition.kind for condition in conditions_of(config, **more)]
 
 
 def test_nothing_is_wrong_with_a_capture_that_runs(config: DestinationConfig) -> None:
@@ -61,9 +61,9 @@ def test_nothing_is_wrong_with_a_capture_that_runs(config: DestinationConfig) ->
     try:
         assert kinds(config) == []
         state(config, connected=False, error="no route to host")
-        (one,) = found(config)
-        assert (one.kind, one.severity) == ("capture_disconnected", "critical")
-        assert "no route to host" in one.detail
+        (condition,) = conditions_of(config)
+        assert (condition.kind, condition.severity) == ("capture_disconnected", "critical")
+        assert "no route to host" in condition.detail
         look = conditions(config, collect(config, lake=False), NOW_S)
         assert "capture_failed" in look.unknown, "it may fail again"
     finally:
@@ -76,25 +76,25 @@ def test_a_capture_that_has_ended(config: DestinationConfig) -> None:
     state(config, ended=False)
     assert kinds(config) == ["capture_down"], "it was killed"
     state(config, ended=True, error=f"unknown event {EVIL}")
-    (one,) = found(config)
-    assert (one.kind, one.at_once) == ("capture_failed", True)
-    assert EVIL in one.detail
+    (condition,) = conditions_of(config)
+    assert (condition.kind, condition.at_once) == ("capture_failed", True)
+    assert EVIL in condition.detail
     assert kinds(config, facts=Facts(is_wanted=False)) == [], "an operator has stopped it"
-    assert found(config, facts=Facts(failure="it broke"))[0].detail == "it broke"
+    assert conditions_of(config, facts=Facts(failure="it broke"))[0].detail == "it broke"
 
 
 def test_lag_of_the_store(config: DestinationConfig) -> None:
     state(config, ended=True)
     assert kinds(config, now_s=NOW_S + 98) == []
-    (one,) = found(config, now_s=NOW_S + 200)
-    assert (one.kind, one.summary) == ("capture_lag", "The store of shop is 3 min 21 s behind its source.")
+    (condition,) = conditions_of(config, now_s=NOW_S + 200)
+    assert (condition.kind, condition.summary) == ("capture_lag", "The store of shop is 3 min 21 s behind its source.")
 
 
 def test_the_source_is_near_its_purge(config: DestinationConfig) -> None:
     state(config, ended=True, purge_left=0.1, purge="1 GiB of the binlog are unread")
-    (one,) = found(config)
-    assert (one.kind, one.severity) == ("source_purge", "critical")
-    assert "1 GiB" in one.detail and "binlog_expire_logs_seconds" in one.detail
+    (condition,) = conditions_of(config)
+    assert (condition.kind, condition.severity) == ("source_purge", "critical")
+    assert "1 GiB" in condition.detail and "binlog_expire_logs_seconds" in condition.detail
     state(config, ended=True, purge_left=None, purge=None)
     assert "source_purge" in conditions(config, collect(config, lake=False), NOW_S).unknown
 
@@ -121,16 +121,18 @@ def test_archive(config: DestinationConfig) -> None:
             "failing_since": "2026-11-24T12:00:00Z", "error": "access denied",
         }  # fmt: skip
 
-    (one,) = found(config, change=fail)
-    assert one.kind == "archive_fails"
-    assert one.summary.startswith("Nothing is copied to the archive since 2026-11-24T12:00:00Z (2 finished segments")
+    (condition,) = conditions_of(config, change=fail)
+    assert condition.kind == "archive_fails"
+    assert condition.summary.startswith(
+        "Nothing is copied to the archive since 2026-11-24T12:00:00Z (2 finished segments"
+    )
 
 
 def subscriber(config: DestinationConfig, **changes: Any) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
-        (one,) = document["subscriptions"]
+        (subscription,) = document["subscriptions"]
         for key, value in changes.items():
-            one[key] = {**one[key], **value} if isinstance(one[key], dict) else value
+            subscription[key] = {**subscription[key], **value} if isinstance(subscription[key], dict) else value
 
     return change
 
@@ -143,16 +145,20 @@ def test_subscribers(config: DestinationConfig) -> None:
     assert kinds(config) == []
     assert kinds(config, change=subscriber(config, lag_s=101.0)) == ["subscriber_lag"]
     assert kinds(config, change=subscriber(config, cut_off=True)) == ["subscriber_cut_off"]
-    (one,) = found(config, change=subscriber(config, held_back={"lost": True, "bytes": 7, "since": "then"}))
-    assert (one.kind, one.subscriber) == ("subscriber_holds_back", "apply")
-    assert one.summary == (
+    (condition,) = conditions_of(
+        config, change=subscriber(config, held_back={"lost": True, "bytes": 7, "since": "then"})
+    )
+    assert (condition.kind, condition.subscriber) == ("subscriber_holds_back", "apply")
+    assert condition.summary == (
         "subscriber apply seems lost. It holds back 7 B, the oldest since then. Start it, or remove it with "
         "`cdc batch unsubscribe`."
     )
     assert kinds(config, change=subscriber(config, before_beginning=True)) == ["subscriber_before_store"]
     later = (datetime.now(UTC) + timedelta(hours=1)).timestamp()
-    (one,) = [one for one in found(config, now_s=later) if one.kind == "batch_abandoned"]
-    assert "Its owner owner died" in one.detail
+    (condition,) = [
+        condition for condition in conditions_of(config, now_s=later) if condition.kind == "batch_abandoned"
+    ]
+    assert "Its owner owner died" in condition.detail
 
 
 def test_a_run_that_failed(config: DestinationConfig) -> None:
@@ -163,9 +169,9 @@ def test_a_run_that_failed(config: DestinationConfig) -> None:
         lease = service.get("owner", wait_s=0)
         assert lease is not None
         service.rollback(lease.batch, lease.token)
-        (one,) = found(config)
-        assert (one.kind, one.subscriber) == ("run_failed", "apply")
-        assert one.detail.startswith(f"{number} batches in a row were rolled back.")
+        (condition,) = conditions_of(config)
+        assert (condition.kind, condition.subscriber) == ("run_failed", "apply")
+        assert condition.detail.startswith(f"{number} batches in a row were rolled back.")
     lease = service.get("owner", wait_s=0)
     assert lease is not None
     assert kinds(config) == ["run_failed"], "the next one may fail, too"
@@ -179,12 +185,12 @@ def test_parked_tables(config: DestinationConfig) -> None:
     parked = ParkedTable(due="retry", reason="it failed.", since=datetime.now(UTC))
     with BatchService(config).meta.change() as changed:
         changed.subscription("apply").parked[f"shop.{EVIL}"] = parked
-    (one,) = found(config)
-    assert (one.kind, one.table) == ("table_parked", f"shop.{EVIL}")
+    (condition,) = conditions_of(config)
+    assert (condition.kind, condition.table) == ("table_parked", f"shop.{EVIL}")
     with BatchService(config).meta.change() as changed:
         for number in range(99):
             changed.subscription("apply").parked[f"shop.t{number}"] = parked
-    many = found(config)
+    many = conditions_of(config)
     assert len(many) == 51
     assert many[-1].summary == "Apply leaves out 50 more tables of shop."
 

@@ -64,18 +64,18 @@ def test_a_webhook_gets_a_signed_document(
     with receiver(certificates) as server:
         settings = {"url": server.url, "secret_env": "ALARM_SECRET", "ca_file": str(certificates.ca)}
         Webhook(with_alarms(config, webhook=settings)).send(NOTICE)
-        (got,) = server.taken
-    assert set(got.document) == {
+        (request,) = server.taken
+    assert set(request.document) == {
         "version", "event", "id", "delivery", "number", "destination", "alarm", "severity", "summary", "detail",
         "subscriber", "table", "since", "resolved", "time", "host",
     }  # fmt: skip
-    assert got.document["table"] == f"shop.{EVIL}"
-    assert got.document["since"] == "2026-11-24T12:00:00Z"
-    assert "hunter2" not in got.body.decode()
-    assert got.headers["webhook-id"] == got.document["delivery"] == "0123456789abcdef-1-raised"
-    version, _, found = got.headers["webhook-signature"].partition(",")
-    signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
-    assert (version, b64decode(found)) == ("v1", hmac.digest(SECRET.encode(), signed, sha256))
+    assert request.document["table"] == f"shop.{EVIL}"
+    assert request.document["since"] == "2026-11-24T12:00:00Z"
+    assert "hunter2" not in request.body.decode()
+    assert request.headers["webhook-id"] == request.document["delivery"] == "0123456789abcdef-1-raised"
+    version, _, signature = request.headers["webhook-signature"].partition(",")
+    signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
+    assert (version, b64decode(signature)) == ("v1", hmac.digest(SECRET.encode(), signed, sha256))
 
 
 def test_a_certificate_that_nobody_trusts_gets_nothing(config: DestinationConfig, certificates: Certificates) -> None:

@@ -30,8 +30,8 @@ RUN_FAILED = ("raised", "run_failed")
 
 @pytest.fixture
 def hook() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
+    with receiver() as endpoint:
+        yield endpoint
 
 
 def prepared(folder: Path, **alarms: Any) -> DestinationConfig:
@@ -139,7 +139,7 @@ def test_a_status_that_hangs_is_an_alarm(tmp_path: Path, hook: Receiver, monkeyp
     with watching(config):
         wait_until(lambda: hook.events() == [("raised", "status_unreadable")], "the alarm")
         assert "hangs" in hook.taken[0].document["detail"]
-        assert len([one for one in threading.enumerate() if one.name.startswith("alarm-status")]) == 1
+        assert len([thread for thread in threading.enumerate() if thread.name.startswith("alarm-status")]) == 1
         monkeypatch.setattr("cdc.watch.alarms.watch.collect", __import__("cdc.watch.status").watch.status.collect)
         monkeypatch.setattr("cdc.watch.alarms.watch._STATUS_S", 20.0)
         let_go.set()
@@ -218,7 +218,7 @@ def test_a_test_alarm_goes_to_all(
     code, out, err = run(capsys, config, "test", "--json")
     assert code == 1
     document = json.loads(out)
-    assert (document["ok"], [one["ok"] for one in document["handlers"]]) == (False, [False, True])
+    assert (document["ok"], [handler["ok"] for handler in document["handlers"]]) == (False, [False, True])
     assert "answers with status 500" in document["handlers"][0]["error"]
     assert "webhook did not take the test alarm" in err
     assert SECRET not in out + err and "PATH-SECRET" not in out + err
@@ -230,8 +230,8 @@ def test_the_list(tmp_path: Path, hook: Receiver, capsys: pytest.CaptureFixture[
     with watching(config) as watch:
         wait_until(lambda: watch.counts["webhook", True] == 1, "the alarm")
     code, out, _ = run(capsys, config, "list", "--json")
-    (one,) = json.loads(out)["alarms"]
-    assert (code, one["alarm"], one["messages"]) == (0, "run_failed", {"webhook": 1})
+    (alarm,) = json.loads(out)["alarms"]
+    assert (code, alarm["alarm"], alarm["messages"]) == (0, "run_failed", {"webhook": 1})
     assert "run_failed" in run(capsys, config, "list")[1]
 
 

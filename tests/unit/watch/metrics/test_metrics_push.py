@@ -72,34 +72,34 @@ def run_of_two_tables() -> RunStats:
 
 
 def values(text: str) -> dict[tuple[str, str | None], float]:
-    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    assert {sample.labels["destination"] for sample in found} == {"shop"}
-    return {(sample.name, sample.labels.get("table")): sample.value for sample in found}
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert {sample.labels["destination"] for sample in samples} == {"shop"}
+    return {(sample.name, sample.labels.get("table")): sample.value for sample in samples}
 
 
 def test_a_run_pushes_every_metric_of_the_catalogue(gateway: Gateway) -> None:
     assert push_run(configuration(f"{{push: '{gateway.url}'}}"), run_of_two_tables(), succeeded=True)
     [(method, path, authorization, body)] = gateway.requests
     assert (method, path, authorization) == ("POST", "/metrics/job/towpath/destination/shop", None)
-    found = values(body)
-    assert {name for name, _ in found} == {metric.name for metric in catalogue.RUN}
+    metrics = values(body)
+    assert {name for name, _ in metrics} == {metric.name for metric in catalogue.RUN}
     of_a = {
-        name.removeprefix("towpath_run_table_"): value for (name, table), value in found.items() if table == "shop.a"
+        name.removeprefix("towpath_run_table_"): value for (name, table), value in metrics.items() if table == "shop.a"
     }
     assert of_a == {
         "changes": 8, "inserted": 5, "updated": 2, "deleted": 1, "skipped": 4, "null_dates": 3, "seconds": 0.5,
         "files": 2, "parked": 0,
     }  # fmt: skip
-    assert found["towpath_run_table_parked", "shop.b"] == 1
-    assert (found["towpath_run_success", None], found["towpath_run_batches", None]) == (1, 1)
+    assert metrics["towpath_run_table_parked", "shop.b"] == 1
+    assert (metrics["towpath_run_success", None], metrics["towpath_run_batches", None]) == (1, 1)
 
 
 def test_a_failure_leaves_the_time_of_the_last_success(gateway: Gateway) -> None:
     """POST replaces the metrics that it carries, and keeps the others."""
     assert push_run(configuration(f"{{push: '{gateway.url}'}}"), None, succeeded=False)
-    found = values(gateway.requests[0][3])
-    assert found.pop(("towpath_run_end_timestamp_seconds", None)) > 1.7e9
-    assert found == {("towpath_run_success", None): 0}
+    metrics = values(gateway.requests[0][3])
+    assert metrics.pop(("towpath_run_end_timestamp_seconds", None)) > 1.7e9
+    assert metrics == {("towpath_run_success", None): 0}
 
 
 def test_an_empty_run_leaves_the_tables_of_the_last_one(gateway: Gateway) -> None:

@@ -188,10 +188,10 @@ def test_a_broken_destination_leaves_the_others_readable(config: DestinationConf
     (folder / "broken.yaml").write_text("source: {url: 'mysql://u:secret@h'}\n")
     (folder / "gone.yaml").write_text(config.file.read_text().replace("./shop/", "./gone/"))
 
-    def collected(one: DestinationConfig) -> dict[str, Any]:
-        if one.name == "gone":
-            raise StorageError("cannot be read: Input/output error", place=str(one.store.path))
-        return collect(one)
+    def collected(destination_config: DestinationConfig) -> dict[str, Any]:
+        if destination_config.name == "gone":
+            raise StorageError("cannot be read: Input/output error", place=str(destination_config.store.path))
+        return collect(destination_config)
 
     files = [folder / f"{name}.yaml" for name in ("broken", "gone", "shop")]
     rows = Board(collect=collected).rows(files)
@@ -204,7 +204,7 @@ def test_a_broken_destination_leaves_the_others_readable(config: DestinationConf
 
 
 def test_an_unexpected_failure_is_shown_too(config: DestinationConfig) -> None:
-    def fails(one: DestinationConfig) -> dict[str, Any]:
+    def fails(destination_config: DestinationConfig) -> dict[str, Any]:
         raise ZeroDivisionError("division")
 
     (row,) = Board(collect=fails).rows([config.file])
@@ -216,11 +216,11 @@ def test_a_destination_that_hangs_delays_no_other(config: DestinationConfig) -> 
     folder, go, looks = config.file.parent, threading.Event(), []
     (folder / "hangs.yaml").write_text(config.file.read_text().replace("./shop/", "./hangs/"))
 
-    def collected(one: DestinationConfig) -> dict[str, Any]:
-        if one.name == "hangs":
-            looks.append(one.name)
+    def collected(destination_config: DestinationConfig) -> dict[str, Any]:
+        if destination_config.name == "hangs":
+            looks.append(destination_config.name)
             go.wait(30)
-        return collect(one)
+        return collect(destination_config)
 
     board = Board(wait_s=0.5, fresh_s=0, collect=collected)
     files = [folder / "hangs.yaml", config.file]
@@ -232,11 +232,11 @@ def test_a_destination_that_hangs_delays_no_other(config: DestinationConfig) -> 
     assert time.monotonic() - began < 30
     assert looks == ["hangs"]
     go.set()
-    found: Callable[[], str] = lambda: board.rows(files)[0].error  # noqa: E731
+    error: Callable[[], str] = lambda: board.rows(files)[0].error  # noqa: E731
     deadline = time.monotonic() + 20
-    while found() and time.monotonic() < deadline:
+    while error() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert found() == ""
+    assert error() == ""
 
 
 def test_a_destination_without_a_store(tmp_path: Path) -> None:
