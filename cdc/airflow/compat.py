@@ -6,6 +6,7 @@ Airflow that is not in the ``airflow.sdk`` of 3.0.
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -91,6 +92,14 @@ def has_partitions() -> bool:
     return all(hasattr(airflow.sdk, name) for name in ("CronPartitionTimetable", "PartitionedAtRuntime"))
 
 
+def has_approvals() -> bool:
+    """Whether tasks of this Airflow can ask a person: from 3.1 on, with a standard provider of that time."""
+    return all(
+        importlib.util.find_spec(name) is not None
+        for name in ("airflow.sdk.execution_time.hitl", "airflow.providers.standard.operators.hitl")
+    )
+
+
 def deadline(callback: type, kwargs: dict[str, str], seconds: float) -> Any:
     """Returns a DAG's deadline, so long after a run was queued, which Airflow's triggerer tells by a callback."""
     from airflow.sdk.definitions.callback import AsyncCallback
@@ -141,6 +150,7 @@ __all__ = [
     "conf",
     "deadline",
     "default_deferrable",
+    "has_approvals",
     "has_partitions",
     "is_executor",
     "partition_schedule",

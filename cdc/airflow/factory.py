@@ -27,6 +27,7 @@ from cdc.airflow.compat import (
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     deadline,
+    has_approvals,
     has_partitions,
     is_executor,
     partition_schedule,
@@ -154,6 +155,7 @@ def _read(file: Path, default_args: Mapping[str, Any] | None) -> _Destination:
         callback = _callback(settings.on_failure, file)
         _require_executor(settings.executor)
         _require_partitions(settings)
+        _require_approvals(settings)
     except ConfigError as error:
         failure = f"{file}: {error}"
         settings = settings.model_copy(update={"executor": None} | ({} if has_partitions() else {"interval": "none"}))
@@ -268,8 +270,14 @@ def maintain_dag(destination: _Destination) -> DAG:
 
 
 def backfill_dag(destination: _Destination) -> DAG:
-    """Builds the DAG that is started by hand with a form: ``plan >> (snapshot | replay | verify) >> finalize``."""
-    work: dict[str, str] = {kind: kind for kind in forms.KINDS}
+    """Builds the DAG that is started by hand with a form: ``plan >> (snapshot | replay | verify) >> finalize``, with
+    ``accept`` beside the three if ``airflow.approve_losses`` says so."""
+    work: dict[str, str] = {kind: kind for kind in forms.kinds(destination.config)}
+    operators = dict(_BACKFILLS)
+    if "accept" in work:
+        from cdc.airflow.approval import TowpathAcceptOperator  # its base does not exist before Airflow 3.1
+
+        operators["accept"] = TowpathAcceptOperator
     dag = _dag(
         "backfill",
         destination,
@@ -280,7 +288,7 @@ def backfill_dag(destination: _Destination) -> DAG:
     with dag:
         plan = TowpathPlanOperator(task_id="plan", conf_file=destination.conf_file, work=work)
         finalize = TowpathFinalizeBackfillOperator(task_id="finalize", conf_file=destination.conf_file, work=work)
-        for kind, operator in _BACKFILLS.items():
+        for kind, operator in operators.items():
             job = operator(task_id=kind, conf_file=destination.conf_file, plan_task_id="plan", execution_timeout=None)
             plan >> job >> finalize
     return dag
@@ -421,6 +429,16 @@ def _require_partitions(settings: AirflowConfig) -> None:
             f"interval: {settings.interval} needs partitioned assets, which this Airflow does not have",
             place="airflow.interval",
             remedy="Use Airflow 3.3 or later, or remove it.",
+        )
+
+
+def _require_approvals(settings: AirflowConfig) -> None:
+    """Raises ConfigError if tasks of this Airflow cannot ask a person, and losses are to be approved."""
+    if settings.approve_losses and not has_approvals():
+        raise ConfigError(
+            "approve_losses: true needs tasks that ask a person, which this Airflow does not have",
+            place="airflow.approve_losses",
+            remedy="Use Airflow 3.1 or later with its standard provider, or remove it.",
         )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow.sdk import Param
 
+from cdc.airflow.compat import has_approvals
 from cdc.base.errors import CdcError, UsageError
 from cdc.base.units import iso_time_us
 from cdc.client import open_store
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from cdc.store.reader.store import Store
 
 _T = TypeVar("_T")
-Kind = Literal["snapshot", "replay", "verify"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal["snapshot", "replay", "verify", "accept"]
 MOST_NAMES = 2000
 """Tables that the form offers for selection; with more, their names are typed."""
 _OF_REPLAY = ("from_time", "to_time", "into", "mode", "from", "to")
@@ -29,6 +29,7 @@ _DEEDS: Mapping[Kind, str] = {
     "snapshot": "load the tables from the source",
     "replay": "rebuild the tables from the store",
     "verify": "compare the tables with the source",
+    "accept": "accept that changes are lost, after a person has approved it",
 }
 _LITERAL = re.compile(r"(?:[\w$-]|\\[^A-Za-z0-9])+")
 _POINT = "A seq, a GTID or a GTID set, or a time with its offset such as 2026-11-21T10:00:00Z."
@@ -59,6 +60,13 @@ class Backfill:
         }
 
 
+def kinds(config: DestinationConfig | None) -> list[Kind]:
+    """Returns the kinds of backfills of a destination: losses can be accepted if its configuration says so, and this
+    Airflow can ask a person."""
+    accepts = config is not None and config.airflow.approve_losses and has_approvals()
+    return [kind for kind in _DEEDS if kind != "accept" or accepts]
+
+
 def fields(config: DestinationConfig | None) -> dict[str, Param]:
     """Returns the fields of the form. ``config``: the destination; None if its file is broken.
 
@@ -66,10 +74,15 @@ def fields(config: DestinationConfig | None) -> dict[str, Param]:
     The texts are plain: in Airflow's small print a code span covers the line above it.
     """
     names = [] if config is None else known_tables(config)
-    tables: dict[str, Any] = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string"}}
+    offered = kinds(config)
+    tables: dict[str, Any] = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
+    if "accept" not in offered:
+        tables["minItems"] = 1
     if names:
         tables["examples"] = names
     included = "" if config is None else f" Included: {', '.join(config.tables.include)}."
+    if "accept" in offered:
+        included += " With accept: the Delta tables that have lost changes, or none for what is lost before the store."
     store = "" if config is None else _reach(config)
     text: dict[str, Any] = {"type": ["null", "string"], "minLength": 1}
     time = text | {"format": "date-time", "section": _REPLAY}
@@ -77,8 +90,8 @@ def fields(config: DestinationConfig | None) -> dict[str, Param]:
         "kind": Param(
             "snapshot",
             type="string",
-            enum=list(KINDS),
-            values_display={kind: f"{kind}: {deed}" for kind, deed in _DEEDS.items()},
+            enum=list(offered),
+            values_display={kind: f"{kind}: {_DEEDS[kind]}" for kind in offered},
             title="What to do",
         ),
         "tables": Param([], title="Tables", description=f"As DB.TABLE.{included}", **tables),
@@ -137,9 +150,10 @@ def read_form(config: DestinationConfig, params: Mapping[str, Any]) -> Backfill:
     """Returns what a filled form asks for. Raises UsageError for tables that are not included, and for fields that
     contradict each other."""
     kind = params["kind"]
-    if kind not in KINDS:
-        raise UsageError(f"{kind!r} is not a kind of backfill", remedy=f"Choose one of {', '.join(KINDS)}.")
-    tables = tuple(table_names(config, params["tables"]))
+    if kind not in kinds(config):
+        raise UsageError(f"{kind!r} is not a kind of backfill", remedy=f"Choose one of {', '.join(kinds(config))}.")
+    has_tables = kind != "accept" or bool(params["tables"])
+    tables = tuple(table_names(config, params["tables"])) if has_tables else ()
     replay_fields = [field for field in _OF_REPLAY if params.get(field) is not None]
     if kind != "replay" and replay_fields:
         raise UsageError(f"{', '.join(replay_fields)} and kind {kind} contradict each other", remedy="Empty the field.")

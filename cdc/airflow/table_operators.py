@@ -352,6 +352,8 @@ class TowpathPlanOperator(DestinationOperator):
             return pipeline.plan_snapshot(config, form.tables).as_dict()
         if form.kind == "replay":
             return pipeline.plan_replay(config, form.tables, **forms.replay_arguments(asked)).as_dict()
+        if form.kind == "accept":
+            return pipeline.find_loss(config, form.tables)
         return {}
 
 
@@ -376,9 +378,13 @@ class TowpathFinalizeBackfillOperator(DestinationOperator):
             raise AirflowFailException(f"Nothing was done: the task {self.plan_task_id} has no plan; see its log.")
         task = self.work[asked["kind"]]
         state = xcom.task_states(context, [task])[task]
+        if asked["kind"] == "accept" and state != "success":
+            raise AirflowFailException(
+                f"Nothing was accepted; see the log of the task {task}. Trigger the DAG again to be asked anew."
+            )
         if state != "success" or ti.xcom_pull(task_ids=task) is None:
             raise AirflowFailException(
                 f"The backfill is not done: the task {task} ended as {state}; see its log. Clear that task to go on: "
                 "tables that are done, and chunks that were read, are kept."
             )
-        self.log.info("The backfill of %s is done.", ", ".join(asked["tables"]))
+        self.log.info("The backfill of %s is done.", ", ".join(asked["tables"]) or "all tables")

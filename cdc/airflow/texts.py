@@ -83,8 +83,44 @@ def verification(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def loss_summary(plan: Mapping[str, Any]) -> str:
+    """Returns a loss, and what each answer of a person would do, as Markdown."""
+    gaps = [
+        {
+            "tables": gap["table"] or "all",
+            "after transaction": str(gap["after_seq"]),
+            "up to transaction": str(gap["until_seq"]),
+            "reason": gap["reason"],
+        }
+        for gap in plan["gaps"]
+    ]
+    if plan["records"]:
+        deed = "the Delta tables are taken as they are now, and apply goes on with their next changes"
+    else:
+        deed = "apply goes on where the store begins"
+    approve = (
+        f"**Approve**: {deed}. The gap is recorded for good: `cdc status` and every later manifest show it. Load the "
+        "tables by a snapshot afterwards; until then they may differ from the source."
+    )
+    return "\n".join(
+        [
+            "Accept that these changes are lost:",
+            "",
+            text_table(gaps),
+            "",
+            *(f"- {line}" for line in plan["lines"]),
+            "",
+            approve,
+            "",
+            "**Reject**: nothing is changed, apply stays refused, and this run fails.",
+        ]
+    )
+
+
 def plan_summary(form: Backfill, plan: Mapping[str, Any]) -> str:
     """Returns what a backfill will do, as Markdown."""
+    if form.kind == "accept":
+        return loss_summary(plan)
     what = {
         "snapshot": "Load these tables anew from the source",
         "replay": "Rebuild these tables from the store"

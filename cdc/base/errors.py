@@ -245,6 +245,10 @@ class CutOffError(BatchError):
     """Retention removed transactions that this reader has not read. The message names the gap."""
 
 
+class GapChangedError(BatchError):
+    """The gap that would be accepted is no longer the one that was shown. Nothing was changed."""
+
+
 class BatchOrderError(BatchError):
     """Another batch has to be acked or rolled back first. The message names both."""
 

@@ -100,16 +100,19 @@ class Method:
         return self.result.dump_python(getattr(target, self.name)(**values), mode="json")
 
     def request(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Returns the request of a call. Raises UsageError for an argument that cannot be sent."""
+        """Returns the request of a call, without optional arguments that are null: a server that does not know one of
+        them understands the request. Raises UsageError for an argument that cannot be sent."""
         bound = self._signature.bind(None, *args, **kwargs)
         bound.apply_defaults()
         values = {key: bound.arguments[name] for name, key in self._keys.items()}
         if "subscriber" in values:
             check_name(values["subscriber"])
         try:
-            return self.arguments.model_validate(values).model_dump(mode="json", include=set(values))
+            request = self.arguments.model_validate(values).model_dump(mode="json", include=set(values))
         except ValidationError as error:
             raise UsageError(first_fault(error), place=self.name) from None
+        fields = self.arguments.model_fields
+        return {key: value for key, value in request.items() if value is not None or fields[key].is_required()}
 
 
 METHODS: dict[str, Method] = {

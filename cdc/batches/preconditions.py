@@ -35,6 +35,8 @@ class StoreState(Protocol):
 
     def beginning(self) -> Beginning | None: ...
 
+    def removed_seq(self) -> int: ...
+
     def require_kept(self, after_seq: int) -> None: ...
 
 
@@ -144,6 +146,19 @@ def require_store(
         reader.require_kept(position)  # if retention removed it, its error says more
         raise cut_off_error(path, name, beginning, position)
     return True
+
+
+def first_seq(name: str, place: str, reader: StoreState) -> int:
+    """Returns the seq behind which a store has all transactions. Raises StorageError if there is no store, or an empty
+    one."""
+    beginning = reader.beginning() if reader.exists() else None
+    if beginning is None:
+        raise StorageError(
+            "there is no store, or an empty one",
+            place=place,
+            remedy=f"Start `cdc capture {name}` first: the gap ends where the store begins.",
+        )
+    return max(beginning.seq, reader.removed_seq())
 
 
 def cut_off_error(path: Path, name: str, beginning: Beginning, position: int) -> CutOffError:

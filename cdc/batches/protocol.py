@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -75,8 +75,10 @@ class Batches(Protocol):
 
     def subscription(self, subscriber: str = "apply") -> Subscription: ...
 
-    def accept_beginning(self, subscriber: str = "apply") -> Gap: ...
+    def accept_beginning(self, subscriber: str = "apply", expected: Gap | None = None) -> Gap: ...
 
-    def accept_tables(self, subscriber: str, tables: Mapping[str, RecordAsText | None]) -> list[Gap]: ...
+    def accept_tables(
+        self, subscriber: str, tables: Mapping[str, RecordAsText | None], expected: Sequence[Gap] | None = None
+    ) -> list[Gap]: ...
 
     def acked_manifests(self, subscriber: str = "apply", *, after_batch: int = 0) -> list[Manifest]: ...

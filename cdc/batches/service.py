@@ -8,14 +8,14 @@ removed later.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.base.errors import DamagedError, IdentityError, StorageError, TokenError, UsageError
+from cdc.base.errors import DamagedError, IdentityError, TokenError, UsageError
 from cdc.base.log import get_logger
 from cdc.base.units import time_us
 from cdc.batches.lease import Lease, new_token
@@ -25,6 +25,7 @@ from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.batches.parking import excluded_tables, park_excluded, park_left_out
 from cdc.batches.preconditions import (
     are_same_bytes,
+    first_seq,
     held_error,
     incomplete_error,
     is_repeated,
@@ -423,32 +424,26 @@ class BatchService:
         there is no such subscriber."""
         return self.meta.read().subscription(check_name(subscriber))
 
-    def accept_beginning(self, subscriber: str = "apply") -> Gap:
+    def accept_beginning(self, subscriber: str = "apply", expected: Gap | None = None) -> Gap:
         """Lets a subscriber continue at the store's beginning; see
-        :func:`cdc.batches.subscribers.accept_beginning`. Returns the accepted gap. Raises UsageError, StorageError."""
-        gap, rolled_back = accept_beginning(self.meta, subscriber, self._first_seq())
+        :func:`cdc.batches.subscribers.accept_beginning`. Returns the accepted gap. Raises UsageError, StorageError,
+        GapChangedError."""
+        gap, rolled_back = accept_beginning(
+            self.meta, subscriber, first_seq(self._config.name, self._config.store.place, self._reader), expected
+        )
         self._remove_files(subscriber, rolled_back)
         return gap
 
-    def accept_tables(self, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
+    def accept_tables(
+        self, subscriber: str, tables: Mapping[str, TableRecord | None], expected: Sequence[Gap] | None = None
+    ) -> list[Gap]:
         """Accepts Delta tables as they are now; see :func:`cdc.batches.subscribers.accept_tables`."""
-        return accept_tables(self.meta, subscriber, tables)
+        return accept_tables(self.meta, subscriber, tables, expected)
 
     def acked_manifests(self, subscriber: str = "apply", *, after_batch: int = 0) -> list[Manifest]:
         """Returns the manifests of the acked batches that are kept, those after a batch, oldest first. Raises
         DamagedError, StorageError."""
         return self.manifests.acked(check_name(subscriber), after_batch)
-
-    def _first_seq(self) -> int:
-        """Returns the seq behind which the store has all transactions. Raises StorageError if there is no store."""
-        beginning = self._reader.beginning() if self._reader.exists() else None
-        if beginning is None:
-            raise StorageError(
-                "this folder has no store, or an empty one",
-                place=str(self._config.store.path),
-                remedy=f"Start `cdc capture {self._config.name}` first: the gap ends where the store begins.",
-            )
-        return max(beginning.seq, self._reader.removed_seq())
 
     # inside a get -----------------------------------------------------------------------------------------------
 

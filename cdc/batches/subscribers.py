@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from cdc.base.errors import LeaseHeldError, UsageError
+from cdc.base.errors import GapChangedError, LeaseHeldError, UsageError
 from cdc.base.log import get_logger
 from cdc.base.units import iso_time
 from cdc.meta import Gap, Meta, Subscription, TableRecord
@@ -99,60 +99,96 @@ def skip_unwanted(meta: Meta, reader: SupportsSkipping, name: str) -> None:
 # gaps -------------------------------------------------------------------------------------------------------------
 
 
-def accept_beginning(meta: Meta, subscriber: str, first: int) -> tuple[Gap, list[int]]:
+def beginning_gap(subscription: Subscription, subscriber: str, first: int) -> Gap:
+    """Returns the gap that :func:`accept_beginning` would accept. Raises UsageError if nothing is missing, or the gap
+    was accepted before."""
+    position, since = subscription.position(), subscription.since_seq
+    if position < first:
+        return _gap(position, first, "the store begins behind the cursor")
+    if since and not subscription.tables and not subscription.has_accepted(0, since):
+        return _gap(0, since, "nothing proves what tables had before the subscriber began")
+    raise UsageError(
+        f"{subscriber} has no gap that was not accepted before: its cursor is at {position}, and the store begins at "
+        f"{first}",
+        remedy="For a Delta table that has lost changes, name that table.",
+    )
+
+
+def table_gaps(subscription: Subscription, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
+    """Returns the gaps that :func:`accept_tables` would accept. Raises UsageError for a table that has lost nothing
+    since the last ack."""
+    gaps = []
+    for name, record in tables.items():
+        if record is not None and subscription.table(name) == record:
+            raise UsageError(
+                f"the Delta table of {name} is as it was at the last ack",
+                remedy="There is nothing to accept: leave it out.",
+            )
+        reason = "the Delta table is gone" if record is None else "the Delta table is taken as it is"
+        gaps.append(_gap(0, subscription.position(), reason, name))
+    return gaps
+
+
+def accept_beginning(meta: Meta, subscriber: str, first: int, expected: Gap | None = None) -> tuple[Gap, list[int]]:
     """Lets a subscriber continue at ``first``, where the store begins, and records the gap before it as accepted.
 
     Returns the gap, and the ids of outstanding batches: they are rolled back, because their transactions are no longer
     in the store. If the cursor is not before the beginning, and no table was merged for this subscriber yet, the gap is
     the one that existing tables may have: everything before the subscriber began. Raises UsageError if nothing is
-    missing, or the gap was accepted before.
+    missing, or the gap was accepted before; GapChangedError if it is not the ``expected`` one.
     """
     with meta.change() as state:
         subscription = state.subscription(check_name(subscriber))
-        position, since = subscription.position(), subscription.since_seq
-        if position < first:
-            gap = _gap(position, first, "the store begins behind the cursor")
-            rolled_back = (
-                roll_back_from(subscription, subscription.outstanding[0].batch) if subscription.outstanding else []
-            )
+        gap, rolled_back = beginning_gap(subscription, subscriber, first), []
+        require_same([gap], [gap] if expected is None else [expected])
+        if subscription.position() < first:
+            if subscription.outstanding:
+                rolled_back = roll_back_from(subscription, subscription.outstanding[0].batch)
             subscription.acked_seq = first
-        elif since and not subscription.tables and not subscription.has_accepted(0, since):
-            gap, rolled_back = _gap(0, since, "nothing proves what tables had before the subscriber began"), []
-        else:
-            raise UsageError(
-                f"{subscriber} has no gap that was not accepted before: its cursor is at {position}, and the store "
-                f"begins at {first}",
-                remedy="For a Delta table that has lost changes, name it with --table.",
-            )
         subscription.gaps = [*subscription.gaps, gap]
     return gap, rolled_back
 
 
-def accept_tables(meta: Meta, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
+def accept_tables(
+    meta: Meta, subscriber: str, tables: Mapping[str, TableRecord | None], expected: Sequence[Gap] | None = None
+) -> list[Gap]:
     """Accepts Delta tables as they are now, whatever they have lost, and records a gap for each of them.
 
     The gap reaches up to the cursor. None in ``tables`` stands for a table that is gone; it is created again when its
-    next changes come. Raises UsageError for a table that has lost nothing since the last ack.
+    next changes come. Raises UsageError for a table that has lost nothing since the last ack, GapChangedError if the
+    gaps are not the ``expected`` ones.
     """
-    gaps = []
     with meta.change() as state:
         subscription = state.subscription(check_name(subscriber))
+        gaps = table_gaps(subscription, tables)
+        require_same(gaps, gaps if expected is None else expected)
         for name, record in tables.items():
-            before = subscription.table(name)
-            if record is not None and before == record:
-                raise UsageError(
-                    f"the Delta table of {name} is as it was at the last ack",
-                    remedy="There is nothing to accept: leave it out.",
-                )
             if record is None:
                 subscription.tables.pop(name, None)
-                reason = "the Delta table is gone"
             else:
                 subscription.tables[name] = record.text
-                reason = "the Delta table is taken as it is"
-            gaps.append(_gap(0, subscription.position(), reason, name))
         subscription.gaps = [*subscription.gaps, *gaps]
     return gaps
+
+
+def require_same(gaps: Sequence[Gap], expected: Sequence[Gap]) -> None:
+    """Raises GapChangedError if the gaps are not the expected ones. When they are accepted does not matter."""
+    if list(map(_extent, gaps)) == list(map(_extent, expected)):
+        return
+    now, shown = ("; ".join(map(_in_words, some)) for some in (gaps, expected))
+    raise GapChangedError(
+        f"the loss has changed since it was shown: {shown}; now it is {now}. Nothing was changed",
+        remedy="Look at the loss as it is now, and decide again.",
+    )
+
+
+def _extent(gap: Gap) -> tuple[int, int, str | None, str]:
+    return gap.after_seq, gap.until_seq, gap.table, gap.reason
+
+
+def _in_words(gap: Gap) -> str:
+    whose = "all tables" if gap.table is None else gap.table
+    return f"the transactions after {gap.after_seq} up to {gap.until_seq} of {whose} ({gap.reason})"
 
 
 def _gap(after_seq: int, until_seq: int, reason: str, table: str | None = None) -> Gap:

@@ -7,17 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from cdc.base.errors import UsageError
-from cdc.base.targets import split_table
 from cdc.base.units import human_bytes, iso_time
 from cdc.batches import Lease
 from cdc.batches.lease import cli_owner, exclusive
 from cdc.binlog.positions import format_seq
 from cdc.cli.common import Destination, Json, load, out, print_json, tables
 from cdc.client import open_batches
-from cdc.config import DestinationConfig
-from cdc.lake.delta.log import read_state
-from cdc.meta import TableRecord
+from cdc.lake.delta.log import table_record
 from cdc.store.reader.batch_builder import join_filters
 from cdc.watch.status import batch_document, gap_document
 
@@ -227,22 +223,6 @@ def accept_gap(
             markup=False,
             soft_wrap=True,
         )
-
-
-def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
-    """Reads a table's record from the lake; None if there is no Delta table, or none that the destination has joined.
-
-    Raises UsageError if the table does not belong to the destination, TargetError and RetryableError if it cannot be
-    read.
-    """
-    if not config.tables.includes(*split_table(table)):
-        raise UsageError(
-            f"{table} is not a table of {config.name}", remedy="Write it as db.table, as `cdc status` does."
-        )
-    state = read_state(config.table_path(table), config.name, table)
-    if state is None or (state.is_shared and not state.is_joined):
-        return None
-    return TableRecord(state.generation, state.version, state.applied_seq, state.id)
 
 
 def _show(lease: Lease, dest: str, subscriber: str) -> None:

@@ -180,6 +180,9 @@ class AirflowConfig(Section):
     table_events: bool = True
     """Whether runs emit an event for each Delta table that they have changed, through which DAGs of others start (see
     ``docs/how-to/asset-events.md``). Airflow's database keeps the events until ``airflow db clean``."""
+    approve_losses: bool = False
+    """Whether the form of the backfill DAG can accept that changes are lost, after a person has approved in Airflow
+    what is given up (see ``docs/how-to/backfill.md``). Needs Airflow 3.1."""
     max_consecutive_failed_dag_runs: Whole | None = Field(default=None, ge=0)
     """Number of failed runs in a row after which Airflow pauses a DAG; 0 means never, and null Airflow's setting."""
     pool: FilledText | None = None

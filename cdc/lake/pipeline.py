@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from cdc.lake.jobs.table_part import PartRequest
     from cdc.lake.verify.report import VerificationReport
+    from cdc.meta import Gap
     from cdc.source.snapshot.progress import ProgressCallback
 
 _submitted: SubmittedDriver | None = None
@@ -406,6 +407,20 @@ def plan_replay(
     from cdc.lake.jobs import plan
 
     return plan.plan_replay(config, Replay(list(tables), from_, to, into, mode))
+
+
+def find_loss(config: DestinationConfig, tables: Sequence[str]) -> dict[str, Any]:
+    """Returns what would be given up, as JSON; see :func:`cdc.lake.jobs.losses.find_loss`."""
+    from cdc.lake.jobs import losses
+
+    return losses.find_loss(config, tables).as_dict()
+
+
+def accept_loss(config: DestinationConfig, loss: Mapping[str, Any]) -> list[Gap]:
+    """Accepts what :func:`find_loss` has returned; see :func:`cdc.lake.jobs.losses.accept_loss`."""
+    from cdc.lake.jobs import losses
+
+    return losses.accept_loss(config, losses.Loss.of_document(loss))
 
 
 def maintain(

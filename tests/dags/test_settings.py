@@ -11,8 +11,8 @@ import pendulum
 import pytest
 from airflow.sdk import DAG
 
-from cdc.airflow import build_dags, check_configurations
-from cdc.airflow.compat import CronDataIntervalTimetable, CronTriggerTimetable
+from cdc.airflow import build_dags, check_configurations, factory, forms
+from cdc.airflow.compat import CronDataIntervalTimetable, CronTriggerTimetable, has_approvals
 from cdc.airflow.factory import ERROR_TAG
 from cdc.base.errors import ConfigError
 
@@ -38,6 +38,29 @@ def serialized(dag: DAG) -> Any:
 
     found: Any = getattr(module, "DagSerialization", None) or getattr(module, "SerializedDAG")  # noqa: B009
     return found.from_dict(found.to_dict(dag))
+
+
+def test_losses_are_approved_where_airflow_can_ask(
+    dags: Callable[..., dict[str, DAG]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = dags("retries: 0", kinds=["backfill"])["backfill_shop"]
+    assert "accept" not in plain.task_ids
+    assert "accept" not in plain.params.get_param("kind").schema["enum"]
+    with monkeypatch.context() as patch:
+        for module in (factory, forms):
+            patch.setattr(module, "has_approvals", lambda: False)
+        refused = dags("approve_losses: true", kinds=["backfill"])["backfill_shop"]
+        assert ERROR_TAG in refused.tags
+        assert "needs tasks that ask a person, which this Airflow does not have" in str(refused.doc_md)
+        assert "accept" not in refused.task_ids
+    if not has_approvals():
+        return
+    asking = dags("approve_losses: true, default_args: {execution_timeout: 2h}", kinds=["backfill"])["backfill_shop"]
+    accept = asking.get_task("accept")
+    assert (accept.upstream_task_ids, accept.downstream_task_ids) == ({"plan"}, {"finalize"})
+    assert accept.execution_timeout is None, "it would end the wait"
+    assert asking.params.get_param("kind").schema["enum"][-1] == "accept"
+    assert "minItems" not in asking.params.get_param("tables").schema
 
 
 def test_cron_schedules(dags: Callable[..., dict[str, DAG]]) -> None:

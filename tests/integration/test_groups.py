@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 from cdc.base.errors import CdcError, TargetError, UnsupportedError
 from cdc.base.targets import members_of
 from cdc.batches.service import BatchService
-from cdc.cli.batch import table_record
 from cdc.config import DestinationConfig
 from cdc.lake import pipeline
 from cdc.lake.apply import commit
 from cdc.lake.delta import log
 from cdc.lake.delta.known_tables import KnownTables
+from cdc.lake.delta.log import table_record
 from cdc.lake.delta.tables import target_of
 from cdc.lake.jobs import shared_rows
 from cdc.lake.jobs.as_of import read_as_of

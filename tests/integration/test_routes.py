@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from cdc.base.errors import TargetError, UnsupportedError
 from cdc.base.targets import members_of
 from cdc.batches.service import BatchService
-from cdc.cli.batch import table_record
 from cdc.lake import pipeline
+from cdc.lake.delta.log import table_record
 from cdc.lake.jobs.as_of import read_as_of
 from cdc.lake.jobs.maintain_tables import maintain_tables
 from cdc.lake.runtime.session import acquire

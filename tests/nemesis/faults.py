@@ -26,7 +26,7 @@ from cdc.base.errors import (
     UnsupportedDdlError,
 )
 from cdc.batches.subscribers import accept_tables
-from cdc.cli.batch import table_record
+from cdc.lake.delta.log import table_record
 from tests.nemesis.environment import Environment
 from tests.nemesis.workload import APPEND
 

@@ -5,6 +5,7 @@ asks. Limits of heartbeats are short, so that Airflow notices a killed process w
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -282,9 +283,33 @@ class RealAirflow:
     def unpause(self, dag_id: str, *, paused: bool = False) -> None:
         self._ask("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
 
-    def trigger(self, dag_id: str) -> str:
-        """Triggers a run, and returns its id."""
-        return str(self._ask("POST", f"/dags/{dag_id}/dagRuns", json={"logical_date": None})["dag_run_id"])
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Triggers a run, with a form if there is one, and returns its id."""
+        body = {"logical_date": None, "conf": conf or {}}
+        return str(self._ask("POST", f"/dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def question(self, dag_id: str, run_id: str, task: str) -> dict[str, Any]:
+        """Waits until a task asks a person, and returns the question: ``subject``, ``body``, ``options`` and more.
+
+        An answer that comes before the scheduler has noticed that the task's process has ended fails the try.
+        """
+
+        def is_parked() -> bool:
+            instance = self.tasks(dag_id, run_id)[task]
+            ended = rf"task_id={task}, run_id={re.escape(run_id)}.* state=awaiting_input.* try_number={instance['try_number']}\b"
+            log = (self.home / "scheduler.log").read_text(errors="replace")
+            return instance["state"] == "awaiting_input" and re.search(ended, log) is not None
+
+        self.wait(is_parked, "the question")
+        detail: dict[str, Any] = self._ask(
+            "GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}/-1/hitlDetails"
+        )
+        return detail
+
+    def answer(self, dag_id: str, run_id: str, task: str, option: str) -> None:
+        """Answers the question of a task."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}/-1/hitlDetails"
+        self._ask("PATCH", path, json={"chosen_options": [option], "params_input": {}})
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Returns the latest runs, oldest first."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from cdc.base.errors import CdcError, RetryableError, TargetError
+from cdc.base.errors import CdcError, RetryableError, TargetError, UsageError
 from cdc.base.log import get_logger
 from cdc.base.targets import (
     DESTINATION_PROPERTY,
@@ -30,12 +30,16 @@ from cdc.base.targets import (
     members_of,
     properties_for,
     reader_of,
+    split_table,
 )
 from cdc.lake.delta.known_tables import KnownTable, KnownTables
 from cdc.lake.delta.mirrors import mirrored, read_tip
+from cdc.meta import TableRecord
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+    from cdc.config import DestinationConfig
 
 MANY_FILES = 1000
 """The small files of a table from which on it needs maintenance: readers and merges open each of them."""
@@ -152,6 +156,22 @@ def read_state(path: str, destination: str, table: str) -> DeltaState | None:
             if table_at_newest is None
             else _state(table_at_newest.delta, table_at_newest.commits, path, destination, table)
         )
+
+
+def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
+    """Reads a table's record from the lake; None if there is no Delta table, or none that the destination has joined.
+
+    Raises UsageError if the table does not belong to the destination, TargetError and RetryableError if it cannot be
+    read.
+    """
+    if not config.tables.includes(*split_table(table)):
+        raise UsageError(
+            f"{table} is not a table of {config.name}", remedy="Write it as db.table, as `cdc status` does."
+        )
+    state = read_state(config.table_path(table), config.name, table)
+    if state is None or (state.is_shared and not state.is_joined):
+        return None
+    return TableRecord(state.generation, state.version, state.applied_seq, state.id)
 
 
 def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, destination: str, table: str) -> DeltaState:

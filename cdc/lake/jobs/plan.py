@@ -108,7 +108,7 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> JobPlan:
             if not facts:
                 raise UsageError(f"the source has no table {table}", place=config.name, remedy="Check the name.")
             rows, size = int(facts[0]["row_count"] or 0), int(facts[0]["size"] or 0)
-            effect = _effect("replaces", table, _lake(config, table))
+            effect = _effect("replaces", table, describe_lake(config, table))
             plans.append(TablePlan(table, rows, size, _reading_s(config, table, rows), effect))
     finally:
         close_now(connection)
@@ -149,8 +149,8 @@ def plan_replay(config: DestinationConfig, request: Replay) -> JobPlan:
             for record in [] if base.snapshot is None else base.snapshot.records():
                 rows, size = rows + record.rows, size + record.bytes
         reading_s = rows / READ_ROWS_PER_S
-        events, stored = _changes(reader, table, first, upto)
-        now = None if request.into is not None else _lake(config, table)
+        events, stored = count_changes(reader, table, first, upto)
+        now = None if request.into is not None else describe_lake(config, table)
         effect = _effect("replaces" if begin is None else "changes rows of", table, now)
         plans.append(TablePlan(table, rows + events, size + stored, round(reading_s + stored / rate, 1), effect))
     return JobPlan(tuple(plans), tuple(_points(reader, request, begin, end)))
@@ -172,7 +172,7 @@ def _effect(deed: str, table: str, now: str | None) -> str:
     return f"creates {table}" if now is None else f"{deed} {table}: {now}"
 
 
-def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[int, int]:
+def count_changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[int, int]:
     """Returns the row events and bytes of the transactions that may have rows of a table. Tables that share a bit of
     the mask, and other tables in the same transactions, are counted too."""
     bit = reader.table_mask(table)
@@ -202,7 +202,7 @@ def _merge_rate(config: DestinationConfig) -> float:
 # --- the lake --------------------------------------------------------------------------------------------------------
 
 
-def _lake(config: DestinationConfig, table: str) -> str | None:
+def describe_lake(config: DestinationConfig, table: str) -> str | None:
     """Returns what the Delta table is now, in words; None if there is none."""
     import pyarrow as pa
 

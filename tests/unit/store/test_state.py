@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from cdc.base.errors import CutOffError, DamagedError, IdentityError, StorageError, StoreIncompleteError, UsageError
+from cdc.base.errors import (
+    CutOffError,
+    DamagedError,
+    GapChangedError,
+    IdentityError,
+    StorageError,
+    StoreIncompleteError,
+    UsageError,
+)
+from cdc.batches.subscribers import beginning_gap, table_gaps
 from cdc.cli.main import main
 from cdc.config import DestinationConfig
 from cdc.copies.standby.copy import Copy
@@ -155,6 +164,32 @@ def test_a_gap_that_is_not_there_cannot_be_accepted(config: DestinationConfig) -
     service.ack(lease.batch, lease.token)
     with pytest.raises(UsageError, match="has no gap that was not accepted"):
         service.accept_beginning()
+
+
+def test_a_gap_that_has_changed_since_it_was_shown_is_not_accepted(config: DestinationConfig) -> None:
+    acked(config, NumberStore(last=3))
+    shown = beginning_gap(make_service(config, NumberStore(last=20, begins=BEGINS)).subscription(), "apply", 10)
+    meta = config.meta.path.joinpath("meta.json")
+    before = meta.read_bytes()
+    further = make_service(config, NumberStore(last=30, begins=replace(BEGINS, seq=25, pos=25)))
+    with pytest.raises(GapChangedError, match=r"after 3 up to 10 of all tables .*; now it is .* after 3 up to 25"):
+        further.accept_beginning(expected=shown)
+    assert meta.read_bytes() == before
+    service = make_service(config, NumberStore(last=20, begins=BEGINS))
+    assert service.accept_beginning(expected=shown).until_seq == 10
+
+
+def test_tables_are_not_accepted_after_another_ack(config: DestinationConfig) -> None:
+    acked(config, NumberStore(last=3))
+    service = make_service(config, NumberStore(last=6))
+    shown = table_gaps(service.subscription(), {"shop.orders": None})
+    assert [(gap.after_seq, gap.until_seq, gap.table) for gap in shown] == [(0, 3, "shop.orders")]
+    lease = service.get("me")
+    assert lease is not None
+    service.ack(lease.batch, lease.token)
+    with pytest.raises(GapChangedError, match=r"up to 3 of shop\.orders"):
+        service.accept_tables("apply", {"shop.orders": None}, shown)
+    assert service.subscription().gaps == []
 
 
 def test_an_outstanding_batch_of_another_store_comes_again_in_a_new_one(config: DestinationConfig) -> None:

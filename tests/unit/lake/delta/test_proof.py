@@ -17,7 +17,6 @@ from cdc.base.targets import DESTINATION_PROPERTY, SHARED_PROPERTY, SINCE_PROPER
 from cdc.batches.manifest import Manifest, StoreBeginning, TableResult
 from cdc.batches.results import record_tables
 from cdc.batches.subscribers import accept_tables
-from cdc.cli.batch import table_record
 from cdc.config import DestinationConfig
 from cdc.event_store.memory_meta import MemoryMeta
 from cdc.lake.delta import proof
@@ -29,6 +28,7 @@ from cdc.lake.delta.log import (
     commits_since,
     read_state,
     state_before,
+    table_record,
 )
 from cdc.lake.delta.proof import prove, prove_idle, retention_is_long
 from cdc.lake.delta.tables import Target, target_of
