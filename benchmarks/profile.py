@@ -1,4 +1,4 @@
-"""Where the time of a line goes: samples of the stacks of this process and of its JVM while batches are merged.
+"""A profile of a line's time: samples of the stacks of this process and of its JVM while batches are merged.
 
     python -m benchmarks.profile --line wide-upsert [--rounds 3] [--cores 2] [--every 0.1]
 

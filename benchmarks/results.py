@@ -62,7 +62,7 @@ class Results(Strict):
     """The rows of a line that says a million."""
     rounds: int
     accounting: str
-    """How CPU seconds were counted: ``cgroup`` or ``sampled``, see :mod:`benchmarks.accounting`."""
+    """The method by which CPU seconds were counted: ``cgroup`` or ``sampled``, see :mod:`benchmarks.accounting`."""
     seconds: float
     machine: Machine
     versions: dict[str, str]

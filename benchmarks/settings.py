@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "no broadcast": {"spark.sql.autoBroadcastJoinThreshold": "-1"},
     "broadcast of all": {"spark.sql.autoBroadcastJoinThreshold": "1g"},
 }
-"""What is compared, by name. The settings hold while the statement runs."""
+"""The settings that are compared, by name. They hold while the statement runs."""
 
 
 @contextmanager

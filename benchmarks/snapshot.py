@@ -90,7 +90,7 @@ PACKAGES = {"mysql9": "com.mysql:mysql-connector-j:8.4.0", "mariadb11": "org.mar
 
 @dataclass(frozen=True)
 class Setup:
-    """What is measured: this table, with the snapshots' number of connections, on this kind of server."""
+    """The subject of the measurement: this table, with the snapshots' number of connections, on this kind of server."""
 
     rows: int
     parallel: int = 2

@@ -54,7 +54,7 @@ from cdc.testing.transactions import make_transactions, transactions_of
 
 INJECTED_S = 0.002
 Ahead: TypeAlias = Literal["plain", "reserved", "zeroed"]
-"""How a file is prepared: not at all; with reserved blocks (fallocate); filled with zeros."""
+"""The preparation of a file: none; with reserved blocks (fallocate); filled with zeros."""
 PUTTERS = (1, 2, 4, 8, 16, 32, 64)
 
 

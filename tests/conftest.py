@@ -1,4 +1,4 @@
-"""What all tests share: real servers, names for databases, and the seed of random tests.
+"""The fixtures of all tests: real servers, names for databases, and the seed of random tests.
 
 The servers are started when the first test asks for one, and shared by all tests of the run, which keep to databases of
 their own. A test that kills or reconfigures a server starts its own :class:`cdc.testing.servers.Server`. A server that

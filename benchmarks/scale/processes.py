@@ -18,7 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What some processes have used so far."""
+    """The resources that some processes have used so far."""
 
     processes: int
     cpu_s: float

@@ -63,7 +63,7 @@ class Burst(Strict):
     runs: int
     seconds: float
     cpu_s: float
-    """Of all processes of Airflow, less than those that it uses anyway."""
+    """The usage of all processes of Airflow, less than those that it uses anyway."""
 
 
 class Share(Strict):

@@ -145,8 +145,8 @@ class AirflowServer:
                 trouble = f"Airflow did not answer {method} {path}: {str(error) or type(error).__name__}"
             else:
                 if answer.status_code < 400:
-                    found: dict[str, Any] = answer.json()
-                    return found
+                    document: dict[str, Any] = answer.json()
+                    return document
                 trouble = f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:300]}"
                 if answer.status_code < 500:
                     raise AirflowError(trouble)
@@ -178,13 +178,13 @@ class AirflowServer:
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Returns the latest runs of a DAG, oldest first: ``dag_run_id``, ``state`` and more."""
-        found = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
-        return list(reversed(found))
+        runs = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
+        return list(reversed(runs))
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Returns the states of a run's tasks."""
-        found = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
-        return {str(t["task_id"]): t["state"] for t in found}
+        instances = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {str(t["task_id"]): t["state"] for t in instances}
 
     def working_drivers(self, dag_id: str, run_id: str) -> list[psutil.Process]:
         """Returns the Spark drivers of this run's tasks that have started, and work on a batch."""

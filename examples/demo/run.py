@@ -115,13 +115,13 @@ class Demo:
     def _wait_for_dags(self, airflow: AirflowServer, step: Step) -> None:
         step.update("reading the DAGs")
 
-        def known() -> bool:
+        def has_dags() -> bool:
             errors = airflow.import_errors()
             if errors:
                 raise AirflowError(f"Airflow could not load the DAGs: {errors[0].strip().splitlines()[-1]}")
             return {CAPTURE, SNAPSHOT, APPLY} <= set(airflow.dag_ids())
 
-        self._until(step, known)
+        self._until(step, has_dags)
 
     def _say_where(self, airflow: AirflowServer) -> None:
         self.screen.say(
@@ -142,10 +142,10 @@ class Demo:
         if failed:
             raise AirflowError(f"Run {failed[0]['dag_run_id']} of {SNAPSHOT} failed; see {airflow.url}")
         status = command.status(NAME)
-        reading = {one["table"]: one.get("rows", 0) for one in status["snapshots"]}
+        reading = {table["table"]: table.get("rows", 0) for table in status["snapshots"]}
         loaded = [table for table in status["tables"] if table["delta_version"] is not None]
         step.update(f"{len(loaded)} of {len(TABLES)} tables, {sum(reading.values())} rows read")
-        parked = [one for known in status["subscriptions"] for one in known["parked"]]
+        parked = [entry for subscription in status["subscriptions"] for entry in subscription["parked"]]
         return len(loaded) == len(TABLES) and not parked and any(run["state"] == "success" for run in runs)
 
     def _acked(self, command: Command) -> int:
@@ -256,8 +256,8 @@ class Demo:
                 source, reader = status["source"], status["subscriptions"][0]
                 behind = reader["behind"]["transactions"]
                 step.update(f"{behind} transactions to go")
-                here = (source["file"], source["pos"])
-                return here >= end and behind == 0 and not reader["outstanding"]
+                position = (source["file"], source["pos"])
+                return position >= end and behind == 0 and not reader["outstanding"]
 
             self._until(step, level, every_s=_STATUS_EVERY_S)
         self.screen.say(f"    {shop.transactions} transactions of live traffic so far")
@@ -326,5 +326,5 @@ def _later(runs: list[Run], after: str | None) -> list[Run]:
 
 
 def _progress(tasks: dict[str, str | None]) -> str:
-    known = [f"{task} {tasks[task]}" for task in TASKS if tasks.get(task)]
-    return ", ".join(known) or "a run begins"
+    states = [f"{task} {tasks[task]}" for task in TASKS if tasks.get(task)]
+    return ", ".join(states) or "a run begins"

@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
     @property
     def forgets(self) -> bool:
-        """Whether a restart forgets cursors."""
+        """Returns whether a restart forgets cursors."""
         return self.meta == "memory"
 
 

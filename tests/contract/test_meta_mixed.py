@@ -180,7 +180,7 @@ def test_zookeeper_may_stop_and_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.rule("canal-meta-20")
 def test_the_period_is_a_second_unless_given(tmp_path: Path) -> None:
-    """As in Canal's period-mixed and file-mixed managers."""
+    """The default is that of Canal's period-mixed and file-mixed managers."""
     stored = FileMeta(tmp_path / "disk", "shop")
     meta = MixedMeta(FileMeta(tmp_path / "memory", "shop"), FileMeta(tmp_path / "disk", "shop"))
     meta.begin()

@@ -35,7 +35,7 @@ def parse(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 
 def test_dags_are_parsed_where_spark_is_not_installed(write_conf: Write) -> None:
-    """In a fresh interpreter: the machines of a DAG processor and of a scheduler need none."""
+    """Runs in a fresh interpreter: the machines of a DAG processor and of a scheduler need none."""
     program = (
         "import sys\n"
         "for name in ('pyspark', 'delta', 'py4j'):\n"

@@ -1,4 +1,4 @@
-"""What the apply DAG tells StatsD through Airflow: real datagrams of real runs."""
+"""The metrics that the apply DAG sends to StatsD through Airflow: real datagrams of real runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def statsd(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def received(server: socket.socket) -> list[str]:
-    """What has come of Towpath, without the times that durations took."""
+    """Returns the lines about Towpath that have come, without the times that durations took."""
     found: list[str] = []
     while True:
         try:

@@ -62,7 +62,7 @@ class Shop:
 
 @dataclass
 class Setup(Shop):
-    """And ``late``, whose runs have a data interval."""
+    """The destination of these tests, and ``late``, whose runs have a data interval."""
 
     late: Loop
     capture: RestartedCommand
@@ -111,7 +111,7 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_a_commit_starts_a_run(setup: Setup) -> None:
-    """And an idle source starts none."""
+    """An idle source starts none."""
     setup.level()
     setup.latency()
     time.sleep(5)  # the event of a change that another run has applied starts one more
@@ -145,7 +145,7 @@ def test_a_process_that_is_killed_loses_no_change(setup: Setup, process: Compone
 
 
 def test_a_fetch_waits_for_another_owner_without_a_slot(setup: Setup) -> None:
-    """And goes on after its triggerer was killed."""
+    """The wait goes on after its triggerer was killed."""
     service = BatchService(setup.shop.config)
     setup.level()
     setup.airflow.unpause("apply_shop", paused=True)

@@ -1,4 +1,4 @@
-"""What waits in the triggerer: triggers by themselves, and the operators and schedules that use them."""
+"""Waiting in the triggerer: triggers by themselves, and the operators and schedules that use them."""
 
 from __future__ import annotations
 

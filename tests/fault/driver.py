@@ -37,7 +37,7 @@ from tests.support.pause import pause
 
 class _Current(threading.local):
     kind = "delta-rs"
-    """What the statement of this thread does; Spark's are noted by :func:`_noting`."""
+    """The kind of this thread's statement; Spark's are noted by :func:`_noting`."""
 
 
 _current = _Current()

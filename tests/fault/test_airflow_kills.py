@@ -1,4 +1,4 @@
-"""Whatever is killed, cleared or marked in a real Airflow while a batch is merged: the next run brings the tables level,
+"""Kills, clears and marks of tasks in a real Airflow while a batch is merged. The next run brings the tables level,
 each change is applied once, and no batch stays behind.
 
 A merge is held right before its first statement; then the event comes, and later the held process, if it still lives,

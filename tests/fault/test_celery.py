@@ -83,7 +83,7 @@ class Setup:
         self.server.execute(f"UPDATE {self.database}.bulk SET n = n + 1, v = CONCAT(n, REPEAT('x', 250))")
 
     def is_level(self) -> bool:
-        """Whether everything in the store is applied."""
+        """Returns whether everything in the store is applied."""
         service = BatchService(self.config)
         if "apply" not in service.meta.read().subscriptions:  # no run has fetched yet
             return False

@@ -36,7 +36,7 @@ class Setup:
     config: DestinationConfig
     traffic: Load
     rng: random.Random
-    one: Driver
+    first: Driver
     other: Driver
     folder: Path
     cases: int = 0
@@ -81,7 +81,7 @@ def setup(
     mysql9.execute(f"CREATE DATABASE {database}")
     folder = tmp_path_factory.mktemp("orphans")
     config = configure(folder, mysql9, database)
-    engines = zip(("one", "other"), request.param.split(" and "), strict=True)
+    engines = zip(("first", "other"), request.param.split(" and "), strict=True)
     drivers = [Driver(name, with_delta_rs(config) if engine == "delta-rs" else config) for name, engine in engines]
     try:
         traffic = Load(mysql9, database, rng.getrandbits(32))
@@ -118,7 +118,7 @@ def take_over(setup: Setup, transactions: int) -> int:
 def test_others_commit_between_position_and_statement(setup: Setup, ours: int, theirs: list[int]) -> None:
     setup.more(50)
     place = setup.place("held")
-    setup.one.hold(place, setup.one.get(ours))
+    setup.first.hold(place, setup.first.get(ours))
     take_over(setup, theirs[0])
     for following in [*theirs[1:], None]:
         assert setup.other.do("merge", None) == "merged"
@@ -126,8 +126,8 @@ def test_others_commit_between_position_and_statement(setup: Setup, ours: int, t
         if following is not None:
             setup.other.get(following)
     release(place)
-    assert setup.one.answer() in LOST_BATCH
-    assert setup.one.do("ack") in LOST_BATCH
+    assert setup.first.answer() in LOST_BATCH
+    assert setup.first.do("ack") in LOST_BATCH
     setup.drain(setup.other, setup.rng.choice((30, None)))
     setup.require()
 
@@ -137,15 +137,15 @@ def test_others_commit_between_position_and_statement(setup: Setup, ours: int, t
 def test_the_orphan_commits_between_the_others_position_and_statement(setup: Setup, ours: int, theirs: int) -> None:
     setup.more(50)
     place, others_place = setup.place("held"), setup.place("held")
-    setup.one.hold(place, setup.one.get(ours))
+    setup.first.hold(place, setup.first.get(ours))
     setup.other.hold(others_place, take_over(setup, theirs))
     before = setup.versions()
     release(place)
-    assert setup.one.answer() in LOST_BATCH
+    assert setup.first.answer() in LOST_BATCH
     assert setup.versions() != before  # its statements ran all the same
     release(others_place)
     assert setup.other.answer() == "merged"
-    assert setup.one.do("ack") in LOST_BATCH
+    assert setup.first.do("ack") in LOST_BATCH
     assert setup.other.do("ack") == "done"
     setup.drain(setup.other, setup.rng.choice((30, None)))
     setup.require()
@@ -155,14 +155,14 @@ def test_the_orphan_commits_between_the_others_position_and_statement(setup: Set
 def test_two_statements_at_the_same_moment(setup: Setup) -> None:
     setup.more(50)
     place, others_place = setup.place("held"), setup.place("held")
-    setup.one.hold(place, setup.one.get(40))
+    setup.first.hold(place, setup.first.get(40))
     setup.other.hold(others_place, take_over(setup, 30))
     release(place)
     release(others_place)
     # The second driver meets the first one's commit and retries, which fails without a valid token.
-    assert setup.one.answer() in LOST_BATCH
+    assert setup.first.answer() in LOST_BATCH
     assert setup.other.answer() == "merged"
-    assert setup.one.do("ack") in LOST_BATCH
+    assert setup.first.do("ack") in LOST_BATCH
     assert setup.other.do("ack") == "done"
     setup.drain(setup.other)
     setup.require()
@@ -172,24 +172,24 @@ def test_two_statements_at_the_same_moment(setup: Setup) -> None:
 def test_an_expired_lease_is_taken_over_by_another_owner(setup: Setup) -> None:
     setup.more(30)
     place = setup.place("held")
-    setup.one.hold(place, setup.one.get(30, lease_s=10))
-    setup.one.suspend()
+    setup.first.hold(place, setup.first.get(30, lease_s=10))
+    setup.first.suspend()
     assert setup.other.get(None, owner="airflow:another") == "LeaseHeldError"
     wait_for(lambda: setup.other.get(None, owner="airflow:another") != "LeaseHeldError", "the end of the lease")
     assert setup.other.do("merge", None) == "merged"
     assert setup.other.do("ack") == "done"
-    setup.one.resume()
+    setup.first.resume()
     release(place)
-    assert setup.one.answer() in LOST_BATCH
-    assert setup.one.do("ack") in LOST_BATCH
-    setup.drain(setup.one)
+    assert setup.first.answer() in LOST_BATCH
+    assert setup.first.do("ack") in LOST_BATCH
+    setup.drain(setup.first)
     setup.require()
 
 
 def test_spark_shows_what_select_shows(setup: Setup) -> None:
     """The rows that the orphans have left, read by Spark."""
     setup.more(20)
-    setup.drain(setup.one)
+    setup.drain(setup.first)
     columns, expected = select_rows(setup.server, setup.database, "accounts")
     path = table_path(setup.config.apply.target, setup.database, "accounts")
-    assert setup.one.do("rows", path, columns) == [repr(row) for row in expected]
+    assert setup.first.do("rows", path, columns) == [repr(row) for row in expected]

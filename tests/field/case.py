@@ -71,7 +71,7 @@ class Scenario(Report):
     """Takes an empty folder, the shared server of the kind, and the name of an empty database there. A scenario that
     stops or reconfigures a server starts its own one, of the kind ``server.kind.name``."""
     answer: str = "equal"
-    """What Towpath does, for the page. Sentences in it are those that ``run`` checks (:func:`readable`)."""
+    """Towpath's behaviour, for the page. Its sentences are those that ``run`` checks (:func:`readable`)."""
 
 
 _TRACKERS = {"FLINK": "https://issues.apache.org/jira/browse", "DBZ": "https://issues.redhat.com/browse"}

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import cdc
 from cdc.base.errors import TargetError, UsageError
 from cdc.batches.table_batches import TableBatches
 from cdc.config import load
-from cdc.lake.runtime import session
 from cdc.lake.runtime.spark_settings import OLD_VERSIONS
 from cdc.testing.servers import Server
-from tests.support.apply import Loop
+from tests.support.apply import Loop, spark_of
 
 MODES = ("upsert", "soft_delete", "scd2", "append")
 OVERRIDES = ", ".join(
@@ -49,10 +48,6 @@ def loop(mysql9: Server, tmp_path: Path, database: Callable[[Server], str]) -> L
     made = create(Loop(tmp_path, mysql9, database(mysql9), overrides=OVERRIDES), *NAMES)
     made.sql("CREATE TABLE idle (id INT PRIMARY KEY)", "INSERT INTO idle VALUES (5)")
     return made
-
-
-def spark_of(loop: Loop) -> SparkSession:
-    return session.acquire(loop.config.spark).spark
 
 
 def step(loop: Loop, number: int, names: Sequence[str] = NAMES) -> tuple[int, Rows]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from cdc.base.errors import CatalogUnavailableError, ConfigError, TargetError
 from cdc.batches.service import BatchService
@@ -23,7 +22,7 @@ from cdc.lake.delta.catalog import CatalogEntry, Name, find_entry
 from cdc.lake.runtime import connect_server, session
 from cdc.meta import open_meta
 from cdc.testing.servers import Server, free_port
-from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.apply import LOCAL_CONF, Loop, spark_of
 from tests.support.hive import HiveMetastore
 
 Database = Callable[[Server], str]
@@ -88,10 +87,6 @@ def metastore(folder: Path, *, address: str | None = None) -> dict[str, str]:
 
 def hive(folder: Path, master: str = "local[2]") -> str:
     return f"{{master: '{master}', conf: {metastore(folder)}}}"
-
-
-def spark_of(loop: Loop) -> SparkSession:
-    return session.acquire(loop.config.spark).spark
 
 
 def entry(loop: Loop, table: str = "t", database: str = "") -> CatalogEntry | None:

@@ -35,7 +35,7 @@ FEW_TOGETHER = 8
 """So many long texts have room in a row of MySQL 5.6."""
 PER_QUERY = 100
 STRICT_SAMPLE = 25
-"""How many claims that hold in strict mode only are tried, beside those of numbers."""
+"""The number of claims that are tried although they hold in strict mode only, beside those of numbers."""
 FOLLOWED = {
     ("DECIMAL(30,5)", "DECIMAL(45,10)"), ("DECIMAL(45,10)", "DECIMAL(65,30)"), ("DECIMAL(45,10)", "DECIMAL(38,10)"),
     ("DECIMAL(40,0)", "BIGINT"), ("BIGINT UNSIGNED", "DECIMAL(40,0)"), ("INT", "VARCHAR(20)"), ("TIME", "TIME(3)"),

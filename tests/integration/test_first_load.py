@@ -164,7 +164,7 @@ _STORIES = (
 
 _WITH_FORMATS_OF_THEIR_OWN = (temporary, taken_back)
 _OF_A_MIGRATION = (gh_ost, swapped, dropped, renamed)
-"""What the test of a migration runs before the first snapshot."""
+"""The statements that the test of a migration runs before the first snapshot."""
 
 
 class Source:

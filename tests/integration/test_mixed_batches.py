@@ -12,7 +12,6 @@ import cdc
 from cdc.base.errors import CdcError
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
-from cdc.batches.table_batches import TableBatches
 from cdc.lake import pipeline
 from cdc.lake.apply import commit
 from cdc.lake.apply.schema import spark_lake
@@ -48,22 +47,14 @@ def applied(loop: Loop, limits: Limits) -> list[Lease]:
     return leases
 
 
-def last_seq(loop: Loop) -> int:
-    """Captures, and returns the seq of the last transaction."""
-    loop.capture()
-    seq = TableBatches(loop.config).reader.last_seq()
-    assert seq is not None
-    return seq
-
-
 def test_each_table_is_exact_at_each_moment_of_the_batch(loop: Loop) -> None:
     loop.sql(CREATE.format("old"), "INSERT INTO old VALUES (1, 'a')")
     loop.capture()
     loop.apply_all()
     loop.sql(CREATE.format("new"), "INSERT INTO new VALUES (1, 'b')")
-    first = last_seq(loop)
+    first = loop.capture_seq()
     loop.sql("ALTER TABLE old ADD COLUMN w INT DEFAULT 7", "INSERT INTO new VALUES (2, 'c')")
-    altered = last_seq(loop)
+    altered = loop.capture_seq()
     loop.sql("INSERT INTO old VALUES (2, 'd', 8)", "UPDATE new SET v = 'x'", "CREATE INDEX i ON new (v)")
     loop.capture()
     [lease] = applied(loop, Limits())

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from pyspark.sql import SparkSession
 
 import cdc
 from cdc.base.errors import ConfigError, TargetError
@@ -26,7 +25,7 @@ from cdc.lake.runtime import connect_server, session
 from cdc.testing.servers import Server, free_port
 from cdc.watch import status
 from tests.support import java_classes
-from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.apply import LOCAL_CONF, Loop, spark_of
 from tests.support.s3 import KEY, SECRET, S3Server, serve
 
 Database = Callable[[Server], str]
@@ -54,10 +53,6 @@ def made(
 ) -> Loop:
     access = f"{{endpoint: '{s3.endpoint}', access_key_id: {KEY}, secret_access_key_env: TOWPATH_TEST_S3}}"
     return Loop(folder, source, db, target=target, s3=access, **more)
-
-
-def spark_of(loop: Loop) -> SparkSession:
-    return session.acquire(loop.config.spark).spark
 
 
 def rows(loop: Loop, table: str) -> list[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from tests.support.ddl_corpus import STRICT, Case, Table
 from tests.support.ddl_loop import CorpusRun, counts
 
 SEEDS = int(os.environ.get("TOWPATH_CONVERSION_SEEDS") or 1)
-"""How many destinations of CASES tables each."""
+"""The number of destinations, of CASES tables each."""
 CASES = 30
 COLUMNS = 2
 TYPES = {

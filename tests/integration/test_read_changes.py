@@ -10,7 +10,6 @@ import pytest
 
 import cdc
 from cdc.base.errors import CutOffError, UsageError
-from cdc.batches.table_batches import TableBatches
 from cdc.lake.runtime import session
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
@@ -19,28 +18,21 @@ from tests.support.apply import Loop
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
-def last_seq(loop: Loop) -> int:
-    loop.capture()
-    seq = TableBatches(loop.config).reader.last_seq()
-    assert seq is not None
-    return seq
-
-
 def test_the_changes_between_two_transactions(
     mysql9: Server, tmp_path: Path, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides="DB.log: {mode: append}")
     loop.sql(*(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in ("t", "log", "idle")))
     loop.sql("INSERT INTO t VALUES (1, 1), (2, 2)", "INSERT INTO log VALUES (1, 1), (2, 2)")
-    first = last_seq(loop)
+    first = loop.capture_seq()
     loop.sql("UPDATE t SET v = 5 WHERE id = 1", "UPDATE log SET v = 5 WHERE id = 1")
     loop.sql(
         "ALTER TABLE t ADD w VARCHAR(9), MODIFY v BIGINT", "DELETE FROM t WHERE id = 2", "DELETE FROM log WHERE id = 2"
     )
     loop.sql("INSERT INTO t VALUES (3, 3, 'x')")
-    second = last_seq(loop)
+    second = loop.capture_seq()
     loop.sql("INSERT INTO t VALUES (4, 4, 'later')", "INSERT INTO log VALUES (4, 4)")
-    end = last_seq(loop)
+    end = loop.capture_seq()
     spark, table = session.acquire(loop.config.spark).spark, f"{loop.db}.t"
     changes = cdc.read_changes(spark, loop.config, table, after_seq=first, last_seq=second)
     assert changes.columns == ["id", "v", "w", "_op", "_seq", "_row", "_commit_time", "_gtid", "_before"]

@@ -1,4 +1,4 @@
-"""Which readers of Delta read which features of a table: every cell of docs/reference/readers.md is tried."""
+"""The features of a table that each reader of Delta reads: every cell of docs/reference/readers.md is tried."""
 
 from __future__ import annotations
 

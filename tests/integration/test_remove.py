@@ -16,8 +16,8 @@ from cdc.cli.main import main
 from cdc.config import load
 from cdc.store.formats.state import is_locked, read_capture_state
 from cdc.testing.servers import Server
-from tests.integration.test_catalog import NAMES, entry, hive, spark_of
-from tests.support.apply import Loop
+from tests.integration.test_catalog import NAMES, entry, hive
+from tests.support.apply import Loop, spark_of
 from tests.support.removals import wait_for_server_id
 
 Database = Callable[[Server], str]

@@ -37,7 +37,7 @@ def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
-    """How each table was merged: ``rows`` or ``statement``."""
+    """Collects the way in which each table was merged: ``rows`` or ``statement``."""
     ways: Ways = []
 
     def seen(jvm: DriverJvm, table: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:

@@ -23,7 +23,7 @@ from tests.support.ddl_loop import delta_rows, shown_rows
 from tests.support.foreign_keys import MODES, RandomRows, present_rows, selected_rows
 
 SEEDS = int(os.environ.get("TOWPATH_UNLOGGED_SEEDS") or 1)
-"""How many destinations."""
+"""The number of destinations."""
 ALTERED = 6
 """Tables with ALTERs in each destination."""
 

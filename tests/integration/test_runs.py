@@ -152,7 +152,7 @@ def test_a_run_whose_time_is_spent(loop: Loop) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_process_killed_in_the_middle(loop: Loop) -> None:
-    """Whatever moment it was, batches before it are acked, and the next run applies the rest once."""
+    """Batches before the moment of the kill are acked, and the next run applies the rest once."""
     migrate(loop, 16)
     words = [sys.executable, "-m", "cdc", "--conf-dir", str(loop.config.file.parent), "apply", "shop"]
     start = BatchService(loop.config).subscription().acked_seq

@@ -75,7 +75,7 @@ def simple(rows: range, text: str) -> str:
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How each table was changed: ``here``, or the reason why Spark had to do it after that was tried."""
+    """Collects the way in which each table was changed: ``here``, or the reason why Spark had to do it."""
     ways: list[str] = []
     change, left_to_spark = small_tables.change, small_tables.LeftToSparkError
 

@@ -55,7 +55,7 @@ class Setup:
     s3: S3Server
     cluster: Cluster
     driver: Machine
-    """Where the commands run that submit."""
+    """The machine on which the submitting commands run."""
     copies: int = 0
 
     def run(self, *words: str, code: int = 0) -> str:

@@ -178,7 +178,7 @@ def test_too_many_keys_are_reduced_by_spark(
 def test_a_wrong_bitmap_fails_the_batch(
     what: str, where: str, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever decodes the rows again finds that they are not those of the plan, and nothing is committed."""
+    """A task that decodes the rows again finds that they are not those of the plan, and nothing is committed."""
     monkeypatch.setattr(changes, "SMALL_BYTES", 0)
     monkeypatch.setattr(key_plan, "KEPT_BYTES", 0)
     if where == "tasks":

@@ -329,7 +329,8 @@ class SchemaWorkload:
         self._execute(f"RENAME TABLE `{away}` TO `{table}`")
 
     def _ghost(self, table: str) -> None:
-        """What gh-ost does: a copy with another definition is filled, follows, and is exchanged with the table."""
+        """Changes a table as gh-ost does: a copy with another definition is filled, follows, and is exchanged with the
+        table."""
         copy, gone, new = f"_{table}_gho", f"_{table}_del", self._fresh()
         names = [column["name"] for column in self.columns(table)]
         listed = ", ".join(f"`{name}`" for name in names)

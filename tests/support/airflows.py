@@ -1,4 +1,4 @@
-"""What tests need of Airflow and its versions keep in different places: the bag of DAGs, and a run in this process."""
+"""Parts of Airflow that its versions keep in different places: the bag of DAGs, and a run in this process."""
 
 from __future__ import annotations
 

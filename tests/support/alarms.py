@@ -48,7 +48,7 @@ class Receiver:
     delay_s: float = 0.0
     got: list[Received] = field(default_factory=list)
     taken: list[Received] = field(default_factory=list)
-    """Those that were answered with a status below 300."""
+    """The requests that were answered with a status below 300."""
 
     def events(self) -> list[tuple[str, str]]:
         """Returns the event and the name of each alarm that was taken, without deliveries that came before."""
@@ -100,7 +100,7 @@ def receiver(certificates: Certificates | None = None) -> Iterator[Receiver]:
 
 @dataclass
 class Mailbox:
-    """What an SMTP server has got."""
+    """The messages that an SMTP server has received."""
 
     port: int = 0
     mails: list[tuple[list[str], EmailMessage]] = field(default_factory=list)

@@ -9,15 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import SparkSession
 
 from cdc.base.errors import CdcError
 from cdc.base.targets import table_path
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
+from cdc.batches.table_batches import TableBatches
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.lake import pipeline
+from cdc.lake.runtime import session
 from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.configurations import server_id_of
@@ -92,6 +95,13 @@ class Loop:
             for statement in statements:
                 cursor.execute(statement)
                 connection.commit()
+
+    def capture_seq(self) -> int:
+        """Captures, and returns the seq of the last transaction."""
+        self.capture()
+        seq = TableBatches(self.config).reader.last_seq()
+        assert seq is not None
+        return seq
 
     def capture(self) -> None:
         Capture(self.config).run(until_current=True)
@@ -197,6 +207,11 @@ class Loop:
         changes = [(row["_seq"], row["_row"]) for row in rows]
         assert len(changes) == len(set(changes)), "a change is there twice"
         return [(row["_op"], next(iter(row.values()))) for row in rows]
+
+
+def spark_of(loop: Loop) -> SparkSession:
+    """Returns the session in which the loop merges."""
+    return session.acquire(loop.config.spark).spark
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,6 @@ from cdc.copies.archive.writer import Archiver
 from cdc.meta import SourceIdentity
 from cdc.meta.file import FileMeta
 from cdc.store.formats.archive_record import ArchiveRecord
-from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
@@ -111,14 +110,6 @@ def copied(host: Host, folder: Path) -> Host:
         shutil.copytree(host.config.meta.path, other.config.meta.path)
     other.log = host.log
     return other
-
-
-def seqs(store: Path) -> list[int]:
-    return [int(seq) for segment in list_segments(store) for seq in IndexFile(segment).entries["seq"]]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pymysql
 
@@ -25,3 +26,11 @@ def purge(server: Server) -> str:
                 return names[0]
             cursor.execute(f"PURGE BINARY LOGS TO '{names[-1]}'")
             time.sleep(0.1)
+
+
+def new_binlog_file(server: Server) -> Path:
+    """Makes the server begin a new binlog file, and returns its path."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("FLUSH BINARY LOGS")
+        cursor.execute("SHOW BINARY LOGS")
+        return server.data / str(cursor.fetchall()[-1][0])

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
+from cdc.decode import read
 
 
 @contextmanager
@@ -30,3 +31,8 @@ def capturing_from_now(config: DestinationConfig) -> Iterator[None]:
     Capture(config).run(until_current=True)
     with capturing(config):
         yield
+
+
+def stored_ids(config: DestinationConfig, table: str) -> list[int]:
+    """Returns the column ``id`` of a table's changes, in the order in which the store has them."""
+    return [n for batch in read(config.store.path, table=table) for n in batch.column("id").to_pylist()]

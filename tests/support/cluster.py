@@ -252,7 +252,7 @@ class CanalFollower:
         """Set, the client dies once with a batch that it has got, and neither uses nor acks it; another takes its
         place, and rolls it back, as Canal's clients do when they connect."""
         self.rest_s = 0.0
-        """How long the client leaves its next answer unread."""
+        """The seconds for which the client leaves its next answer unread."""
         self.deaths = 0
         self._password = password
         self.seen: set[int] = set()

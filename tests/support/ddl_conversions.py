@@ -144,7 +144,7 @@ MODES = {STRICT: 1 << 21, LENIENT: 0}
 
 @dataclass(frozen=True)
 class Claim:
-    """What ``value_effect`` says about MODIFY from one type to another."""
+    """The answer of ``value_effect`` about MODIFY from one type to another."""
 
     old: str
     new: str
@@ -153,7 +153,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one value became on a server, as SELECT shows it."""
+    """One value before and after a statement on a server, as SELECT shows it."""
 
     claim: Claim
     old: str | bytes | None
@@ -161,7 +161,7 @@ class Outcome:
 
     @property
     def wrong(self) -> str:
-        """How the claim contradicts the server; empty if it does not."""
+        """Returns the contradiction between claim and server; empty if there is none."""
         claim = self.claim
         if agrees(claim.effect, self.old, self.new):
             return ""

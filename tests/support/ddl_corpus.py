@@ -40,7 +40,7 @@ class Table:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What makes and fills it, outside strict mode."""
+        """Returns the statements that create and fill the table, outside strict mode."""
         return (self.create, *(f"INSERT INTO `{self.name}` VALUES ({row})" for row in self.rows))
 
 

@@ -87,7 +87,7 @@ class CorpusRun:
         self.outcomes = [Outcome(case) for case in cases]
         self._known = known_outcomes
         self._seen: list[dict[str, Any]] = [{} for _ in cases]
-        """What each case showed on its way."""
+        """The observations of each case on its way."""
         self._same: dict[int, Outcome] = {}
         """Cases whose outcome is that of another one."""
         self._first: dict[str, TableSchema] = {}

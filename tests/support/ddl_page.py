@@ -89,7 +89,7 @@ can set for each outcome.
 
 
 def predicted(case: Case) -> Verdict:
-    """What Towpath makes of a case, by its text alone."""
+    """Returns Towpath's decision about a case, from its text alone."""
     server = next(name for name in SERVERS if name in case.servers)
     sql_server = SqlServer.parse(VERSIONS[server])
     before = {}

@@ -22,7 +22,7 @@ from tests.support.configurations import FILE, document
 from tests.support.ddl_corpus import Case, cases_for
 
 LoopKind = Literal["equal", "snapshot", "refused", "wrong"]
-"""What the loop shows of a case (:mod:`tests.support.ddl_loop`): a snapshot of columns alone counts as one."""
+"""The outcome of a case in the loop (:mod:`tests.support.ddl_loop`): a snapshot of columns alone counts as one."""
 _FOLLOWED = ("none", "rows", "in place", "rewrite")
 
 

@@ -51,8 +51,8 @@ from tests.support.versions import is_unknown
 
 MAGIC_SIZE = 4
 Outcome = Literal["no effect", "followed", "snapshot", "refused"]
-"""What Towpath can do: nothing is needed; the Delta table follows by the statement's text; the table needs a new
-snapshot, since only the server knows the rows; the statement is not understood."""
+"""Towpath's decision about a statement: nothing is needed; the Delta table follows by the statement's text; the table
+needs a new snapshot, since only the server knows the rows; the statement is not understood."""
 Row = tuple[Any, ...]
 
 UTC_OFFSETS: Offsets = ((0, 0),)
@@ -74,14 +74,14 @@ class Observed:
 
 @dataclass
 class Verdict:
-    """What Towpath makes of a case, and where it is wrong."""
+    """Towpath's decision about a case, and its errors."""
 
     outcome: Outcome
     reasons: list[str]
     """Why it needs a snapshot or is refused."""
     wrong: list[str]
     evidence: list[str] = field(default_factory=list)
-    """What apply looks for in the Delta table, and what it computes from it."""
+    """The conditions that apply checks in the Delta table, and the values that it computes."""
 
 
 # --- running
@@ -211,18 +211,18 @@ _COMPUTED = {
     "clamped": "the least or the largest number that fits", "filled": "0 or the empty text for NULL",
     "local": "the time in the session's zone", "instant": "the instant of a time in the session's zone",
 }  # fmt: skip
-"""What apply computes, by the kind of conversion."""
+"""The values that apply computes, by the kind of conversion."""
 _LOOKED_FOR = {
     "null": "no NULL", "zero date": "no NULL", "zero": "no 0", "outside": "no number out of range",
     "longer": "no longer value", "more bytes": "no longer value", "uses": "no row with such a member",
     "not ascii": "ASCII alone",
 }  # fmt: skip
-"""What must hold in the Delta table, by the kind of doubt."""
+"""The condition that must hold in the Delta table, by the kind of doubt."""
 
 
 def judge(observed: Observed, server: SqlServer | None, database: str = "d", *, compare: bool = True) -> Verdict:
-    """What Towpath makes of a case, and where that contradicts what the server did. ``compare=False``: the case was
-    not run."""
+    """Returns Towpath's decision about a case, and where it contradicts the server. ``compare=False``: the case was not
+    run."""
     state: dict[str, TableSchema | None] = dict(observed.before)
     verdict = Verdict("no effect", [], [])
     plans: list[tuple[str, TrackedTable, int]] = []

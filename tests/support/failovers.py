@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from pymysql.cursors import Cursor
+
 from cdc.binlog.entry import format_gtid
 from cdc.binlog.gtids import Flavor, GtidSet, parse_state
+from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.history import executed_gtids
 from cdc.store.formats.gtids import gtids_at_end
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
+from tests.support.writing import BackgroundWriter
 
 
 def source_of(config: DestinationConfig) -> SourceIdentity:
@@ -64,3 +68,18 @@ def wait_until_level(config: DestinationConfig, server: Server) -> None:
         "capture has not become level",
         lambda: (stored := stored_gtids(config, server)) is not None and server_gtids <= stored,
     )
+
+
+def capture(config: DestinationConfig) -> int:
+    """Captures up to the present and returns the number of new transactions."""
+    return Capture(config).run(until_current=True).transactions
+
+
+def inserting(server: Server) -> BackgroundWriter:
+    """Returns a load that inserts rows into both databases."""
+
+    def write(cursor: Cursor, number: int) -> None:
+        db = "other" if number % 3 == 2 else "shop"
+        cursor.execute(f"INSERT INTO {db}.t (v) VALUES (REPEAT('x', 100))")
+
+    return BackgroundWriter(server, write)

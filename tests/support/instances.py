@@ -53,7 +53,7 @@ def replace(file: Path, document: dict[str, Any]) -> Path:
 
 
 class Operator:
-    """What a server answers to requests about instances."""
+    """A client for a server's requests about instances."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}

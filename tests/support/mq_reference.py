@@ -21,7 +21,7 @@ TYPES = {1: "INSERT", 2: "UPDATE", 3: "DELETE", 4: "CREATE", 5: "ALTER", 6: "ERA
 
 
 def partition_of(rules: Rules, entry: Any, row: Any) -> int:
-    """Of a row, as Canal's Java finds it."""
+    """Returns the partition of a row, as Canal's Java computes it."""
     header = entry.header
     hashing = rules.hashing_of(header.schema_name, header.table_name)
     if hashing is None:
@@ -194,7 +194,7 @@ def in_base64(raw: bytes) -> str:
 
 
 def unscaled(text: str) -> bytes:
-    """As BigInteger.toByteArray()."""
+    """Returns the bytes that Java's ``BigInteger.toByteArray()`` gives."""
     number = (
         int(Decimal(text).scaleb(len(text.partition(".")[2])).to_integral_exact())
         if len(text) < 28

@@ -49,7 +49,7 @@ class Command:
     page: str
     text: str
     printed: tuple[str, ...] = ()
-    """What the page prints below it."""
+    """The output that the page prints below the command."""
 
     def words(self) -> list[str]:
         """Returns its words, without comments."""

@@ -24,7 +24,7 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Step:
-    """What is special about a command of a page. Without it the command runs, and its exit code must be 0."""
+    """The exceptions for a command of a page. Without them the command runs, and its exit code must be 0."""
 
     unrun: str = ""
     """Why it does not run here."""
@@ -38,21 +38,21 @@ class Step:
     stays: bool = False
     """It is not stopped before the page's end."""
     first: str = ""
-    """What the shell does before it, such as a change of the folder."""
+    """A line that the shell runs before it, such as a change of the folder."""
     before: Callable[[PageRun], None] | None = None
-    """What happens before it."""
+    """Called before it."""
     prints: str = ""
-    """What it prints, as a regular expression."""
+    """A regular expression for its output."""
     unlike: bool = False
-    """What the page prints below it is not compared: it shows another case."""
+    """The output on the page shows another case and is not compared."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """How a page's commands run."""
+    """The preparations and exceptions for a page's commands."""
 
     steps: Mapping[str, Step] = field(default_factory=dict)
-    """By the beginning of the command."""
+    """The exceptions by the beginning of the command."""
     setup: Callable[[PageRun], None] | None = None
     """Prepares the folder, beside the usual destination ``shop``."""
     words: Callable[[PageRun], Mapping[str, str]] | None = None

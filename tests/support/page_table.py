@@ -1,4 +1,4 @@
-"""What each page of the documentation presumes, and which of its commands and Python blocks cannot run in a test."""
+"""The preconditions of each page of the documentation, and its commands and Python blocks that cannot run in a test."""
 
 from __future__ import annotations
 
@@ -413,10 +413,10 @@ PAGES: Mapping[str, Page] = {
 
 @dataclass(frozen=True)
 class Python:
-    """How a Python block of a page runs."""
+    """The preconditions of a Python block of a page."""
 
     prelude: str = ""
-    """What the page presumes."""
+    """The preconditions of the page."""
     words: tuple[tuple[str, str], ...] = ()
     unrun: str = ""
     shown_by: str = ""

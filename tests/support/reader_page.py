@@ -20,7 +20,7 @@ SPARK = "Spark"
 
 @dataclass(frozen=True)
 class Cell:
-    """What a reader makes of a feature."""
+    """The result of a reader for a feature."""
 
     kind: Literal["read", "refused", "wrong"]
     text: str = ""
@@ -28,7 +28,7 @@ class Cell:
 
     @property
     def verdict(self) -> tuple[str, str]:
-        """What must be the same in each run. An error may name features in any order."""
+        """The part that must be the same in each run. An error may name features in any order."""
         return self.kind, self.text if self.kind == "wrong" else ""
 
 

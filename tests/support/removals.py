@@ -20,12 +20,12 @@ from cdc.lifecycle.move.link import Link
 from cdc.meta import SourceIdentity
 from cdc.meta.file import FileMeta
 from cdc.source.server import replicas
-from cdc.store.formats.index import IndexFile
-from cdc.store.formats.layout import list_segments, schemas_folder
+from cdc.store.formats.layout import schemas_folder
 from cdc.store.formats.state import Beginning, record_beginning
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.servers import Server
 from cdc.testing.stores import Filler
+from tests.support.unit_store import all_seqs
 
 IDENTITY = SourceIdentity(server_uuid="1" * 36, flavor="mysql", base_name="binlog", epoch=0)
 SEGMENT_BYTES = 2000
@@ -74,7 +74,7 @@ class Place:
             meta.bind_source(IDENTITY)
             meta.subscribe("apply")
             meta.subscribe("audit")
-            meta.update_cursor("apply", seqs(config.store.path)[transactions // 2])
+            meta.update_cursor("apply", all_seqs(config.store.path)[transactions // 2])
 
     def table(self, name: str, properties: dict[str, str], target: str = "lake", delta_id: str = "") -> Path:
         """Makes a Delta table with a file of rows, as far as its log shows it."""
@@ -108,14 +108,6 @@ class Place:
         lines = "".join(f"{json.dumps(action)}\n" for action in actions)
         (folder / "_delta_log" / f"{0:020d}.json").write_text(lines)
         return folder
-
-
-def seqs(store: Path) -> list[int]:
-    return [int(seq) for segment in list_segments(store) for seq in IndexFile(segment).entries["seq"]]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def run_command(arguments: list[str], *, kill_at: int | None = None) -> int:

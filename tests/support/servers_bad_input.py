@@ -38,7 +38,7 @@ _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ \[|WARNING: Using incubator modules
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     arguments: Sequence[str]
     code: int

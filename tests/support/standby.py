@@ -22,6 +22,18 @@ from cdc.testing.servers import HOST
 
 QUICK = Timing(heartbeat_s=0.1, dead_s=2.0, greeting_s=5.0, first_pause_s=0.02, longest_pause_s=0.1, poll_s=0.005)
 ANY_PORT = Address(HOST, 0)
+SECRET = "a secret of more than 16 bytes"
+
+
+def configure(folder: Path, standby: str, *, flush: str = "sync") -> Path:
+    """Writes the configuration of a destination whose store has this ``standby``. Returns the file."""
+    file = folder / "conf" / "shop.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        "source: {url: 'mysql://cdc@127.0.0.1:1', server_id: 7}\ntables: {include: ['shop\\..*']}\n"
+        f"store: {{path: ./store, flush: {flush}, standby: {standby}}}\nmeta: {{path: ./meta}}\napply: {{target: ./lake}}\n"
+    )
+    return file
 
 
 def open_master(

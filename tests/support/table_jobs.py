@@ -33,7 +33,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a snapshot or a replay would do."""
+    """The plan of a snapshot or a replay."""
 
     tables: tuple[str, ...]
 

@@ -41,10 +41,6 @@ def last_seqs(path: Path) -> list[int]:
     return [int(IndexFile(segment).entries["seq"][-1]) for segment in list_segments(path)]
 
 
-def all_seqs(path: Path) -> list[int]:
-    return [int(seq) for segment in list_segments(path) for seq in IndexFile(segment).entries["seq"]]
-
-
 def rewrite(segment: Path, entries: Entries) -> None:
     """Replaces a segment's entries."""
     index_path(segment).write_bytes(make_header() + seal(entries))

@@ -24,8 +24,14 @@ def fill(path: Path, transactions: int = 10, *, ddl_at: int = -1, segment_bytes:
     return log
 
 
-def seqs(path: Path) -> list[int]:
-    return [int(s) for segment in list_segments(path) for s in IndexFile(segment).entries["seq"]]
+def all_seqs(path: Path) -> list[int]:
+    """Returns the seqs of all entries of a store's index."""
+    return [int(seq) for segment in list_segments(path) for seq in IndexFile(segment).entries["seq"]]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Returns the bytes of each file below a folder, by its path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def copy(path: Path, to: Path) -> Path:

@@ -185,7 +185,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 @pytest.mark.rule("canal-server-7")
 def test_three_missed_heartbeats_are_a_dead_connection(wire: socket.socket) -> None:
-    """As Canal's heartbeat thread does. A heartbeat proves the connection alive as much as an event."""
+    """Canal's heartbeat thread counts in this way. A heartbeat proves the connection alive as much as an event."""
     source = SourceConfig.model_validate({"url": "mysql://t@127.0.0.1:1", "server_id": 7, "heartbeat_s": 0.2})
     dump = DumpStream(source, BinlogPosition("binlog.000001", 4), "label", poll_s=0.02)
     buffer = memoryview(bytearray(64))

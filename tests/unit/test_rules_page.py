@@ -72,7 +72,7 @@ def classes(path: Path) -> dict[str, ast.ClassDef]:
 
 
 def bases(path: Path, node: ast.ClassDef) -> Iterator[tuple[Path, ast.ClassDef]]:
-    """Those of this repository: of the same file, or imported by name."""
+    """Yields the base classes that are in this repository: in the same file, or imported by name."""
     imported = {
         alias.asname or alias.name: (ROOT / Path(*statement.module.split("."))).with_suffix(".py")
         for statement in module(path).body
@@ -100,7 +100,7 @@ def functions(body: list[ast.stmt]) -> dict[str, ast.FunctionDef | ast.AsyncFunc
 
 
 def needs(test: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """What the contract says that a store must be for this test to be collected."""
+    """Returns the properties that a store must have for this test to be collected, as the contract names them."""
     return [
         str(call.args[0].value)
         for call in test.decorator_list
@@ -155,7 +155,7 @@ def marked(path: Path) -> Iterator[tuple[str, str]]:
 
 @cache
 def shown_by() -> dict[str, list[str]]:
-    """For each rule id the tests that show it."""
+    """Returns for each rule id the tests that show it."""
     tests_by_rule: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for rule, name in marked(path):

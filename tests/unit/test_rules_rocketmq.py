@@ -20,7 +20,7 @@ from cdc.binlog.positions import split_seq
 from cdc.disk import files
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.store.formats.index import IndexFile, read_entries
+from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.writer.durability import PutStatus
 from cdc.testing.binlog import BinlogBuilder
@@ -28,6 +28,7 @@ from cdc.testing.threads import ThreadCall, took_s
 from cdc.testing.transactions import make_transactions, transactions_of
 from tests.support.standby import open_master
 from tests.support.unit_standby import FakeStandby
+from tests.support.unit_store import all_seqs
 
 LEAST_SEGMENT = 65536
 
@@ -65,10 +66,6 @@ def disk() -> Iterator[Disk]:
 
 def open_log(path: Path) -> TransactionLog:
     return TransactionLog(path, destination="shop", segment_bytes=LEAST_SEGMENT)
-
-
-def seqs_in(path: Path) -> list[int]:
-    return [int(seq) for segment in list_segments(path) for seq in IndexFile(segment).entries["seq"]]
 
 
 def seqs(transactions: list[Transaction]) -> list[int]:
@@ -131,12 +128,12 @@ def test_puts_that_wait_across_segments_are_done_by_one_flush_of_each(tmp_path: 
     disk.go.clear()
     futures = [log.put_async([transaction], timeout_s=60) for transaction in transactions]
     assert not any(future.done() for future in futures)
-    assert seqs_in(tmp_path) == []
+    assert all_seqs(tmp_path) == []
     disk.go.set()
     assert {future.result(30) for future in futures} == {PutStatus.PUT_OK}
     segments = list_segments(tmp_path)
     assert len(segments) > 2
-    assert seqs_in(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
     # One flush may have begun with the first put; a finished segment's index is flushed, too.
     assert disk.flushes <= 1 + 2 * len(segments)
     log.close()
@@ -154,10 +151,10 @@ def test_nothing_of_a_list_is_visible_before_its_last_segment_is_flushed(tmp_pat
     call = ThreadCall(lambda: relay.put(made))
     assert call.waits(0.3)
     assert disk.flushes == 2, "the first segment is flushed, the second one is at it"
-    assert seqs_in(tmp_path) == []
+    assert all_seqs(tmp_path) == []
     disk.go.set()
     assert call.result() is PutStatus.PUT_OK
-    assert seqs_in(tmp_path) == seqs(made)
+    assert all_seqs(tmp_path) == seqs(made)
     relay.close()
 
 
@@ -230,10 +227,10 @@ def test_a_segment_that_cannot_be_made_is_an_error(tmp_path: Path, disk: Disk) -
     log.close()
     disk.refuse_segments = False
     log = open_log(tmp_path)
-    assert seqs_in(tmp_path)[:10] == seqs(transactions[:10])
+    assert all_seqs(tmp_path)[:10] == seqs(transactions[:10])
     assert log.put(transactions) is PutStatus.PUT_OK
     log.close()
-    assert seqs_in(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-34")
@@ -252,7 +249,7 @@ def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
     segment.write_bytes(data)
     os.truncate(index_path(segment), HEADER_SIZE + 2 * ENTRY_SIZE)  # it lags: the last three were not acknowledged
     open_log(tmp_path / "crashed").close()
-    assert seqs_in(tmp_path / "crashed") == seqs(transactions[:3])
+    assert all_seqs(tmp_path / "crashed") == seqs(transactions[:3])
     assert segment.read_bytes() == bytes(data[: starts[3]])
     (kept,) = segment.parent.glob("*.cut")
     assert kept.name == f"{segment.name}.{starts[3]}.cut"

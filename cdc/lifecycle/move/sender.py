@@ -177,12 +177,12 @@ class Sender:
         done, total = 0, sum(file.bytes for file in listed)
         for file in listed:
             path, digest = self._path(file.path), hashlib.sha256()
-            there = present.get(file.path)
-            if there is not None:
+            copied = present.get(file.path)
+            if copied is not None:
                 for chunk in chunks_of(path, file.bytes):
                     digest.update(chunk)
-                if (there.bytes, there.sha256) == (file.bytes, digest.hexdigest()):
-                    sums[file.path] = there
+                if (copied.bytes, copied.sha256) == (file.bytes, digest.hexdigest()):
+                    sums[file.path] = copied
                     done += file.bytes
                     progress(done, total)
                     continue
@@ -195,9 +195,9 @@ class Sender:
 
     def _compare(self, sums: dict[str, FileSum], proof: Proof) -> None:
         """Raises DamagedError unless the copy is this store."""
-        there = {file.path: file for file in proof.files}
-        for path in sorted(sums.keys() | there.keys()):
-            if sums.get(path) != there.get(path):
+        proved = {file.path: file for file in proof.files}
+        for path in sorted(sums.keys() | proved.keys()):
+            if sums.get(path) != proved.get(path):
                 raise DamagedError(
                     "the copy differs from this file, or lacks it",
                     place=str(self._path(path)),

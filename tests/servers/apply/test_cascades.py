@@ -1,4 +1,4 @@
-"""What foreign keys change without row events, as it is computed, against the rows that the server has then."""
+"""The computed changes by foreign keys, which have no row events, against the rows that the server has then."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def python_environment() -> dict[str, str]:
 
 
 def output_of(client: Peer, port: int, mode: str) -> str:
-    """What an example program prints that reads all rows, and looks at every value."""
+    """Returns the output of an example program that reads all rows, and looks at every value."""
     if client.missing:
         pytest.skip(client.missing)
     done = subprocess.run(

@@ -60,7 +60,7 @@ DROP TABLE shop.items
 """One a line. Canal asks the source for a table's columns, so each statement is read before the next one runs."""
 
 TRANSACTIONS = 60
-"""Of 1 to 40 rows, whose batches are compared."""
+"""The number of transactions, of 1 to 40 rows each, whose batches are compared."""
 
 
 # Entries and batches ---------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_the_python_connector_reads_from_canals_server(pair: Pair) -> None:
 
 
 def conversation(port: int) -> list[Any]:
-    """What a server answers to requests that are right and wrong: positions and numbers of entries, codes of errors."""
+    """Returns a server's answers to right and wrong requests: positions and numbers of entries, codes of errors."""
     seen: list[Any] = []
     with RawClient(port) as connection:
         connection.login()

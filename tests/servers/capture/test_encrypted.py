@@ -16,12 +16,12 @@ import pytest
 
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.decode import read
 from cdc.disk.encryption import keys
 from cdc.disk.encryption.container import BLOCK_BYTES, frames_of
 from cdc.disk.encryption.read import file_is_encrypted
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.capturing import stored_ids
 from tests.support.encryption import FIRST
 
 NAME = b"Ada-Lovelace-1815"
@@ -50,10 +50,6 @@ def config(
     )
     with keys.isolated():
         yield load(file)
-
-
-def ids(config: DestinationConfig, table: str) -> list[int]:
-    return [n for batch in read(config.store.path, table=table) for n in batch.column("id").to_pylist()]
 
 
 def holds(config: DestinationConfig) -> list[Path]:
@@ -102,7 +98,7 @@ def test_kills(config: DestinationConfig, mysql9: Server, seed: int) -> None:
         stop.set()
         filler.join()
     Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == list(range(1, written + 1))
+    assert stored_ids(config, f"{db}.t") == list(range(1, written + 1))
     assert len(list_segments(config.store.path)) > 1
     assert not holds(config)
     require_unique_nonces(config)
@@ -118,10 +114,10 @@ def test_a_prepared_transaction_waits_encrypted(config: DestinationConfig, mysql
         cursor.execute("XA PREPARE 'a'")
     Capture(config).run(until_current=True)
     (waiting,) = (config.store.path / "prepared").glob("*.binlog")
-    assert file_is_encrypted(waiting) and not holds(config) and ids(config, f"{db}.t") == []
+    assert file_is_encrypted(waiting) and not holds(config) and stored_ids(config, f"{db}.t") == []
     mysql9.execute("XA COMMIT 'a'")
     Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == [1] and not holds(config)
+    assert stored_ids(config, f"{db}.t") == [1] and not holds(config)
 
 
 def test_a_large_transaction_in_constant_memory(config: DestinationConfig, mysql9: Server) -> None:
@@ -137,4 +133,4 @@ def test_a_large_transaction_in_constant_memory(config: DestinationConfig, mysql
     (config.store.path / "checkpoint").unlink()
     (config.store.path / "abort").touch()
     Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == list(range(1, 8001)) and not holds(config)
+    assert stored_ids(config, f"{db}.t") == list(range(1, 8001)) and not holds(config)

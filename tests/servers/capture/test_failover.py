@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pymysql.cursors import Cursor
 
 from cdc.base.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError, UsageError
 from cdc.binlog.gtids import GtidSet
-from cdc.capture import Capture
 from cdc.capture.accept_loss import accept_loss, examine_servers
 from cdc.cli.check import examine
 from cdc.config import DestinationConfig, load
@@ -22,9 +20,17 @@ from cdc.watch.metrics.capture import CaptureCollector, CaptureMonitor
 from cdc.watch.status import collect
 from tests.support.binlog_files import purge
 from tests.support.capturing import capturing
-from tests.support.failovers import executed, source_of, stored_gtids, transactions, wait_for, wait_until_level
+from tests.support.failovers import (
+    capture,
+    executed,
+    inserting,
+    source_of,
+    stored_gtids,
+    transactions,
+    wait_for,
+    wait_until_level,
+)
 from tests.support.proxy import Proxy
-from tests.support.writing import BackgroundWriter
 from tests.support.xa import end, prepare
 
 Configure = Callable[..., DestinationConfig]
@@ -83,23 +89,8 @@ def configure(tmp_path: Path) -> Configure:
     return make
 
 
-def inserting(server: Server) -> BackgroundWriter:
-    """Returns a load that inserts rows into both databases."""
-
-    def write(cursor: Cursor, number: int) -> None:
-        db = "other" if number % 3 == 2 else "shop"
-        cursor.execute(f"INSERT INTO {db}.t (v) VALUES (REPEAT('x', 100))")
-
-    return BackgroundWriter(server, write)
-
-
 def insert(server: Server, rows: int = 1, db: str = "shop") -> None:
     server.execute(*[f"INSERT INTO {db}.t (v) VALUES ('x')"] * rows)
-
-
-def capture(config: DestinationConfig) -> int:
-    """Captures up to the present and returns the number of new transactions."""
-    return Capture(config).run(until_current=True).transactions
 
 
 def assert_equal_to(config: DestinationConfig, server: Server, configure: Configure) -> None:

@@ -15,6 +15,7 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.decode.reader import DecodeOptions, read
 from cdc.testing.servers import Server
+from tests.support.binlog_files import new_binlog_file
 from tests.support.snapshots import write_config
 from tests.support.versions import lacks, needs
 
@@ -44,14 +45,6 @@ def begun(request: pytest.FixtureRequest, database: Database, tmp_path: Path) ->
 def load_text(file: Path, text: str) -> DestinationConfig:
     file.write_text(text)
     return load(file)
-
-
-def binlog_file(server: Server) -> Path:
-    """Begins a new binlog file and returns its path."""
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("FLUSH BINARY LOGS")
-        cursor.execute("SHOW BINARY LOGS")
-        return server.data / str(cursor.fetchall()[-1][0])
 
 
 def run(server: Server, db: str, *statements: str) -> None:
@@ -102,7 +95,7 @@ def test_a_generated_column_that_comes_and_goes(begun: tuple[Server, str, Destin
     """All of it is captured at once, so that DDL statements and rows come in one piece of the stream, and the table is
     another one by then."""
     server, db, config = begun
-    file = binlog_file(server)
+    file = new_binlog_file(server)
     run(
         server,
         db,

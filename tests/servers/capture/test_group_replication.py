@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pymysql.cursors import Cursor
 
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.source.server import read_uuid
 from cdc.testing.servers import HOST, USER, ReplicationGroup, Server
 from tests.support.capturing import capturing
-from tests.support.failovers import executed, source_of, stored_gtids, transactions, wait_until_level
-from tests.support.writing import BackgroundWriter
+from tests.support.failovers import executed, inserting, source_of, stored_gtids, transactions, wait_until_level
 
 pytestmark = pytest.mark.long
 
@@ -50,16 +48,6 @@ def configure(folder: Path, server_id: int, *ports: int, start: str = "now") -> 
 def uuid_of(server: Server) -> str:
     with server.connect() as connection:
         return read_uuid(connection)
-
-
-def inserting(server: Server) -> BackgroundWriter:
-    """Returns a load that inserts rows into both databases."""
-
-    def write(cursor: Cursor, number: int) -> None:
-        db = "other" if number % 3 == 2 else "shop"
-        cursor.execute(f"INSERT INTO {db}.t (v) VALUES (REPEAT('x', 100))")
-
-    return BackgroundWriter(server, write)
 
 
 def test_views_primaries_and_members_change(group: ReplicationGroup, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from cdc.base.errors import IdentityError, SourceRefusedError
 from cdc.batches.service import BatchService
-from cdc.capture import Capture, proof, reread
+from cdc.capture import proof, reread
 from cdc.capture.start import prove_start
 from cdc.cli.check import examine
 from cdc.config import DestinationConfig, load
@@ -21,6 +21,7 @@ from cdc.source.connection import connect
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, USER, Server
 from tests.support.binlog_files import purge
+from tests.support.failovers import capture
 from tests.support.versions import reset_statement
 
 NO_GTIDS = "mysql56 without GTIDs"
@@ -69,11 +70,6 @@ def configure(tmp_path: Path) -> Configure:
 
 def reset(server: Server) -> list[str]:
     return [reset_statement(server)]
-
-
-def capture(config: DestinationConfig) -> int:
-    """Captures up to the present and returns the number of new transactions."""
-    return Capture(config).run(until_current=True).transactions
 
 
 def assert_refused(config: DestinationConfig, *words: str) -> str:

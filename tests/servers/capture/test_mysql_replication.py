@@ -19,13 +19,13 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from cdc.base.errors import UnsupportedEventError
 from cdc.binlog.positions import BinlogPosition
 from cdc.capture import Capture
-from cdc.config import DestinationConfig, SourceConfig
+from cdc.config import SourceConfig
 from cdc.decode.reader import DecodeOptions, read
 from cdc.source.dump import DumpStream
 from cdc.testing.servers import Server
 from tests.servers.capture.test_capture import configure, kill_dump_threads, position
 from tests.servers.capture.test_compressed import PACKED, Compression, event_types, new_file
-from tests.support.capturing import capturing
+from tests.support.capturing import capturing, stored_ids
 from tests.support.failovers import wait_for
 from tests.support.proxy import Proxy
 from tests.support.servers_mysql_replication import assert_still_wrong, peer_rows, peer_stream
@@ -63,11 +63,6 @@ def executed(server: Server) -> str:
     return str(row[0]).replace("\n", "")
 
 
-def captured(config: DestinationConfig) -> list[int]:
-    """The ids of ``d.t`` in the order in which the store has them."""
-    return [n for batch in read(config.store.path, table="d.t") for n in batch.column("id").to_pylist()]
-
-
 # --- where a stream begins, and where it continues
 
 
@@ -89,7 +84,7 @@ def test_a_file_and_position_of_mariadb(kind: str, tmp_path: Path) -> None:
         with closing(peer_stream(server, only_events=ROWS, only_schemas=["d"], **options)) as stream:
             theirs = [row["values"]["id"] for event in stream for row in event.rows]
         Capture(config).run(until_current=True)
-        assert captured(config) == [3]
+        assert stored_ids(config, "d.t") == [3]
         assert_still_wrong(theirs, [1, 2, 3], [3])
 
 
@@ -115,11 +110,11 @@ def test_a_connection_that_breaks_in_a_stream_by_gtids(kind: str, tmp_path: Path
         assert_still_wrong(theirs, [1, 2, 1, 2, 3], [1, 2, 3])
 
         with capturing(config):
-            wait_for("rows 1 to 3 are captured", lambda: captured(config) == [1, 2, 3])
+            wait_for("rows 1 to 3 are captured", lambda: stored_ids(config, "d.t") == [1, 2, 3])
             wait_for("capture has a dump thread", lambda: kill_dump_threads(server))
             insert(server, 4)
-            wait_for("row 4 is captured", lambda: 4 in captured(config))
-        assert captured(config) == [1, 2, 3, 4]
+            wait_for("row 4 is captured", lambda: 4 in stored_ids(config, "d.t"))
+        assert stored_ids(config, "d.t") == [1, 2, 3, 4]
 
 
 @ON_MARIADB
@@ -219,7 +214,7 @@ def test_tagged_gtids(tmp_path: Path) -> None:
         assert [(row["_gtid"], row["id"]) for row in ours] == truth
         later = configure(tmp_path / "later", server, "d", start=f"{{gtid: '{begin}'}}")
         Capture(later).run(until_current=True)
-        assert captured(later) == [3]
+        assert stored_ids(later, "d.t") == [3]
 
 
 @ON_ALL
@@ -251,10 +246,10 @@ def test_events_that_the_server_lost(kind: str, tmp_path: Path) -> None:
         for _ in range(2):  # the second run stops at the same event
             with pytest.raises(UnsupportedEventError, match=r"INCIDENT \(26\): the server says that it lost") as caught:
                 Capture(config).run(until_current=True)
-        assert captured(config) == []
+        assert stored_ids(config, "d.t") == []
         behind = re.search(r"\(source\.start: (\{file: .*?, pos: \d+\})\)", str(caught.value))
         assert behind is not None
         if kind != "mysql56":  # which begins at its present position only
             later = configure(tmp_path / "later", server, "d", start=behind[1], tables="t")
             Capture(later).run(until_current=True)
-            assert captured(later) == [100]
+            assert stored_ids(later, "d.t") == [100]

@@ -30,7 +30,7 @@ from tests.servers.capture.test_unsupported import (
     position,
     servers_gtids,
 )
-from tests.servers.capture.test_unsupported import ids as ids_of
+from tests.support.capturing import stored_ids
 from tests.support.versions import needs
 from tests.support.xa import end, prepare
 
@@ -94,7 +94,7 @@ def test_rows_come_in_the_order_of_the_commits(server: Server, database: Databas
     prepare(server, "'dropped'", f"{insert} (100, 'dropped')")
     server.execute(f"{insert} (4, 'plain')")
     Capture(config).run(until_current=True)
-    assert pending_xids(config) == ["a", "b", "dropped"] and ids_of(config, f"{db}.t") == [4]
+    assert pending_xids(config) == ["a", "b", "dropped"] and stored_ids(config, f"{db}.t") == [4]
     [oldest, *_] = (prepared := collect(config)["store"]["prepared"])["transactions"]
     assert prepared["count"] == 3 and oldest["xid"] == "x'61',x'',1" and oldest["tables"] == [f"{db}.t"]
     server.execute("FLUSH BINARY LOGS", f"{insert} (5, 'rotated')")
@@ -110,7 +110,7 @@ def test_rows_come_in_the_order_of_the_commits(server: Server, database: Databas
     end(server, "'a'")
     Capture(config).run(until_current=True)
     Capture(config).run(until_current=True)
-    assert ids_of(config, f"{db}.t") == [4, 5, 3, 3, 6, 1, 2]
+    assert stored_ids(config, f"{db}.t") == [4, 5, 3, 3, 6, 1, 2]
     assert content(config, f"{db}.t") == selected(server, f"{db}.t")
     assert executed(index(config)) == servers_gtids(server, before)
     assert not pending_xids(config)
@@ -130,7 +130,7 @@ def test_one_that_was_prepared_before_the_beginning_is_found(
     server.execute(f"INSERT INTO {db}.t VALUES (3, 'plain')")
     config = configure(tmp_path, server, db, start)
     Capture(config).run(until_current=True)
-    assert ids_of(config, f"{db}.t") == [1, 3] and pending_xids(config) == ["late"]
+    assert stored_ids(config, f"{db}.t") == [1, 3] and pending_xids(config) == ["late"]
     end(server, "'late'")
     Capture(config).run(until_current=True)
     assert content(config, f"{db}.t") == selected(server, f"{db}.t")

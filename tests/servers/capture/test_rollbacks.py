@@ -1,5 +1,5 @@
-"""What the binlog has and the server took back: rows behind a savepoint, statements that failed after they began, and
-MEMORY tables after a restart."""
+"""Changes in the binlog that the server took back: rows behind a savepoint, statements that failed after they began,
+and MEMORY tables after a restart."""
 
 from __future__ import annotations
 

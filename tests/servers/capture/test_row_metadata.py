@@ -167,7 +167,7 @@ def test_rows_whose_names_nobody_knows(server: Server, least: str, db: str, tmp_
 def test_rows_without_names_before_the_first_ones_with_names(
     server: Server, least: str, db: str, tmp_path: Path
 ) -> None:
-    """As on a server that was just told to write FULL metadata, with a start before it."""
+    """A server was just told to write FULL metadata, with a start before it."""
     begin = position(server)
     server.execute(
         least,
@@ -204,8 +204,8 @@ SEEDS = [pytest.param(seed, marks=[pytest.mark.long] if seed >= 3 else []) for s
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_value_comes_into_another_column(server: Server, least: str, db: str, tmp_path: Path, seed: int) -> None:
-    """Whatever the setting is, and whenever it and the columns change: a row has ten times its id in ``a``, and one
-    more in ``b``. If capture cannot know that, it stops."""
+    """The setting and the columns change at random moments. A row always has ten times its id in ``a``, and one more
+    in ``b``; if capture cannot know the columns, it stops."""
     dice = random.Random(seed)
     begin = position(server)
     server.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, a INT, b INT)")

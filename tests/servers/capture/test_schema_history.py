@@ -172,7 +172,7 @@ def test_a_start_in_the_past_is_possible_where_no_rows_lie_before_a_change(
 
 @pytest.mark.parametrize("statement", ["DROP TABLE {0}.t", "RENAME TABLE {0}.t TO {0}.s", "DROP DATABASE {0}"])
 def test_a_table_that_is_gone(mysql56: Server, db: str, tmp_path: Path, statement: str) -> None:
-    """Nobody knows its columns any more."""
+    """Its columns cannot be read any more."""
     begin = position(mysql56)
     mysql56.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)", f"INSERT INTO {db}.t VALUES (1)", statement.format(db))
     mysql56.execute(f"CREATE DATABASE IF NOT EXISTS {db}", f"CREATE TABLE {db}.u (id INT PRIMARY KEY)")

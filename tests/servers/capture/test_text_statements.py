@@ -11,7 +11,8 @@ import pytest
 from cdc.base.errors import UnsupportedEventError
 from cdc.capture import Capture
 from cdc.testing.servers import HOST, PASSWORD, Server
-from tests.servers.capture.test_unsupported import configure, ids, position
+from tests.servers.capture.test_unsupported import configure, position
+from tests.support.capturing import stored_ids
 
 Database = Callable[[Server], str]
 _TEXT = "SET SESSION binlog_format = STATEMENT"
@@ -60,7 +61,7 @@ def test_a_statement_on_an_object_that_leads_to_captured_tables_stops_capture(
     with pytest.raises(UnsupportedEventError, match=re.escape(reason.format(**names))) as refused:
         Capture(config).run(until_current=True)
     assert changed.split("{", maxsplit=1)[0] in str(refused.value) and "source.start" in str(refused.value)
-    assert ids(config, f"{db}.t") == [1]
+    assert stored_ids(config, f"{db}.t") == [1]
 
 
 def test_a_statement_on_a_plain_table_stops_nothing(server: Server, database: Database, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_a_statement_on_a_plain_table_stops_nothing(server: Server, database: Da
     )
     server.execute(f"INSERT INTO {db}.t VALUES (2)")
     Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == [2]
+    assert stored_ids(config, f"{db}.t") == [2]
 
 
 def test_a_user_who_may_not_see_triggers_is_told_which_privilege_is_missing(
@@ -110,5 +111,5 @@ def test_a_user_who_may_not_see_triggers_is_told_which_privilege_is_missing(
         Capture(config).run(until_current=True)
     server.execute(f"GRANT TRIGGER ON {other}.* TO {user}")
     Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == [2]
+    assert stored_ids(config, f"{db}.t") == [2]
     server.execute(f"DROP USER {user}")

@@ -16,12 +16,12 @@ from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.decode.reader import read
 from cdc.lake.apply.schema.statements import read_statements
 from cdc.source.connection import query
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, USER, Server
+from tests.support.capturing import stored_ids
 from tests.support.versions import lacks, status_statement
 
 Database = Callable[[Server], str]
@@ -74,11 +74,6 @@ def compressing(server: Server) -> object:
 
 def index(config: DestinationConfig) -> Entries:
     return np.concatenate([np.array(IndexFile(segment).entries) for segment in list_segments(config.store.path)])
-
-
-def ids(config: DestinationConfig, table: str) -> list[int]:
-    """Returns the captured ids of a table, decoded from the store."""
-    return [n for batch in read(config.store.path, table=table) for n in batch.column("id").to_pylist()]
 
 
 def executed(entries: Entries) -> dict[str, set[int]]:
@@ -192,7 +187,7 @@ def test_other_databases_do_not_stop_capture(
     server.execute(f"INSERT INTO {db}.t VALUES (8, 'end')")
     Capture(config).run(until_current=True)
     wanted = [1, 2, 3, 4, 5, 6, *([7] if is_mysql(server) else []), 8]
-    assert ids(config, f"{db}.t") == wanted
+    assert stored_ids(config, f"{db}.t") == wanted
     assert executed(index(config)) == servers_gtids(server, before)
     if is_mysql(server):
         tags = {bytes(tag).decode() for tag in index(config)["gtid_tag"]}
@@ -200,7 +195,7 @@ def test_other_databases_do_not_stop_capture(
     # Each run reads the last stored transaction again and continues after it.
     server.execute(f"INSERT INTO {db}.t VALUES (9, 'again')")
     Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == [*wanted, 9]
+    assert stored_ids(config, f"{db}.t") == [*wanted, 9]
 
 
 CAPTURED = {
@@ -233,13 +228,13 @@ def test_captured_tables_stop_capture_and_the_printed_position_continues(
     for _ in range(2):  # the second run stops at the same event
         with pytest.raises(UnsupportedEventError, match=words.format(db=db)) as caught:
             Capture(config).run(until_current=True)
-        assert ids(config, f"{db}.t") == [1]
+        assert stored_ids(config, f"{db}.t") == [1]
     printed = re.search(r"\(source\.start: (\{file: .*?, pos: \d+\})\)", str(caught.value))
     assert printed is not None
     place = yaml.safe_load(printed[1])
     continued = configure(tmp_path / "two", server, db, (place["file"], place["pos"]))
     Capture(continued).run(until_current=True)
-    assert ids(continued, f"{db}.t") == [3]
+    assert stored_ids(continued, f"{db}.t") == [3]
 
 
 def test_a_compressed_ddl_of_a_captured_table_is_captured(
@@ -263,7 +258,7 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     part = ByteRange(path=str(segment), offset=int(stored["offset"]), length=int(stored["length"]))
     [parsed] = read_statements((part,), ignores_case=False)
     assert parsed.sql.startswith(f"CREATE TABLE {db}.t") and parsed.statement.tables == ((db, "t"),)
-    assert ids(config, f"{db}.t") == [1]
+    assert stored_ids(config, f"{db}.t") == [1]
 
 
 @pytest.mark.parametrize("is_captured", [True, False])
@@ -286,4 +281,4 @@ def test_a_merge_table_over_a_captured_table_stops_capture(
     config = configure(tmp_path, server, db, start)
     with pytest.raises(UnsupportedEventError, match=rf"the rows of .*{db}\.t change through a MERGE table"):
         Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == [1]
+    assert stored_ids(config, f"{db}.t") == [1]

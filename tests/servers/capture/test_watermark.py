@@ -54,7 +54,7 @@ def test_it_stays_behind_a_replica_that_lags_and_stands_while_replication_has_st
         watermark = WatermarkTracker(records=False)
 
         def behind_s() -> float:
-            """How far the watermark is behind the source's clock after a probe."""
+            """Returns the seconds by which the watermark is behind the source's clock after a probe."""
             watermark.probe(conn)
             watermark.settle(given, given)
             return (watermark.clock.time_us - watermark.complete_until_us) / 1e6

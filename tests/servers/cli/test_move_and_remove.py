@@ -61,7 +61,7 @@ def test_capture_goes_on_at_the_very_position(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To another folder, then to another machine; an old capture that somebody starts is refused."""
+    """The store moves to another folder, then to another machine; an old capture that somebody starts is refused."""
     loop = Loop(tmp_path, mysql9, database(mysql9))
     if encrypted:
         monkeypatch.setenv("STORE_KEY", "00" * 32)

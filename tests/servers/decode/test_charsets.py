@@ -94,8 +94,8 @@ def compare(charset: str, shown: Shown) -> int:
 
 
 def repertoire(cursor: Cursor, charset: str) -> Shown:
-    """What the server itself takes for well formed, of all sequences of two bytes that begin above 7F, and for the
-    Japanese ones of three that begin with 8F; a row has all that begin with the same byte."""
+    """Returns the sequences that the server takes for well formed: of all of two bytes that begin above 7F, and for
+    Japanese character sets of all of three that begin with 8F. A row has those that begin with the same byte."""
     cursor.execute("DROP TEMPORARY TABLE IF EXISTS single, t")
     columns = f"id INT, raw VARBINARY(4), v VARCHAR(4) CHARACTER SET {charset}"
     cursor.execute(f"CREATE TEMPORARY TABLE single ({columns}) ENGINE = MEMORY")
@@ -159,7 +159,8 @@ def test_what_is_not_unicode(cursor: Cursor) -> None:
 
 @pytest.mark.parametrize("name", ["mariadb10", "mariadb11"])
 def test_damaged(name: str, request: pytest.FixtureRequest, database: Database, seed: int) -> None:
-    """Bytes that no statement can store, written into a table's file: bytes without a meaning are ``?`` here and there."""
+    """Bytes that no statement can store, written into a table's file: bytes without a meaning are ``?`` here and
+    there."""
     server: Server = request.getfixturevalue(name)
     rng = random.Random(seed)
     schema = database(server)

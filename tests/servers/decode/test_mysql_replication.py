@@ -15,7 +15,8 @@ from cdc.capture import Capture
 from cdc.decode import read
 from cdc.testing.servers import PASSWORD, Server
 from tests.servers.capture.test_capture import configure
-from tests.servers.decode.test_promises import binlog_file, decoded
+from tests.servers.decode.test_promises import decoded
+from tests.support.binlog_files import new_binlog_file
 from tests.support.servers_mysql_replication import assert_still_wrong, peer_rows
 from tests.support.versions import lacks, needs
 
@@ -28,7 +29,7 @@ class Table:
 
     def __init__(self, server: Server, db: str, folder: Path, columns: str) -> None:
         self.server, self.db = server, db
-        self.file = binlog_file(server)
+        self.file = new_binlog_file(server)
         self.config = configure(folder, server, db, start=f"{{file: {self.file.name}, pos: 4}}")
         server.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, {columns})")
 
@@ -37,17 +38,17 @@ class Table:
         self.server.execute(f"USE `{self.db}`", "SET sql_mode = ''", *statements)
 
     def select(self, expression: str) -> list[Any]:
-        """What SELECT shows, by the key."""
+        """Returns the rows that SELECT shows, by their keys."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT {expression} FROM `{self.db}`.t ORDER BY id")
             return [row[0] for row in cursor.fetchall()]
 
     def theirs(self) -> list[dict[str, Any]]:
-        """What mysql-replication reads."""
+        """Returns the rows that mysql-replication reads."""
         return peer_rows(self.server, self.file.name, self.db)
 
     def ours(self) -> list[dict[str, Any]]:
-        """What Towpath captures and decodes."""
+        """Returns the rows that Towpath captures and decodes."""
         Capture(self.config).run(until_current=True)
         return decoded(list(read(self.config.store.path, table=f"{self.db}.t")))
 

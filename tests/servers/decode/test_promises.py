@@ -1,4 +1,4 @@
-"""What decoding a server's binlog promises beyond the values themselves, which ``test_type_matrix`` compares."""
+"""Promises of the decoder beyond the values themselves, which ``test_type_matrix`` compares, on servers' binlogs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ import pytest
 from cdc.base.errors import SourceRefusedError
 from cdc.decode import DecodeOptions, DecodeStats, read
 from cdc.testing.servers import Server
+from tests.support.binlog_files import new_binlog_file
 
 SERVERS = ("mysql9", "mariadb10", "mariadb11")
 INVALID_DATES = "SET sql_mode = 'ALLOW_INVALID_DATES'"
-
-
-def binlog_file(server: Server) -> Path:
-    """Starts a new binlog file and returns its path."""
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("FLUSH BINARY LOGS")
-        cursor.execute("SHOW BINARY LOGS")
-        return server.data / str(cursor.fetchall()[-1][0])
 
 
 def finished(server: Server, path: Path) -> Path:
@@ -40,7 +33,7 @@ def decoded(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 def test_zero_dates_are_counted(kind: str, request: pytest.FixtureRequest, database: Callable[[Server], str]) -> None:
     server: Server = request.getfixturevalue(kind)
     db = database(server)
-    path = binlog_file(server)
+    path = new_binlog_file(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(INVALID_DATES)
         cursor.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, d DATE NOT NULL, e DATETIME NOT NULL)")
@@ -62,7 +55,7 @@ def test_changed_keys_and_meta_columns(
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE `{db}`.t (a INT, b VARCHAR(20), c INT, PRIMARY KEY (b, a))")
         cursor.execute(f"CREATE TABLE `{db}`.other (id INT PRIMARY KEY)")
-        path = binlog_file(server)
+        path = new_binlog_file(server)
         cursor.execute("BEGIN")
         cursor.execute(f"INSERT INTO `{db}`.other VALUES (1)")
         cursor.execute(f"INSERT INTO `{db}`.t VALUES (1, 'x', 10), (2, 'y', 20)")
@@ -97,7 +90,7 @@ def test_generated_columns_are_there_or_can_be_left_out(
     not."""
     server: Server = request.getfixturevalue(kind)
     db = database(server)
-    path = binlog_file(server)
+    path = new_binlog_file(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, v INT, g INT AS (v + 1) STORED, w INT AS (v + 2))")
         cursor.execute(f"INSERT INTO `{db}`.t (id, v) VALUES (1, 1)")
@@ -123,7 +116,7 @@ def test_part_images_are_refused(kind: str, request: pytest.FixtureRequest, data
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, v INT)")
         cursor.execute(f"INSERT INTO `{db}`.t VALUES (1, 1)")
-        path = binlog_file(server)
+        path = new_binlog_file(server)
         cursor.execute("SET binlog_row_image = 'MINIMAL'")
         cursor.execute(f"UPDATE `{db}`.t SET v = 2")
     path = finished(server, path)
@@ -138,7 +131,7 @@ def test_texts_beside_geometries(kind: str, request: pytest.FixtureRequest, data
     """A table map lists the character sets of texts; whether GEOMETRY counts among them depends on the server."""
     server: Server = request.getfixturevalue(kind)
     db = database(server)
-    path = binlog_file(server)
+    path = new_binlog_file(server)
     texts = {"a": "utf8mb4", "b": "latin1", "c": "utf8mb4", "d": "utf16", "e": "utf8mb4", "f": "cp1251"}
     columns = [f"{name} VARCHAR(9) CHARACTER SET {charset}" for name, charset in texts.items()]
     server.execute(
@@ -155,7 +148,7 @@ def test_signs_beside_years(kind: str, request: pytest.FixtureRequest, database:
     """A table map lists the signs of numbers; whether YEAR counts among them depends on the server."""
     server: Server = request.getfixturevalue(kind)
     db = database(server)
-    path = binlog_file(server)
+    path = new_binlog_file(server)
     columns = {
         "a": "INT",
         "y": "YEAR",

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc.testing.servers import Server
+from tests.support.binlog_files import new_binlog_file
 from tests.support.rows import ABSENT, RowChange, charsets, decode_rows
 
 _DOCUMENT = '{"a": 1, "b": [1, "x", {"c": null}], "a b": {"quote\\"": 2.5}, "long": "%s"}'
@@ -26,17 +26,10 @@ _VALUES = (
 )
 
 
-def _new_file(server: Server) -> Path:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("FLUSH BINARY LOGS")
-        cursor.execute("SHOW BINARY LOGS")
-        return server.data / str(cursor.fetchall()[-1][0])
-
-
 def test_partial_updates_give_what_select_shows(mysql9: Server, database: Callable[[Server], str]) -> None:
     rng = random.Random(1)
     db = database(mysql9)
-    path = _new_file(mysql9)
+    path = new_binlog_file(mysql9)
     shown: list[dict[str, Any]] = []
     with mysql9.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET binlog_row_value_options = 'PARTIAL_JSON'")
@@ -83,7 +76,7 @@ def test_absent_columns_are_marked(
 ) -> None:
     server: Server = request.getfixturevalue(kind)
     db = database(server)
-    path = _new_file(server)
+    path = new_binlog_file(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, v INT, b TEXT)")
         cursor.execute(f"INSERT INTO `{db}`.t VALUES (1, 2, 'three')")

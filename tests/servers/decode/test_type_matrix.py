@@ -97,7 +97,7 @@ _COLUMN = Column("DOUBLE", "DOUBLE", ("0", "-0e0"), pa.float64(), "double", name
 
 
 def _changes(values: list[float], kind: pa.DataType | None = None) -> pa.Table:
-    """Of two rows: inserted as values 0 and 1, updated from them to 2 and 3, deleted."""
+    """Returns the changes of two rows: inserted as values 0 and 1, updated from them to 2 and 3, deleted."""
     old = [None, None, *values[:2], *values[2:]]
     keys = [0, 1] * 3
     before = [

@@ -19,7 +19,6 @@ from cdc.binlog.positions import BinlogPosition
 from cdc.capture import Capture
 from cdc.cli import main as cli
 from cdc.config import DestinationConfig, SourceConfig, load
-from cdc.decode.reader import read
 from cdc.source.connection import connect, query
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
 from cdc.source.purge import PurgeWatch
@@ -27,6 +26,7 @@ from cdc.source.scan import read_file_start, read_transactions
 from cdc.source.server import binlog_files
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
+from tests.support.capturing import stored_ids
 from tests.support.versions import lacks
 
 LARGE_BYTES = 17_000_000  # two packets
@@ -37,11 +37,11 @@ class Moment:
     """The server between two transactions."""
 
     gtid: str
-    """What it has executed."""
+    """The GTIDs that it has executed."""
     time_us: int
     """Its clock."""
     rows: int
-    """How many rows table t has."""
+    """The number of rows of table t."""
 
 
 @dataclass(frozen=True)
@@ -247,10 +247,6 @@ def configure(log: Log, tmp_path: Path) -> Callable[[str], DestinationConfig]:
     return make
 
 
-def captured(config: DestinationConfig) -> list[int]:
-    return [n for batch in read(config.store.path, table="d.t") for n in batch.column("id").to_pylist()]
-
-
 def iso(time_us: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
 
@@ -266,14 +262,14 @@ def test_capture_begins_there_and_continues(log: Log, configure: Callable[[str],
     skipped = {"earliest": 0, "now": 14, "snapshot": 14}.get(kind, moment.rows)
     config = configure(start)
     Capture(config).run(until_current=True)
-    assert captured(config) == list(range(skipped + 1, 15))
+    assert stored_ids(config, "d.t") == list(range(skipped + 1, 15))
     beginning = StoreReader(config.store.path).beginning()
     assert beginning is not None
     if kind in ("gtid", "now", "snapshot"):
         assert beginning.gtid == (moment if kind == "gtid" else log.moments[-1]).gtid
     # The second run continues, whatever source.start says.
     Capture(configure("now")).run(until_current=True)
-    assert captured(config) == list(range(skipped + 1, 15))
+    assert stored_ids(config, "d.t") == list(range(skipped + 1, 15))
 
 
 @pytest.mark.parametrize("tool", ["Debezium", "Canal", "Maxwell"])
@@ -295,10 +291,10 @@ def test_capture_begins_where_another_tool_has_stopped(
     (tmp_path / "conf" / "offsets.json").write_text(json.dumps(document))
     config = configure("{offsets: offsets.json}")
     Capture(config).run(until_current=True)
-    assert captured(config) == list(range(9 if tool == "Canal" else 10, 15))
+    assert stored_ids(config, "d.t") == list(range(9 if tool == "Canal" else 10, 15))
     (tmp_path / "conf" / "offsets.json").unlink()  # it is not read again
     Capture(config).run(until_current=True)
-    assert captured(config) == list(range(9 if tool == "Canal" else 10, 15))
+    assert stored_ids(config, "d.t") == list(range(9 if tool == "Canal" else 10, 15))
 
 
 # --- these change the server, and come last

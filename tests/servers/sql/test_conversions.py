@@ -18,7 +18,7 @@ from tests.support.ddl_run import binlog_statements
 
 TOGETHER = 40
 STRICT_SAMPLE = int(os.environ.get("TOWPATH_CONVERSIONS") or 8)
-"""How many claims that hold in strict mode only are tried on each server; all of them take a minute each."""
+"""The number of claims that are tried on each server although they hold in strict mode only. All take a minute."""
 
 
 @pytest.fixture(scope="module", params=["mysql9", "mariadb10", "mariadb11", "mysql56"])

@@ -20,9 +20,9 @@ from tests.support.ddl_corpus import SERVERS, Case, cases_for, corpus, with_gene
 from tests.support.ddl_run import CorpusRun, Observed, judge
 
 GENERATED_KEYS = 100
-"""How many cases run over tables with a generated key."""
+"""The number of cases that run over tables with a generated key."""
 NEWEST = 0.7
-"""How likely a case runs on the newer one of the servers of a flavor."""
+"""The probability that a case runs on the newer one of the servers of a flavor."""
 
 
 def chosen(server: str, seed: int) -> list[Case]:

@@ -16,19 +16,7 @@ from cdc.cli.main import main
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.writer.durability import PutStatus
 from cdc.testing.transactions import make_transactions
-from tests.support.standby import digests, open_master
-
-SECRET = "a secret of more than 16 bytes"
-
-
-def configure(folder: Path, standby: str, *, flush: str = "sync") -> Path:
-    file = folder / "conf" / "shop.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(
-        "source: {url: 'mysql://cdc@127.0.0.1:1', server_id: 7}\ntables: {include: ['shop\\..*']}\n"
-        f"store: {{path: ./store, flush: {flush}, standby: {standby}}}\nmeta: {{path: ./meta}}\napply: {{target: ./lake}}\n"
-    )
-    return file
+from tests.support.standby import SECRET, configure, digests, open_master
 
 
 def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,8 @@ def _name(section: type[BaseModel]) -> str:
 
 
 def _members(package: Path) -> dict[tuple[Path, int], str]:
-    """By line, the method or property (by its full name) of a section that the line is in; validators are left out."""
+    """Returns by line the method or property (by its full name) of a section that the line is in; validators are left
+    out."""
     members: dict[tuple[Path, int], str] = {}
     for file in package.rglob("*.py"):
         module = ".".join(file.relative_to(package.parent).with_suffix("").parts)

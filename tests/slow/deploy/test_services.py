@@ -1,5 +1,5 @@
-"""What ``deploy/`` has for capture as a service: the unit in systemd's own check, the manifests against the schemas of
-Kubernetes, the chart rendered by Helm."""
+"""The files of ``deploy/`` for capture as a service: the unit in systemd's own check, the manifests against the schemas
+of Kubernetes, the chart rendered by Helm."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_unit_is_hardened(unit: Path) -> None:
 
 @each_unit
 def test_the_unit_starts_what_the_command_line_has(unit: Path) -> None:
-    """And is not started again when that cannot help."""
+    """The unit is not started again when that cannot help."""
     service = parsed(unit)["Service"]
     words = service["ExecStart"].split()[1:]
     done = subprocess.run(

@@ -10,18 +10,13 @@ from pathlib import Path
 import pytest
 
 from cdc.event_store.transaction_log import TransactionLog
-from cdc.store.formats.index import IndexFile
-from cdc.store.formats.layout import list_segments
+from tests.support.unit_store import all_seqs
 
 LEAST_SEGMENT = 65536
 
 
 def open_log(path: Path) -> TransactionLog:
     return TransactionLog(path, destination="shop", segment_bytes=LEAST_SEGMENT)
-
-
-def seqs_in(path: Path) -> list[int]:
-    return [int(seq) for segment in list_segments(path) for seq in IndexFile(segment).entries["seq"]]
 
 
 WRITER = """
@@ -57,7 +52,7 @@ def test_asynchronous_puts_outlive_a_sigkill(tmp_path: Path) -> None:
         assert writer.wait() == -signal.SIGKILL
         answered += [line.split() for line in writer.stdout if line.endswith("\n")]
     assert {status for _, status in answered} == {"PUT_OK"}
-    assert len(seqs_in(tmp_path / "store")) < 300, "most of it was not flushed"
+    assert len(all_seqs(tmp_path / "store")) < 300, "most of it was not flushed"
     open_log(tmp_path / "store").close()
-    seqs = seqs_in(tmp_path / "store")
+    seqs = all_seqs(tmp_path / "store")
     assert seqs[: len(answered)] == [int(seq) for seq, _ in answered]

@@ -20,7 +20,8 @@ from cdc.meta.file import FileMeta
 from cdc.store.formats import layout
 from cdc.store.formats.state import StoreLock
 from cdc.store.reader.reader import StoreReader
-from tests.support.removals import Place, content, run_command, seqs
+from tests.support.removals import Place, run_command
+from tests.support.unit_store import all_seqs, content
 
 MACHINE = {"lock", "archive.lock", "retention.lock", "moved.json", "moving.json"}
 
@@ -80,7 +81,7 @@ def through(other: Place, before: str = "") -> str:
 
 def test_a_store_goes_to_another_folder(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = store_of(place), place.folder / "large" / "store"
-    before, last = files(old), seqs(old)[-1]
+    before, last = files(old), all_seqs(old)[-1]
     assert move(place, new) == 0
     said = capsys.readouterr().out
     assert files(new) == before == files(old)
@@ -123,7 +124,7 @@ def test_a_store_goes_to_another_machine(
     before = files(old)
     assert move(place, "--through", through(other, "echo Welcome;"), "--json") == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert document["transactions"] == 12 and document["last_seq"] == seqs(old)[-1]
+    assert document["transactions"] == 12 and document["last_seq"] == all_seqs(old)[-1]
     assert files(new) == before
     assert not is_usable(old) and is_usable(new)
     meta = load(other.conf / "shop.yaml").meta.path

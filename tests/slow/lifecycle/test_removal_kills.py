@@ -11,7 +11,8 @@ from cdc.base.errors import DamagedError
 from cdc.base.targets import DESTINATION_PROPERTY
 from cdc.cli.main import main
 from cdc.store.formats import layout
-from tests.support.removals import Place, content, run_command
+from tests.support.removals import Place, run_command
+from tests.support.unit_store import content
 
 OWN = {DESTINATION_PROPERTY: "shop"}
 FOREIGN = {DESTINATION_PROPERTY: "bank"}

@@ -23,7 +23,7 @@ from cdc.testing.servers import PASSWORD, USER, Server
 
 ROOT = Path(__file__).parents[3]
 FIRST_START_S = 240
-"""How long a version may take that compiles its kernels."""
+"""The seconds that a version may take which compiles its kernels."""
 
 
 def git(*arguments: str) -> str:

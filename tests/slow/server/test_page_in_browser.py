@@ -186,7 +186,7 @@ def with_scripts(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390])
 def test_pages_break_no_rule_of_wcag(with_scripts: Setup, width: int, mode: str) -> None:
-    """Those of the server, and the content of those that the plugin of Airflow has, with charts and tables."""
+    """The pages of the server, and the content of the pages of Airflow's plugin, with charts and tables."""
     browser = with_scripts.browser
     set_mode(browser, mode)
     set_size(browser, width)

@@ -16,7 +16,8 @@ from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import remove_until
 from cdc.testing.stores import Filler
-from tests.support.unit_retention import all_seqs, files, fill, last_seqs, names
+from tests.support.unit_retention import files, fill, last_seqs, names
+from tests.support.unit_store import all_seqs
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.faults import UnflushedFiles
-from tests.support.unit_store import copy, fill, forget_checkpoint, reopen, seqs
+from tests.support.unit_store import all_seqs, copy, fill, forget_checkpoint, reopen
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
     fill(whole, 3)
     (segment,) = list_segments(whole)
     size, first = segment.stat().st_size, int(read_entries(segment)["offset"][0])
-    expected = seqs(whole)
+    expected = all_seqs(whole)
     ends = [int(e["offset"] + e["length"]) for e in read_entries(segment)]
     for at in range(first, size):
         store = copy(whole, tmp_path / "cut")
@@ -40,7 +40,7 @@ def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
         index_path(torn).unlink()
         forget_checkpoint(store)
         reopen(store)
-        assert seqs(store) == expected[: sum(end <= at for end in ends)], f"cut at {at}"
+        assert all_seqs(store) == expected[: sum(end <= at for end in ends)], f"cut at {at}"
 
 
 def test_every_flipped_byte_of_the_tail(tmp_path: Path, unflushed: None) -> None:
@@ -48,7 +48,7 @@ def test_every_flipped_byte_of_the_tail(tmp_path: Path, unflushed: None) -> None
     whole = tmp_path / "whole"
     fill(whole, 2)
     (segment,) = list_segments(whole)
-    expected = seqs(whole)
+    expected = all_seqs(whole)
     start = int(read_entries(segment)["offset"][1])
     for at in range(start, segment.stat().st_size):
         store = copy(whole, tmp_path / "flip")
@@ -59,14 +59,14 @@ def test_every_flipped_byte_of_the_tail(tmp_path: Path, unflushed: None) -> None
         index_path(torn).unlink()
         forget_checkpoint(store)
         reopen(store)
-        assert seqs(store) == expected[:1], f"flipped {at}"
+        assert all_seqs(store) == expected[:1], f"flipped {at}"
 
 
 def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path, unflushed: None) -> None:
     whole = tmp_path / "whole"
     fill(whole, 2)
     (segment,) = list_segments(whole)
-    expected = seqs(whole)
+    expected = all_seqs(whole)
     size = index_path(segment).stat().st_size
     for at in range(size):
         store = copy(whole, tmp_path / "flip")
@@ -79,7 +79,7 @@ def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path, unflushed: N
             selection = reader.select(0, Limits())
             assert selection is not None and selection.transactions == 1
             reopen(store)
-            assert seqs(store) == expected
+            assert all_seqs(store) == expected
         else:
             with pytest.raises((DamagedError, VersionError)):
                 reader.select(0, Limits())

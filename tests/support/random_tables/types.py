@@ -27,7 +27,7 @@ class RandomType:
     in_key: bool = False
     """Whether it can be part of a primary key."""
     name: str = ""
-    """As in :data:`tests.support.random_tables.facts.CANDIDATES`."""
+    """See :data:`tests.support.random_tables.facts.CANDIDATES`."""
 
 
 _INTEGER_BITS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "BIGINT": 64}

@@ -113,7 +113,7 @@ class RowReader:
     def changes(
         self, table: str, schema: TableSchema | None = None, *, charset: Charset = charsets.text
     ) -> list[RowChange]:
-        """As :func:`decode_rows`."""
+        """Returns the changes of a table; see :func:`decode_rows`."""
         out: list[RowChange] = []
         columns: list[Column] = []
         described: TableMap | None = None

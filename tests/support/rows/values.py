@@ -41,8 +41,8 @@ def decimal_size(precision: int, scale: int) -> int:
 
 
 def decimal_text(raw: bytes, precision: int, scale: int) -> str:
-    """As SELECT prints it: groups of nine digits in four big-endian bytes, the odd ones outermost; the highest bit is
-    inverted, and a negative number has every bit inverted."""
+    """Returns a DECIMAL as SELECT prints it. Its bytes are groups of nine digits in four big-endian bytes, the odd ones
+    outermost; the highest bit is inverted, and a negative number has every bit inverted."""
     negative = not raw[0] & 0x80
     bits = bytes([raw[0] ^ 0x80, *raw[1:]])
     if negative:
@@ -190,8 +190,8 @@ def inet4_text(raw: bytes) -> str:
 
 
 def inet6_text(raw: bytes) -> str:
-    """As MariaDB prints it: its first longest run of zero groups, even one alone, becomes ``::``, and an address that
-    holds an IPv4 address ends with that."""
+    """Returns an INET6 as MariaDB prints it: the first longest run of zero groups, even one alone, becomes ``::``, and
+    an address that holds an IPv4 address ends with that."""
     groups = struct.unpack(">8H", raw)
     gap_at, gap = -1, 0
     for start in range(8):

@@ -1,4 +1,5 @@
-"""Who works: a task by Airflow's variables, a command, a client of a server, and the process that started this one."""
+"""The identity of a run: a task by Airflow's variables, a command, a client of a server, and the process that started
+this one."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ from cdc.testing.disk import FakeClock, FakeDisk
 from cdc.testing.transactions import make_transactions
 from cdc.watch.status import collect
 from tests.support.unit_batches import IDENTITY, Clock, make_config
-from tests.support.unit_retention import age, all_seqs, fill, last_seqs, names
+from tests.support.unit_retention import age, fill, last_seqs, names
+from tests.support.unit_store import all_seqs
 
 NOW = datetime.now(UTC)
 NOW_US = int(NOW.timestamp() * 1_000_000)
@@ -329,7 +330,7 @@ def test_capture_stands_still_while_the_disk_is_too_full(config: DestinationConf
 
 @pytest.mark.rule("rocketmq-log-23")
 def test_a_put_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:
-    """And nothing is lost: the same put goes in once there is room."""
+    """Nothing is lost: the same put goes in once there is room."""
     disk = FakeDisk(1_000_000, used=0)
     path = tmp_path / "store"
     watch = DiskWatch(path, usage=disk)

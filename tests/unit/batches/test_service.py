@@ -206,7 +206,7 @@ def test_subscribers_are_independent(service: BatchService) -> None:
 
 @pytest.mark.rule("canal-meta-3")
 def test_subscribing_stores_the_cursor_at_once(service: BatchService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Canal: the store's first position is the cursor, even if the first get comes later."""
+    """Canal does the same: the store's first position is the cursor, even if the first get comes later."""
     service.subscribe("audit")
     assert service.meta.subscriptions()["audit"].acked_seq == 0
     monkeypatch.setattr(NumberStore, "removed_seq", lambda self: 6)

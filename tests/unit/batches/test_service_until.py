@@ -264,7 +264,7 @@ def test_an_outstanding_batch_beyond_the_limit_is_rolled_back(config: Destinatio
 
 
 def test_a_rolled_back_batch_comes_again_with_the_same_transactions(config: DestinationConfig) -> None:
-    """As in Canal, get after a rollback hands out the same transactions; here under a new id, so that no token or
+    """Get after a rollback hands out the same transactions; here under a new id, so that no token or
     manifest is mistaken."""
     fill(config.store.path, [float(n) for n in range(9)], ddl=frozenset({4}))
     say_complete(config.store.path, 30)

@@ -1,4 +1,4 @@
-"""What waits for a subscriber, and what is in the way of a get, on a real store and a real meta."""
+"""Waiting batches of a subscriber, and obstacles of a get, on a real store and a real meta."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_an_altered_table_needs_two_files(capfd: pytest.CaptureFixture[str], tmp
 
 
 def test_json_of_all_kinds() -> None:
-    """What golden files do not hold: numbers that JSON lacks, control characters, pieces, wide decimals."""
+    """Values that golden files do not have: numbers that JSON lacks, control characters, pieces, wide decimals."""
     batch = pa.record_batch(
         {
             "_op": pa.array([0, 1, 2, 1], pa.int8()),

@@ -18,19 +18,7 @@ from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
-from tests.support.standby import Standby, open_master
-
-SECRET = "a secret of more than 16 bytes"
-
-
-def configure(folder: Path, standby: str, *, flush: str = "sync") -> Path:
-    file = folder / "conf" / "shop.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(
-        "source: {url: 'mysql://cdc@127.0.0.1:1', server_id: 7}\ntables: {include: ['shop\\..*']}\n"
-        f"store: {{path: ./store, flush: {flush}, standby: {standby}}}\nmeta: {{path: ./meta}}\napply: {{target: ./lake}}\n"
-    )
-    return file
+from tests.support.standby import SECRET, Standby, configure, open_master
 
 
 def config_of(folder: Path, standby: str, *, flush: str = "sync") -> DestinationConfig:

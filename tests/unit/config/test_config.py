@@ -596,7 +596,7 @@ def test_messages_name_classes_that_exist() -> None:
 
 
 def test_classes_of_the_library_have_the_same_defaults() -> None:
-    """For programs that use the store without a configuration file."""
+    """Programs may use the store without a configuration file."""
     config = parse(document(), FILE)
     store, retain, disk = config.store, config.store.retain, config.store.disk
     assert FlushPolicy() == FlushPolicy(

@@ -32,7 +32,7 @@ def test_the_same_time_size_and_inode_hide_nothing(tmp_path: Path) -> None:
 
 
 def test_a_swapped_link_is_noticed(tmp_path: Path) -> None:
-    """As Kubernetes does it: the file is a link through a link, and the latter is replaced."""
+    """Kubernetes mounts a file in this way: it is a link through a link, and the latter is replaced."""
     for name in ("v1", "v2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.yaml").write_text(name)

@@ -32,7 +32,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """Of everything in a folder and of itself, by its path in it."""
+    """Returns the modes of a folder and of everything in it, by the path in the folder."""
     return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
 
 

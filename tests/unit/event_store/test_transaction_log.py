@@ -32,6 +32,7 @@ from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
 from cdc.testing.threads import ThreadCall
 from cdc.testing.transactions import make_transactions, transactions_of
+from tests.support.unit_store import all_seqs
 
 OK = PutStatus.PUT_OK
 
@@ -64,10 +65,6 @@ def disk() -> Iterator[Disk]:
 
 def open_log(path: Path, **options: Any) -> TransactionLog:
     return TransactionLog(path, destination="shop", **{"segment_bytes": 1 << 30, **options})
-
-
-def visible(path: Path) -> list[int]:
-    return [int(seq) for segment in list_segments(path) for seq in IndexFile(segment).entries["seq"]]
 
 
 def seqs(transactions: Sequence[Transaction]) -> list[int]:
@@ -115,7 +112,7 @@ def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
     for segment in segments:
         scanned = scan(segment)
         assert scanned.damage is None and scanned.end == scanned.size < 65536 + 2000
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
     picked = StoreReader(tmp_path).select(0, Limits())
     assert picked is not None and picked.transactions == 300 and picked.tables == ("shop.orders",)
 
@@ -159,7 +156,7 @@ def test_a_list_over_two_source_files(tmp_path: Path) -> None:
     assert relay.put([*first, *second]) is OK
     relay.close()
     assert [segment.name[:11] for segment in list_segments(tmp_path)] == ["000-0000001", "000-0000002"]
-    assert visible(tmp_path) == seqs([*first, *second])
+    assert all_seqs(tmp_path) == seqs([*first, *second])
     picked = StoreReader(tmp_path).select(first[-1].seq, Limits())
     assert picked is not None and picked.tables == ("shop.items",), "the store has numbers of its own for tables"
 
@@ -173,10 +170,10 @@ def test_nothing_of_a_list_is_visible_before_all_of_it_is_durable(tmp_path: Path
     disk.go.clear()
     call = ThreadCall(lambda: relay.put(made))
     assert call.waits()
-    assert visible(tmp_path) == []
+    assert all_seqs(tmp_path) == []
     disk.go.set()
     assert call.result() is OK
-    assert visible(tmp_path) == seqs(made)
+    assert all_seqs(tmp_path) == seqs(made)
     relay.close()
 
 
@@ -188,7 +185,7 @@ def test_reopening_goes_on_in_the_same_segment(tmp_path: Path) -> None:
         assert log.put(transactions[: n + 2]) is OK, "stored transactions are ignored"
         log.close()
     assert len(list_segments(tmp_path)) == 1
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 def test_a_gap_of_4_gib_begins_a_new_segment(tmp_path: Path) -> None:
@@ -224,7 +221,7 @@ def test_what_is_no_transaction_is_refused_whole(tmp_path: Path, what: str, befo
         log.put([*more, good, Transaction(entry, data, source, tables)])
     assert log.put([good]) is OK, "nothing of the list was put, and the log goes on"
     log.close()
-    assert visible(tmp_path) == [good.seq]
+    assert all_seqs(tmp_path) == [good.seq]
 
 
 def test_capture_and_put_exclude_each_other_while_the_store_is_open(tmp_path: Path) -> None:
@@ -274,7 +271,7 @@ def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> N
         call.result()
     assert statuses == [OK] * 640
     assert log.metrics().flushes.count == disk.flushes <= 640 // 8
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
     log.close()
 
 
@@ -294,7 +291,7 @@ def test_puts_of_many_threads_that_wait(tmp_path: Path, disk: Disk, lead: bool) 
     for call in [ThreadCall(lambda step=1 + n % 3: put(step)) for n in range(16)]:  # type: ignore[misc]
         call.result()
     log.close()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-9")
@@ -327,12 +324,12 @@ def test_a_put_that_waits_too_long_is_told_and_stored_all_the_same(tmp_path: Pat
     assert log.put(transactions[1:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
     assert log.put(transactions[:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT, "ignored, and not durable yet"
     assert 0.15 <= time.monotonic() - began < 30
-    assert visible(tmp_path) == []
+    assert all_seqs(tmp_path) == []
     disk.go.set()
     assert log.put(transactions) is OK
     assert log.metrics().put_timeouts == 3
     log.close()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-9")
@@ -349,7 +346,7 @@ def test_a_leader_that_gives_up_is_replaced(tmp_path: Path, disk: Disk) -> None:
     disk.go.set()
     assert [calls[0].result(), calls[2].result()] == [OK] * 2
     log.flush()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
     log.close()
 
 
@@ -364,7 +361,7 @@ def test_a_put_that_leads_says_when_it_was_late(tmp_path: Path, disk: Disk) -> N
     assert (metrics.flushes.slow, metrics.puts.slow) == (1, 1)
     assert metrics.flushes.longest_s >= 1.2
     log.close()
-    assert visible(tmp_path) == seqs(transactions[:1])
+    assert all_seqs(tmp_path) == seqs(transactions[:1])
 
 
 @pytest.mark.rule("rocketmq-log-12")
@@ -373,9 +370,9 @@ def test_a_put_need_not_wait(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path)
     disk.go.clear()
     assert ThreadCall(lambda: log.put(transactions, wait=False)).result() is OK
-    assert visible(tmp_path) == []
+    assert all_seqs(tmp_path) == []
     disk.go.set()
-    wait_until(lambda: visible(tmp_path) == seqs(transactions))
+    wait_until(lambda: all_seqs(tmp_path) == seqs(transactions))
     log.close()
 
 
@@ -397,7 +394,7 @@ def test_futures_complete_in_order_with_their_status(tmp_path: Path, disk: Disk)
     wait_until(lambda: len(order) == 5)
     assert [n for n in order if n != 2] == [0, 1, 3, True]
     log.close()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-16", "rocketmq-log-24")
@@ -449,12 +446,12 @@ def test_after_a_failed_flush_nothing_goes_on(tmp_path: Path, disk: Disk, lead: 
             again()
     assert disk.flushes == flushes, "a failed flush is not repeated"
     log.close()
-    assert visible(tmp_path) == seqs(transactions[:2])
+    assert all_seqs(tmp_path) == seqs(transactions[:2])
     log = open_log(tmp_path)
     assert log.last_seq == transactions[1].seq, "bytes that the failed flush left in the page cache do not count"
     assert log.put(transactions) is OK
     log.close()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 def test_a_failed_write_ends_the_log(tmp_path: Path, disk: Disk, monkeypatch: Any) -> None:
@@ -475,7 +472,7 @@ def test_a_failed_write_ends_the_log(tmp_path: Path, disk: Disk, monkeypatch: An
     log = open_log(tmp_path)
     assert log.put(transactions) is OK
     log.close()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.rule("rocketmq-log-17")
@@ -489,7 +486,7 @@ def test_a_flush_that_fails_at_the_close_is_told(tmp_path: Path, disk: Disk) -> 
     with pytest.raises(StorageError, match="Input/output error"):
         log.close()
     log.close()
-    assert visible(tmp_path) == seqs(transactions[:1])
+    assert all_seqs(tmp_path) == seqs(transactions[:1])
 
 
 @pytest.mark.rule("rocketmq-log-23")
@@ -536,11 +533,11 @@ def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
     disk.go.set()
     assert flushing.result() is OK
     closing.result()
-    assert visible(tmp_path) == seqs(transactions[:1])
+    assert all_seqs(tmp_path) == seqs(transactions[:1])
     log = open_log(tmp_path)
     assert log.put(transactions) is OK
     log.close()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.parametrize("lead", [True, False])
@@ -618,7 +615,7 @@ def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: 
     log.on_put = None
     assert ThreadCall(lambda: log.put(transactions)).result() is OK
     ThreadCall(log.close).result()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
@@ -643,7 +640,7 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
     wait_until(lambda: len(moves) > 2)
     log.close()
     wait_until(lambda: set(threading.enumerate()) <= before)
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
     open_log(tmp_path).close()
 
 
@@ -686,7 +683,7 @@ def test_after_a_long_silence_an_asynchronous_put_is_flushed_at_once(tmp_path: P
     log.put(transactions)
     log.flush()
     now[0] += 600
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
     log.close()
 
 
@@ -711,7 +708,7 @@ def test_asynchronous_flush_by_pages_and_by_time(tmp_path: Path, disk: Disk, pag
     log.flush()
     began = time.monotonic()
     assert log.put(transactions) is OK
-    assert visible(tmp_path) == seqs(transactions[:1])
+    assert all_seqs(tmp_path) == seqs(transactions[:1])
     assert log.wait_flushed(transactions[1].seq, 10)
     took_s = time.monotonic() - began
     assert took_s >= 1.95 if pages == 1000 else 0.04 <= took_s < 1.95
@@ -726,10 +723,10 @@ def test_asynchronous_puts_do_not_wait(tmp_path: Path, disk: Disk) -> None:
     for transaction in transactions:
         assert ThreadCall(lambda t=transaction: log.put([t])).result() is OK  # type: ignore[misc]
         assert log.put_async([transaction]).done()
-    assert visible(tmp_path) == []
+    assert all_seqs(tmp_path) == []
     disk.go.set()
     log.close()
-    assert visible(tmp_path) == seqs(transactions), "flushed at the close"
+    assert all_seqs(tmp_path) == seqs(transactions), "flushed at the close"
 
 
 @pytest.mark.rule("rocketmq-log-22")
@@ -744,7 +741,7 @@ def test_a_store_that_cannot_keep_up_is_full(tmp_path: Path, disk: Disk, monkeyp
     disk.go.set()
     assert store.put(transactions, timeout_s=30) is OK
     store.close()
-    assert visible(tmp_path) == seqs(transactions)
+    assert all_seqs(tmp_path) == seqs(transactions)
 
 
 @pytest.mark.parametrize("options", [{"interval_s": 0}, {"least_pages": -1}, {"interval_s": 11.0}])
@@ -843,7 +840,7 @@ def test_cleaning_removes_whole_segments_only(tmp_path: Path) -> None:
         assert segments > 3
         store.clean_until(transactions[150].position)
         assert 1 < len(list_segments(tmp_path)) < segments
-        assert visible(tmp_path)[0] <= transactions[151].seq
+        assert all_seqs(tmp_path)[0] <= transactions[151].seq
         assert seqs(store.try_get(1 << 40).transactions) == seqs(transactions[151:])
         store.clean_all()
         assert len(list_segments(tmp_path)) == 1

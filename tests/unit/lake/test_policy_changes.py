@@ -1,4 +1,4 @@
-"""How the values of a Delta table get other policies: what the lake's own rows tell, and what they do not."""
+"""Changes of policies on the values of a Delta table, with and without the help of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batch, version and run brought a change into a table: by commits, by manifests, and after RESTORE."""
+"""The batch, version and run that brought a change into a table: by commits, by manifests, and after RESTORE."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from cdc.meta import Outstanding, open_meta
 from cdc.meta.file import FileMeta
 from cdc.store.formats.state import StoreLock
 from cdc.store.reader.reader import StoreReader
-from tests.support.removals import Place, content
+from tests.support.removals import Place
+from tests.support.unit_store import content
 
 OWN = {DESTINATION_PROPERTY: "shop"}
 
@@ -357,7 +358,7 @@ def test_a_gateway_that_is_away_is_asked_again(place: Place, capsys: pytest.Capt
 
 
 def test_manifests_alone_are_a_meta(place: Place) -> None:
-    """As beside a meta in ZooKeeper, where only DAGs have worked."""
+    """A meta in ZooKeeper leaves such a folder, if only DAGs have worked on this machine."""
     meta = place.folder / "data" / "shop" / "meta"
     shutil.rmtree(meta)
     (meta / "manifests" / "apply").mkdir(parents=True)
@@ -377,7 +378,7 @@ def test_stores_elsewhere(place: Place, capsys: pytest.CaptureFixture[str], monk
 
 
 def test_the_record_of_a_removal(place: Place) -> None:
-    """As docs/formats/store.md describes it: a removal goes on with what a former one was asked for."""
+    """The format is that of docs/formats/store.md. A removal goes on with what a former one was asked for."""
     table = place.table("shop.orders", OWN)
     record = {
         "version": 1,

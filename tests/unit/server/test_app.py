@@ -1,4 +1,4 @@
-"""What a server answers to those who ask wrongly: tokens, versions, paths, ranges, sizes, and its own failures."""
+"""A server's answers to wrong requests: tokens, versions, paths, ranges, sizes, and its own failures."""
 
 from __future__ import annotations
 

@@ -348,7 +348,8 @@ def test_passwords(tmp_path: Path) -> None:
 def test_the_next_batch_is_made_ahead_and_is_the_same(
     served: ServedDestination, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that has fallen behind gets what it would have got, whatever it does with a batch that was made ahead."""
+    """A client that has fallen behind gets what it would have got, whatever it does with a batch that was made
+    ahead."""
     made: list[int | None] = []
     prepare = ClientCursor.prepare
 
@@ -451,8 +452,8 @@ def test_a_batch_ends_with_what_the_store_had_when_it_was_asked_for(
 
 
 def test_a_packet_that_is_written_apart_from_its_length_is_answered_without_delay(client: RawClient) -> None:
-    """As Canal's clients write. Their kernel holds a packet back until its length is confirmed, and ours would wait 40 ms
-    with that."""
+    """Canal's clients write in this way. Their kernel holds a packet back until its length is confirmed, and ours would
+    wait 40 ms with that."""
     packet = number(2, 1) + number(3, p.GET) + data(5, data(1, "shop") + data(2, "1001") + number(3, 1))
     client.ack(client.get().id)
     seconds = []

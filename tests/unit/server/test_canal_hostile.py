@@ -75,7 +75,7 @@ def test_what_is_no_packet_ends_the_connection_with_an_error(port: int, frame: b
 
 
 def test_a_field_of_another_type_counts_as_absent(port: int) -> None:
-    """As everywhere in protobuf. A login without a body is one of nobody, which this server admits."""
+    """This is protobuf's rule. A login without a body is one of nobody, which this server admits."""
     with RawClient(port) as client:
         frame = number(3, p.CLIENT_AUTHENTICATION) + number(5, 7)
         client.socket.sendall(len(frame).to_bytes(4, "big") + frame)

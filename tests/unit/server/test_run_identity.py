@@ -32,7 +32,7 @@ def url(served: ServedDestination) -> Iterator[str]:
 
 
 def manifest_of(config: DestinationConfig, batch: int) -> Manifest:
-    """What the server has on its disk."""
+    """Returns the manifest on the server's disk."""
     files = ManifestFiles(config.meta.path)
     return Manifest.model_validate_json(files.path("apply", batch).read_bytes())
 

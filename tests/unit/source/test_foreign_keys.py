@@ -1,4 +1,4 @@
-"""Which foreign keys apply can follow: by the settings and the definitions alone."""
+"""The foreign keys that apply can follow, by the settings and the definitions alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from information_schema: spellings of different versions become one."""
+"""Definitions from information_schema: spellings of different versions become one."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from cdc.store.formats.missing import Removed, kept_names, read_removed
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import Holder, Removal, RetentionRules, backlogs, remove_until, retain
-from tests.support.unit_retention import HOUR_US, age, all_seqs, files, fill, last_seqs, names
+from tests.support.unit_retention import HOUR_US, age, files, fill, last_seqs, names
+from tests.support.unit_store import all_seqs
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 NOW = 1_800_000_000_000_000

@@ -41,7 +41,7 @@ from cdc.testing.transactions import make_transactions
 from tests.support.encryption import FIRST, SECOND, encrypted, use
 from tests.support.standby import Standby, open_master
 from tests.support.unit_batches import IDENTITY, make_config
-from tests.support.unit_store import copy, fill, seqs
+from tests.support.unit_store import all_seqs, copy, fill
 
 MARK = int.from_bytes(b"Ada!", "little")
 """A value whose bytes are looked for in files."""
@@ -70,7 +70,7 @@ def test_the_store_reads_as_if_it_were_not_encrypted(tmp_path: Path) -> None:
         put(tmp_path / "secret", log, segment_bytes=8192)
         assert holds(tmp_path / "plain") and not holds(tmp_path / "secret")
         assert values(tmp_path / "secret") == values(tmp_path / "plain")
-        assert seqs(tmp_path / "secret") == seqs(tmp_path / "plain")
+        assert all_seqs(tmp_path / "secret") == all_seqs(tmp_path / "plain")
         mine, theirs = (StoreReader(tmp_path / folder).select(0, Limits()) for folder in ("secret", "plain"))
         assert mine is not None and theirs is not None
         assert [(r.offset, r.length) for r in mine.ranges] == [(r.offset, r.length) for r in theirs.ranges]
@@ -175,7 +175,7 @@ def test_encryption_is_switched_on_and_off_and_the_key_is_changed(tmp_path: Path
             ids.append(None if current is None else keys.WrappingKey.of(current).id)
             headers = [header_of(segment) for segment in list_segments(store)]
             assert [None if header is None else header.key_id for header in headers] == ids
-            assert seqs(store) == [transaction.seq for transaction in made[: 2 * n + 2]]
+            assert all_seqs(store) == [transaction.seq for transaction in made[: 2 * n + 2]]
             assert sum(len(batch) for batch in read(store, table="shop.orders")) == 2 * (2 * n + 2)
     with encrypted(store, SECOND), pytest.raises(ConfigError, match=r"Add that key to store\.encryption\.old_keys"):
         list(read(store, table="shop.orders"))
@@ -314,7 +314,7 @@ def test_a_server_hands_out_what_it_decrypts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("theirs", [FIRST, None])
 def test_a_standby_encrypts_with_its_own_key(tmp_path: Path, theirs: bytes | None) -> None:
-    """Whatever the master does: the bytes travel as those of a binlog file."""
+    """The bytes travel as those of a binlog file, whether the master encrypts its store or not."""
     log = BinlogBuilder()
     with keys.isolated():
         use(tmp_path / "master", theirs)
@@ -326,7 +326,7 @@ def test_a_standby_encrypts_with_its_own_key(tmp_path: Path, theirs: bytes | Non
             log.transaction("shop", "orders", [MARK - n] * 500)
             filler.put(log)
         deadline = time.monotonic() + 20
-        while seqs(tmp_path / "standby") != seqs(tmp_path / "master") and time.monotonic() < deadline:
+        while all_seqs(tmp_path / "standby") != all_seqs(tmp_path / "master") and time.monotonic() < deadline:
             time.sleep(0.02)
         standby.close()
         master.close()

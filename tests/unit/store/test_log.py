@@ -13,7 +13,7 @@ from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from tests.support.unit_store import seqs
+from tests.support.unit_store import all_seqs
 
 
 @pytest.mark.rule("rocketmq-log-3")
@@ -40,7 +40,7 @@ def test_go_on_in_the_same_segment(tmp_path: Path) -> None:
         filler.put(log)
         filler.close()
     assert len(list_segments(tmp_path)) == 1
-    assert len(seqs(tmp_path)) == 2
+    assert len(all_seqs(tmp_path)) == 2
 
 
 def test_an_empty_segment_is_gone_on_with(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_an_empty_segment_is_gone_on_with(tmp_path: Path) -> None:
     log.transaction("shop", "orders", [1])
     filler.put(log)
     filler.close()
-    assert len(seqs(tmp_path)) == 1
+    assert len(all_seqs(tmp_path)) == 1
 
 
 @pytest.mark.rule("canal-server-20")
@@ -83,4 +83,4 @@ def test_a_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(StorageError):
         filler.store.flush()
     filler.close()
-    assert seqs(tmp_path) == []
+    assert all_seqs(tmp_path) == []

@@ -110,7 +110,7 @@ def begun(tmp_path: Path) -> Callable[[int], StoreReader]:
 def test_a_time_before_capture_began_is_known_if_an_older_transaction_is_there(
     reader: StoreReader, begun: Callable[[int], StoreReader]
 ) -> None:
-    """As with ``source.start: earliest``: the binlog is older than the capture."""
+    """``source.start: earliest`` begins such a store: the binlog is older than the capture."""
     times = entries(reader)
     seq, time, _ = times[-1]
     assert times[0][1] < time

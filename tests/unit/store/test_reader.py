@@ -17,9 +17,9 @@ from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import remove_until
-from tests.support.unit_retention import all_seqs, fill, rewrite
+from tests.support.unit_retention import fill, rewrite
+from tests.support.unit_store import all_seqs
 from tests.support.unit_store import fill as fill_plain
-from tests.support.unit_store import seqs
 
 SEED = 20_261
 
@@ -227,8 +227,8 @@ def test_until_takes_what_was_committed_before(tmp_path: Path) -> None:
 def test_the_backlog_after_a_seq(tmp_path: Path) -> None:
     log = fill_plain(tmp_path)
     reader = StoreReader(tmp_path)
-    all_seqs = seqs(tmp_path)
-    behind = reader.backlog(all_seqs[5])
+    stored = all_seqs(tmp_path)
+    behind = reader.backlog(stored[5])
     assert behind.transactions == 4 and behind.oldest_commit_time_us == log.timestamp * 1_000_000 + 7
     assert reader.totals().transactions == 10
-    assert reader.first_seq() == all_seqs[0]
+    assert reader.first_seq() == stored[0]

@@ -1,4 +1,4 @@
-"""What a reader does when a transaction cannot be decoded, and how capture's log behaves without a server."""
+"""A reader at a transaction that cannot be decoded, and capture's log without a server."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def java(text: str) -> int:
 
 
 def final_state(pushed: list[Record]) -> dict[int, tuple[Any, ...]]:
-    """What a consumer that keeps the last message of each key has, of Debezium's envelopes."""
+    """Returns the state of a consumer that keeps the last message of each key, from Debezium's envelopes."""
     state: dict[int, tuple[Any, ...]] = {}
     for record in pushed:
         key = json.loads(record.key or b"")["id"]

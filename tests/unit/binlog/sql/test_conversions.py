@@ -1,4 +1,4 @@
-"""What becomes of old values when a column's definition changes; tests/servers/sql tries the same on servers."""
+"""Old values after a change of a column's definition; tests/servers/sql tries the same on servers."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_deep_parentheses_are_read() -> None:
 @given(st.lists(st.sampled_from(WORDS), max_size=8), st.integers(0, 2**32))
 @settings(max_examples=300)
 def test_a_column_that_is_dropped_is_never_taken_for_nothing(words: list[str], seed: int) -> None:
-    """Whatever follows: if the text still has a clause DROP COLUMN of its own, the statement is not harmless."""
+    """If the text still has a clause DROP COLUMN of its own, the statement is not harmless."""
     tail = " ".join(word for word in words if word not in ("--", "#", "/*", "'", '"', "`", "(", "/*!"))
     statement = classify(f"ALTER TABLE t DROP COLUMN a, {tail}", "shop")
     assert not all(isinstance(change, (*KEEPS_COLUMNS, SetTableCharset)) for change in statement.changes)

@@ -27,12 +27,11 @@ from tests.support.archives import (
     GoingOn,
     Host,
     KilledError,
-    content,
     copied,
     killed_at,
     make_host,
-    seqs,
 )
+from tests.support.unit_store import all_seqs, content
 
 DAY_S = 86400
 
@@ -42,7 +41,7 @@ def host(tmp_path: Path) -> Host:
     """A machine with a store of several segments, whose first half is acked."""
     host = make_host(tmp_path / "a", tmp_path / "archive")
     host.fill(60)
-    host.ack(seqs(host.store)[30])
+    host.ack(all_seqs(host.store)[30])
     schemas_folder(host.store).joinpath("4.json").write_text('{"version": 1, "tables": {}, "unsure": {}}')
     return host
 
@@ -58,7 +57,7 @@ def require_same_store(restored: Host, expected: Host) -> None:
     filler = GoingOn(restored.store, segment_bytes=SEGMENT_BYTES)
     filler.put(expected.log)
     filler.close()
-    assert seqs(restored.store) == seqs(expected.store)
+    assert all_seqs(restored.store) == all_seqs(expected.store)
     for segment in list_segments(restored.store):
         assert segment.read_bytes() == (segments_folder(expected.store) / segment.name).read_bytes()
 
@@ -71,13 +70,13 @@ def test_a_lost_machine_is_rebuilt(host: Host, other: Host) -> None:
     names = host.names()
     assert len(names) >= 4
     assert host.archived() == names[:-1]
-    assert record.archived_seq == seqs(host.store)[seqs(host.store).index(record.archived_seq)]
+    assert record.archived_seq == all_seqs(host.store)[all_seqs(host.store).index(record.archived_seq)]
     assert backlog_of(host.store, record.archived_seq).segments == 0
     assert verify(host.archive()).faults == []
 
     done = restore(other.config)
     assert (done.segments, done.meta, done.writer) == (len(names) - 1, "restored", True)
-    assert done.last_seq == record.archived_seq == seqs(other.store)[-1]
+    assert done.last_seq == record.archived_seq == all_seqs(other.store)[-1]
     assert (other.store / "tables.json").read_bytes() == (host.store / "tables.json").read_bytes()
     assert (schemas_folder(other.store) / "4.json").exists()
     before = FileMeta(host.config.meta.path, "shop").read()
@@ -103,7 +102,7 @@ def test_nothing_is_copied_twice(host: Host) -> None:
     host.upload()
     changed = content(host.archive_folder).keys() - before.keys()
     assert [name.split("/")[1] for name in changed] == ["states"]  # another process is named as the writer
-    host.ack(seqs(host.store)[40])
+    host.ack(all_seqs(host.store)[40])
     host.upload()
     kinds = sorted(name.split("/")[1] for name in content(host.archive_folder).keys() - before.keys())
     assert kinds == ["files", "states", "states", "states"]  # the meta, and the states that name it
@@ -128,7 +127,7 @@ def test_an_archive_that_begins_late_or_has_old_segments(host: Host, other: Host
     """Retention has removed segments before the archive was begun, and removes others later."""
     from tests.support.unit_retention import age
 
-    ends = [int(seqs_of[-1]) for seqs_of in (seqs(host.store),)]
+    ends = [int(seqs_of[-1]) for seqs_of in (all_seqs(host.store),)]
     host.ack(ends[0])
     now_us = time.time_ns() // 1000
     age(host.store, [100.0, 100.0] + [0.0] * (len(host.names()) - 2), now_us)
@@ -153,7 +152,7 @@ def test_restore_all(host: Host, other: Host, tmp_path: Path) -> None:
     done = restore(third.config, everything=True)
     assert done.segments == len(host.names()) - 1 + 2
     assert StoreReader(third.store).removed_seq() == 0  # the removed transactions are there again
-    assert seqs(third.store)[0] < seqs(host.store)[0]
+    assert all_seqs(third.store)[0] < all_seqs(host.store)[0]
 
 
 def test_old_segments_leave_the_archive(host: Host, tmp_path: Path) -> None:
@@ -166,14 +165,14 @@ def test_old_segments_leave_the_archive(host: Host, tmp_path: Path) -> None:
     assert host.archived() == host.names()[:-1]  # the store has them
     from cdc.store.retention.cleaner import remove_until
 
-    remove_until(host.store, seqs(host.store)[20])
+    remove_until(host.store, all_seqs(host.store)[20])
     removed = len(host.archived()) + 1 - len(host.names())
     assert removed > 0
     Archiver(later.config, clock=in_a_month).run(everything=True)
     assert host.archived() == host.names()[:-1]
     objects = len(list(host.archive_folder.rglob("*.binlog")))
     for n in range(KEPT_STATES + 1):  # until no state names them
-        host.ack(seqs(host.store)[-1] + n)
+        host.ack(all_seqs(host.store)[-1] + n)
         Archiver(later.config, clock=in_a_month).run(everything=True)
     assert len(list(host.archive_folder.rglob("*.binlog"))) == objects - removed
     assert len(host.archive().numbers()) == KEPT_STATES
@@ -238,16 +237,16 @@ def test_a_standby_takes_over(host: Host, tmp_path: Path) -> None:
     filler = GoingOn(standby.store, segment_bytes=SEGMENT_BYTES * 2)
     filler.put(host.log)
     filler.close()
-    standby.ack(seqs(host.store)[30])
+    standby.ack(all_seqs(host.store)[30])
     before = host.archived()
     write_epoch(standby.store, LeadershipEpoch(1, "a" * 32, "standby"))
     with pytest.raises(IdentityError, match="another store writes"):
         standby.upload()
-    write_epoch(standby.store, LeadershipEpoch(2, "b" * 32, "master", seqs(standby.store)[-1]))
+    write_epoch(standby.store, LeadershipEpoch(2, "b" * 32, "master", all_seqs(standby.store)[-1]))
     record = standby.upload()
     # The archive never becomes shorter: the standby's segments replace the master's once they reach further.
     if standby.archived() == before:
-        assert record.archived_seq < seqs(standby.store)[-1]
+        assert record.archived_seq < all_seqs(standby.store)[-1]
         filler = GoingOn(standby.store, segment_bytes=SEGMENT_BYTES * 2)
         for n in range(60, 100):
             standby.log.transaction("shop", "orders", [n] * (n % 7 + 1))
@@ -260,7 +259,7 @@ def test_a_standby_takes_over(host: Host, tmp_path: Path) -> None:
         host.upload()
     third = make_host(tmp_path / "third", host.archive_folder)
     restore(third.config)
-    assert seqs(third.store) == seqs(standby.store)[: len(seqs(third.store))]
+    assert all_seqs(third.store) == all_seqs(standby.store)[: len(all_seqs(third.store))]
 
 
 def test_an_archive_that_was_removed_or_put_back(host: Host, tmp_path: Path) -> None:
@@ -290,7 +289,7 @@ def test_what_retention_removed_before_it_was_archived_is_a_gap(host: Host, othe
     host.upload()
     had = len(host.archived())
     host.fill(100, first=60)
-    remove_until(host.store, seqs(host.store)[-30])  # an operator did not let it wait for the archive
+    remove_until(host.store, all_seqs(host.store)[-30])  # an operator did not let it wait for the archive
     host.upload()
     newest = host.archive().newest()
     assert newest is not None
@@ -419,7 +418,7 @@ def test_a_loss_that_the_archive_does_not_have(host: Host, other: Host) -> None:
     from cdc.store.recovery.salvage import salvage
 
     host.upload()
-    every = seqs(host.store)
+    every = all_seqs(host.store)
     segment = segments_folder(host.store) / host.names()[1]
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-30] + b"x" + whole[-29:])
@@ -428,7 +427,7 @@ def test_a_loss_that_the_archive_does_not_have(host: Host, other: Host) -> None:
     restore(other.config)
     assert json.loads((other.store / "damaged.json").read_text())["ranges"] == []
     assert (segments_folder(other.store) / segment.name).read_bytes() == whole
-    assert seqs(other.store) == every[: len(seqs(other.store))]
+    assert all_seqs(other.store) == every[: len(all_seqs(other.store))]
 
 
 # --- refusals
@@ -447,9 +446,9 @@ def test_a_folder_that_is_not_empty(host: Host, other: Host) -> None:
 
 def test_a_meta_that_is_there_is_kept(host: Host, other: Host) -> None:
     host.upload()
-    other.ack(seqs(host.store)[50])
+    other.ack(all_seqs(host.store)[50])
     assert restore(other.config).meta == "kept"
-    assert FileMeta(other.config.meta.path, "shop").cursor("apply") == seqs(host.store)[50]
+    assert FileMeta(other.config.meta.path, "shop").cursor("apply") == all_seqs(host.store)[50]
 
 
 def test_nothing_to_restore(host: Host, other: Host) -> None:
@@ -491,7 +490,7 @@ def test_what_the_store_removed_is_read_from_the_archive(host: Host, tmp_path: P
         return bodies
 
     whole = taken(StoreReader(host.store), 7)
-    every, early = seqs(host.store), seqs(host.store)[8]
+    every, early = all_seqs(host.store), all_seqs(host.store)[8]
     time_us = int(StoreReader(host.store).entry_at(every[40])["commit_time_us"])  # type: ignore[index]
     before = StoreReader(host.store).find_by_commit_time(time_us)
     host.upload()
@@ -534,9 +533,9 @@ def test_a_range_is_copied_to_a_folder(host: Host, tmp_path: Path) -> None:
     from cdc.copies.archive.fetch import fetch
 
     host.upload()
-    every = seqs(host.store)
+    every = all_seqs(host.store)
     done = fetch(host.config, tmp_path / "range", every[10], every[20])
-    assert set(every[10:21]) <= set(seqs(tmp_path / "range")) < set(every)
+    assert set(every[10:21]) <= set(all_seqs(tmp_path / "range")) < set(every)
     assert done.segments == len(list_segments(tmp_path / "range"))
     assert StoreReader(tmp_path / "range").exists()
     with pytest.raises(UsageError, match="not empty"):

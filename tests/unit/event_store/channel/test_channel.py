@@ -20,7 +20,7 @@ QUICK_S = 0.15
 def make_channel(
     capacity: int = 10, transaction_capacity: int = 10, byte_capacity: int = 100_000, keep_alive_s: float = QUICK_S
 ) -> MemoryChannel[str]:
-    """Of strings, a byte for each letter; no bytes are kept free."""
+    """Returns a channel of strings that counts a byte for each letter and keeps no bytes free."""
     return MemoryChannel(
         capacity=capacity,
         transaction_capacity=transaction_capacity,

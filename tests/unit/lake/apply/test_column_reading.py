@@ -1,4 +1,4 @@
-"""Which columns a snapshot must read after a statement, and what becomes of them, decided without Spark."""
+"""The columns that a snapshot must read after a statement, and their new definitions, decided without Spark."""
 
 from __future__ import annotations
 

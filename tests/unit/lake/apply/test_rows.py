@@ -18,6 +18,7 @@ def test_keys_are_configured_or_primary() -> None:
 
 
 def test_a_table_whose_key_comes_later_is_told_to_take_a_snapshot() -> None:
-    """As dumps of phpMyAdmin write it: CREATE TABLE without a key, rows, then ALTER TABLE … ADD PRIMARY KEY."""
+    """Dumps of phpMyAdmin are written in this way: CREATE TABLE without a key, rows, then ALTER TABLE … ADD PRIMARY
+    KEY."""
     with pytest.raises(ConfigError, match=r"has no primary key.* if it got a primary key later, .*`cdc snapshot`"):
         require_keys("shop.orders", None, (), ("id", "v"))

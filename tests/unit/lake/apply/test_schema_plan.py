@@ -1,4 +1,4 @@
-"""What statements make of Delta tables, decided without Spark: columns, values of old rows, refusals."""
+"""Effects of statements on Delta tables, decided without Spark: columns, values of old rows, refusals."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_members_in_other_letters_are_other_texts(kind: str) -> None:
 
 
 def alter(fields: list[Field], step: str) -> list[Field]:
-    """What Delta makes of a step of one level."""
+    """Returns the fields after a step of one level in Delta."""
     words = step.replace("`", "").replace(",", "").split()
     if words[0] == "RENAME":
         return [(words[4] if name == words[2] else name, physical, kind) for name, physical, kind in fields]

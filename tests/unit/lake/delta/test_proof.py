@@ -233,7 +233,7 @@ def restore_and_clean_the_log(target: Target) -> None:
 
 
 def compact_and_clean_the_log(target: Target) -> None:
-    """Nobody has looked at the commits, and they might have been anything."""
+    """The commits are gone before apply has read them, so their effect is unknown."""
     optimise_and_vacuum(target)
     foreign_property(target)
     clean_the_log(target)

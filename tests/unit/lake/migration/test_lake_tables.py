@@ -1,4 +1,4 @@
-"""What the log of a Delta table tells a plan: rows, bytes, speed, and whether a row can have some value."""
+"""Facts for a plan from the log of a Delta table: rows, bytes, speed, and whether a row can have some value."""
 
 from __future__ import annotations
 

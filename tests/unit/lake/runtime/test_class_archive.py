@@ -1,4 +1,5 @@
-"""Which options a driver gets for the archive of classes, and which archives are kept. ``tests/integration`` has the JVM."""
+"""The options of a driver for the archive of classes, and the archives that are kept. ``tests/integration`` has the
+JVM."""
 
 from __future__ import annotations
 

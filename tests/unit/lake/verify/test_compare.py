@@ -1,4 +1,4 @@
-"""Which keys differ: rows of both sides, and changes between their positions."""
+"""The keys that differ: rows of both sides, and changes between their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as wrong, told from the status of a real store and meta."""
+"""The conditions that raise an alarm, from the status of a real store and meta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs push: real HTTP requests to a server that keeps them, and nothing that fails a run."""
+"""The metrics that runs push: real HTTP requests to a server that keeps them, and nothing that fails a run."""
 
 from __future__ import annotations
 

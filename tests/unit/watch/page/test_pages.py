@@ -212,7 +212,7 @@ def test_an_unexpected_failure_is_shown_too(config: DestinationConfig) -> None:
 
 
 def test_a_destination_that_hangs_delays_no_other(config: DestinationConfig) -> None:
-    """And pages that are loaded meanwhile start no further look at it."""
+    """Pages that are loaded meanwhile start no further look at it."""
     folder, go, looks = config.file.parent, threading.Event(), []
     (folder / "hangs.yaml").write_text(config.file.read_text().replace("./shop/", "./hangs/"))
 
