@@ -33,10 +33,10 @@ def make(zookeeper: Server) -> Make:
 
 @pytest.fixture
 def meta(make: Make) -> Iterator[ZooKeeperMeta]:
-    with make() as found:
-        found.bind_source(IDENTITY)
-        found.subscribe("apply", "f")
-        yield found
+    with make() as meta:
+        meta.bind_source(IDENTITY)
+        meta.subscribe("apply", "f")
+        yield meta
 
 
 @pytest.fixture
@@ -310,20 +310,20 @@ def test_a_client_ids_nodes_move_to_canals_path(make: Make, meta: ZooKeeperMeta,
     meta.subscribe("canal-1001", "f")
     meta.update_cursor("canal-1001", 4 << 34 | 1581)
     with client(zookeeper) as zk:
-        here, former = f"{base(make)}/1001", f"{base(make)}/canal-1001"
+        own, former = f"{base(make)}/1001", f"{base(make)}/canal-1001"
         zk.create(former)
         for child in ("cursor", "filter", "mark", "towpath"):  # as beside a subscriber named 1001
-            content = zk.get(f"{here}/{child}")[0].replace(b'"subscriber":"canal-1001",', b"")
+            content = zk.get(f"{own}/{child}")[0].replace(b'"subscriber":"canal-1001",', b"")
             zk.create(f"{former}/{child}", content)
-            zk.delete(f"{here}/{child}")
-        zk.delete(here)
-        zk.create(f"{here}/running", b"{}", ephemeral=True, makepath=True)  # a client of Canal is there already
+            zk.delete(f"{own}/{child}")
+        zk.delete(own)
+        zk.create(f"{own}/running", b"{}", ephemeral=True, makepath=True)  # a client of Canal is there already
         with make() as other:
             assert other.cursor("canal-1001") == 4 << 34 | 1581
             other.update_cursor("canal-1001", 4 << 34 | 1600)
         assert zk.exists(former) is None
-        assert sorted(zk.get_children(here)) == ["cursor", "filter", "mark", "running", "towpath"]
-        assert json.loads(zk.get(f"{here}/cursor")[0])["postion"]["position"] == 1600
+        assert sorted(zk.get_children(own)) == ["cursor", "filter", "mark", "running", "towpath"]
+        assert json.loads(zk.get(f"{own}/cursor")[0])["postion"]["position"] == 1600
     assert meta.cursor("canal-1001") == 4 << 34 | 1600
 
 

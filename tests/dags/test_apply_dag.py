@@ -168,11 +168,11 @@ def _kill_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> N
     from airflow.utils.state import TaskInstanceState
 
     module = task_runner()
-    here = module._run_task
+    original = module._run_task
 
     def run_task(*, ti: Any, **others: Any) -> Any:
         if ti.task_id != task_id:
-            return here(ti=ti, **others)
+            return original(ti=ti, **others)
         program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
         ti.set_state(TaskInstanceState.FAILED)
@@ -185,11 +185,11 @@ def _mark_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> N
     from airflow.utils.state import TaskInstanceState
 
     module = task_runner()
-    here = module._run_task
+    original = module._run_task
 
     def run_task(*, ti: Any, **others: Any) -> Any:
         if ti.task_id != task_id:
-            return here(ti=ti, **others)
+            return original(ti=ti, **others)
         ti.set_state(TaskInstanceState.SUCCESS)
         return None
 

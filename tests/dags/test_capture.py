@@ -213,12 +213,12 @@ def test_airflow_is_not_asked_without_a_connection(write_conf: Write, monkeypatc
 
 def test_a_capture_task_asks_airflow(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", "mysql://cdc:s3cret@ignored:1")
-    found: list[Any] = []
+    credentials: list[Any] = []
 
     def capture(_: TowpathCaptureOperator, config: DestinationConfig, __: threading.Event) -> None:
-        found.extend([secrets._lookup_connection, source_credentials(config.source)])
+        credentials.extend([secrets._lookup_connection, source_credentials(config.source)])
 
     monkeypatch.setattr(TowpathCaptureOperator, "_capture", capture)
     operator(write_conf(text=CONNECTED)).execute({})
-    assert found == [connection_credentials, Credentials("cdc", "s3cret")]
+    assert credentials == [connection_credentials, Credentials("cdc", "s3cret")]
     assert secrets._lookup_connection is secrets.connections_from_environment

@@ -175,8 +175,8 @@ def test_the_folder_keeps_its_name_when_a_sync_swaps_it(tmp_path: Path, monkeypa
         link = tmp_path / "repository.new"
         link.symlink_to(tmp_path / release)
         link.replace(tmp_path / "repository")
-        found = conf_folder(str(tmp_path / "repository" / "dags" / "apply.py"))
-        assert found == tmp_path / "repository" / "conf"
+        folder = conf_folder(str(tmp_path / "repository" / "dags" / "apply.py"))
+        assert folder == tmp_path / "repository" / "conf"
 
 
 def test_data_among_the_files_of_bundles_is_refused(

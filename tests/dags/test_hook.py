@@ -28,8 +28,8 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TowpathHook]:
     """Makes a hook with a connection of these fields."""
 
     def make(server: Server, **fields: Any) -> TowpathHook:
-        known = {"conn_type": "towpath", "host": HOST, "port": server.port, "login": USER, "password": PASSWORD}
-        monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", json.dumps(known | fields))
+        fields_of_all = {"conn_type": "towpath", "host": HOST, "port": server.port, "login": USER, "password": PASSWORD}
+        monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", json.dumps(fields_of_all | fields))
         return TowpathHook("shop_db")
 
     return make

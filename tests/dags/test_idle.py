@@ -54,8 +54,8 @@ def test_a_run_that_finds_nothing(
         [sys.executable, "-c", PROGRAM, str(loop.config.file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    print(found)
-    assert (found["heavy"], found["children"]) == ([], 0)
-    assert found["cpu"] < 2, "seconds of the processor, since others may use this machine"
-    assert found["seconds"] < 20
+    report = json.loads(done.stdout.splitlines()[-1])
+    print(report)
+    assert (report["heavy"], report["children"]) == ([], 0)
+    assert report["cpu"] < 2, "seconds of the processor, since others may use this machine"
+    assert report["seconds"] < 20

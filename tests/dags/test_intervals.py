@@ -56,8 +56,8 @@ def test_the_first_run_is_for_the_interval_that_ended_last_and_none_is_left_out(
     last = DagRunInfo(run_after=old, data_interval=None, partition_date=old, partition_key="x")
     following = timetable.next_dagrun_info_v2(last_dagrun_info=last, restriction=restriction)
     assert following is not None and following.partition_key == "2026-05-01T03:00:00"
-    again = IntervalTimetable.deserialize(timetable.serialize())
-    assert again.serialize() == timetable.serialize()
+    restored = IntervalTimetable.deserialize(timetable.serialize())
+    assert restored.serialize() == timetable.serialize()
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_the_first_run_is_for_the_interval_that_ended_last_and_none_is_left_out(
 )  # fmt: skip
 def test_the_interval_of_a_run(settings: dict[str, Any], key: str, start: str, end: str) -> None:
     """A day in which clocks are set has 23 or 25 hours."""
-    found, interval = interval_of(AirflowConfig(**settings), context(key))
-    assert found == key
+    partition_key, interval = interval_of(AirflowConfig(**settings), context(key))
+    assert partition_key == key
     assert interval.start == datetime.fromisoformat(start)
     assert interval.end == datetime.fromisoformat(end)
 

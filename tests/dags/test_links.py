@@ -91,5 +91,5 @@ def test_the_provider_lists_the_links() -> None:
     from airflow.providers_manager import ProvidersManager
 
     manager: Any = ProvidersManager
-    found = manager().extra_links_class_names
-    assert {f"cdc.airflow.links.Towpath{name}Link" for name in ("Manifest", "Table", "Spark")} <= set(found)
+    names = manager().extra_links_class_names
+    assert {f"cdc.airflow.links.Towpath{name}Link" for name in ("Manifest", "Table", "Spark")} <= set(names)

@@ -38,13 +38,13 @@ def statsd(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def received(server: socket.socket) -> list[str]:
     """Returns the lines about Towpath that have come, without the times that durations took."""
-    found: list[str] = []
+    lines: list[str] = []
     while True:
         try:
             text = server.recv(65536).decode()
         except TimeoutError:
-            return found
-        found += [line for line in text.splitlines() if line.startswith("airflow.towpath.")]
+            return lines
+        lines += [line for line in text.splitlines() if line.startswith("airflow.towpath.")]
 
 
 @pytest.fixture

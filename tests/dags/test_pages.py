@@ -26,7 +26,7 @@ def conf(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_airflow_lists_the_page(api: TestClient) -> None:
-    plugins = {one["name"]: one for one in api.get("/api/v2/plugins").json()["plugins"]}
+    plugins = {plugin["name"]: plugin for plugin in api.get("/api/v2/plugins").json()["plugins"]}
     (view,) = plugins["towpath"]["external_views"]
     assert (view["href"], view["url_route"]) == ("/towpath/", "towpath")
     assert plugins["towpath"]["timetables"] == ["cdc.airflow.timetables.IntervalTimetable"]
@@ -38,9 +38,9 @@ def test_a_user_sees_the_destinations(api: TestClient, conf: Path) -> None:
     assert "secret-shop" in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert page.headers["cache-control"] == "no-store"
-    one = api.get("/towpath/shop")
-    assert one.status_code == 200
-    assert "All destinations" in one.text
+    response = api.get("/towpath/shop")
+    assert response.status_code == 200
+    assert "All destinations" in response.text
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ def test_airflow_starts_with_the_package_installed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "airflow", "providers", "hooks", "--output", "json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [hook for hook in json.loads(done.stdout) if hook["connection_type"] == "towpath"]
+    hooks = [hook for hook in json.loads(done.stdout) if hook["connection_type"] == "towpath"]
     installed = [p for p in entry_points(group="apache_airflow_provider") if p.module == "cdc.airflow.provider"]
-    assert [hook["class"] for hook in found] == ["cdc.airflow.hook.TowpathHook"] * len(installed)
+    assert [hook["class"] for hook in hooks] == ["cdc.airflow.hook.TowpathHook"] * len(installed)
 
 
 def test_provider_info_needs_no_airflow() -> None:
@@ -53,17 +53,21 @@ def test_what_the_provider_names_exists() -> None:
 
     info = get_provider_info()
     modules = [name for kind in ("operators", "hooks") for entry in info[kind] for name in entry["python-modules"]]
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for module in map(importlib.import_module, modules):
-        found |= vars(module)
-    operators = {name for name, value in found.items() if isinstance(value, type) and issubclass(value, BaseOperator)}
+        members |= vars(module)
+    operators = {name for name, value in members.items() if isinstance(value, type) and issubclass(value, BaseOperator)}
     for kind in ("Capture", "Fetch", "Merge", "Finalize", "Snapshot", "Replay", "Verify", "Maintain"):
         assert f"Towpath{kind}Operator" in operators
-    assert {"TowpathApplyTaskGroup", "TowpathHook"} <= set(found)
+    assert {"TowpathApplyTaskGroup", "TowpathHook"} <= set(members)
 
 
 def test_the_form_of_the_connection_type(api: TestClient) -> None:
-    (form,) = [one for one in api.get("/ui/connections/hook_meta").json() if one["connection_type"] == "towpath"]
+    (form,) = [
+        form_of_type
+        for form_of_type in api.get("/ui/connections/hook_meta").json()
+        if form_of_type["connection_type"] == "towpath"
+    ]
     assert form["hook_name"] == "Towpath (MySQL or MariaDB source)"
     if form["standard_fields"] is None:
         pytest.skip("before 3.2 Airflow needs Flask AppBuilder for the forms of providers")

@@ -53,7 +53,7 @@ def version(loop: Started) -> int:
 
 
 def parked(loop: Started) -> dict[str, str]:
-    return {table: one.due for table, one in BatchService(loop.config).subscription().parked.items()}
+    return {table: entry.due for table, entry in BatchService(loop.config).subscription().parked.items()}
 
 
 @pytest.mark.long

@@ -72,26 +72,26 @@ class Setup:
     def run_of(self, dag_id: str, start: datetime, number: int = 1, limit_s: float = 240) -> dict[str, Any]:
         """Waits for the end of the DAG's n-th run for an hour, and returns it."""
 
-        def found() -> list[dict[str, Any]]:
+        def runs_of_hour() -> list[dict[str, Any]]:
             return [run for run in self.airflow.runs(dag_id) if run["partition_key"] == key(start)]
 
         def is_over() -> bool:
-            runs = found()
+            runs = runs_of_hour()
             return len(runs) >= number and runs[number - 1]["state"] in ("success", "failed")
 
         self.airflow.wait(is_over, f"run {number} of {dag_id} for {key(start)}", limit_s)
-        return found()[number - 1]
+        return runs_of_hour()[number - 1]
 
     def events(self, table: str, start: datetime) -> list[dict[str, Any]]:
         """Returns the ``extra`` of the events of a table for an hour, oldest first."""
         name = f"towpath_shop_{self.loop.db}.{table}" if table else "towpath_shop"
-        found = self.airflow._ask("GET", "/assets", params={"name_pattern": name, "only_active": False})["assets"]
-        ids = [one["id"] for one in found if one["name"] == name]
+        assets = self.airflow._ask("GET", "/assets", params={"name_pattern": name, "only_active": False})["assets"]
+        ids = [asset["id"] for asset in assets if asset["name"] == name]
         if not ids:
             return []
         events = self.airflow._ask("GET", "/assets/events", params={"asset_id": ids[0], "limit": 100})["asset_events"]
         ours = [event for event in events if event["partition_key"] == key(start)]
-        return [one["extra"] for one in sorted(ours, key=lambda one: str(one["timestamp"]))]
+        return [event["extra"] for event in sorted(ours, key=lambda event: str(event["timestamp"]))]
 
     def reported(self, run: dict[str, Any]) -> Any:
         """Returns what the consumer's task returned."""
@@ -103,8 +103,8 @@ class Setup:
         """Creates a backfill of an hour, after the one before it, since a DAG may have one at a time."""
 
         def is_free() -> bool:
-            found = self.airflow._ask("GET", "/backfills", params={"dag_id": INTERVALS})["backfills"]
-            return all(one["completed_at"] is not None for one in found)
+            backfills = self.airflow._ask("GET", "/backfills", params={"dag_id": INTERVALS})["backfills"]
+            return all(backfill["completed_at"] is not None for backfill in backfills)
 
         self.airflow.wait(is_free, "the end of the last backfill")
         self.airflow._run(
@@ -188,9 +188,9 @@ def test_the_first_run_publishes_the_hour_that_ended_last(setup: Setup) -> None:
     assert (whole["left_out"], whole["last_seq"]) == ([], event["last_seq"])
     consumed = setup.run_of(CONSUMER, setup.last)
     assert consumed["state"] == "success", setup.airflow.task_log(CONSUMER, "report")
-    found = setup.reported(consumed)
-    assert (found["changes"], found["rows"]) == ({"delete": 1, "insert": 1}, 3)
-    assert found["hour"] == setup.last.isoformat()
+    report = setup.reported(consumed)
+    assert (report["changes"], report["rows"]) == ({"delete": 1, "insert": 1}, 3)
+    assert report["hour"] == setup.last.isoformat()
 
 
 def test_a_backfilled_hour_is_read_from_the_store(setup: Setup) -> None:
@@ -202,8 +202,8 @@ def test_a_backfilled_hour_is_read_from_the_store(setup: Setup) -> None:
     (later,) = setup.events("orders", setup.last)
     assert event["rows"] == 5
     assert event["last_seq"] == later["after_seq"]
-    found = setup.reported(setup.run_of(CONSUMER, earlier))
-    assert (found["changes"], found["rows"]) == ({"insert": 3, "update": 2}, 3)
+    report = setup.reported(setup.run_of(CONSUMER, earlier))
+    assert (report["changes"], report["rows"]) == ({"insert": 3, "update": 2}, 3)
 
 
 def test_a_cleared_hour_is_published_again_with_the_same_transactions(setup: Setup) -> None:
@@ -213,8 +213,8 @@ def test_a_cleared_hour_is_published_again_with_the_same_transactions(setup: Set
     setup.airflow.wait(lambda: len(setup.events("orders", setup.last)) > before, "another event")
     events = setup.events("orders", setup.last)
     assert len({(event["after_seq"], event["last_seq"], event["rows"]) for event in events}) == 1
-    again = setup.run_of(CONSUMER, setup.last, number=2)
-    assert setup.reported(again)["changes"] == {"delete": 1, "insert": 1}
+    second_run = setup.run_of(CONSUMER, setup.last, number=2)
+    assert setup.reported(second_run)["changes"] == {"delete": 1, "insert": 1}
 
 
 def test_a_cleared_consumer_reads_the_same_hour(setup: Setup) -> None:

@@ -167,9 +167,9 @@ def test_links_to_airflow_open_in_the_whole_window(setup: Setup, page: str, link
     setup.open_frame(page)
     if not page:
         (card,) = [
-            one
-            for one in setup.browser.find_elements(By.CSS_SELECTOR, "section.card")
-            if one.find_element(By.TAG_NAME, "h2").text == "shop"
+            section
+            for section in setup.browser.find_elements(By.CSS_SELECTOR, "section.card")
+            if section.find_element(By.TAG_NAME, "h2").text == "shop"
         ]
         card.find_element(By.LINK_TEXT, link).click()
     else:
@@ -194,9 +194,9 @@ def test_links_to_other_servers_open_in_the_whole_window(setup: Setup, column: s
 @pytest.mark.parametrize("link", ["apply", "elsewhere"])
 def test_a_click_with_control_opens_another_window(setup: Setup, link: str) -> None:
     setup.open_frame("shop")
-    found = (By.LINK_TEXT, "apply") if link == "apply" else (By.CSS_SELECTOR, "td[data-name='Batch'] a")
+    locator = (By.LINK_TEXT, "apply") if link == "apply" else (By.CSS_SELECTOR, "td[data-name='Batch'] a")
     before = set(setup.browser.window_handles)
-    element = setup.browser.find_element(*found)
+    element = setup.browser.find_element(*locator)
     ActionChains(setup.browser).key_down(Keys.CONTROL).click(element).key_up(Keys.CONTROL).perform()
     setup.wait(lambda browser: len(browser.window_handles) == len(before) + 1)
     setup.browser.switch_to.default_content()
@@ -217,7 +217,7 @@ def test_a_destination(setup: Setup) -> None:
     assert "it failed" in body and "cli:elsewhere:shop" in body
     lines = setup.browser.find_elements(By.CSS_SELECTOR, ".chart svg line[stroke-linecap]")
     assert len(lines) >= 8
-    errors = [one for one in setup.browser.get_log("browser") if one["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
+    errors = [entry for entry in setup.browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
     assert [error for error in errors if "/towpath/" in error["message"]] == []
     setup.picture("destination")
 
@@ -245,9 +245,9 @@ def test_the_pages_on_a_telephone(setup: Setup, path: str) -> None:
 def test_an_unmounted_store_is_an_error_of_its_row(setup: Setup) -> None:
     setup.browser.get(setup.address("/towpath/"))
     cards = setup.browser.find_elements(By.CSS_SELECTOR, "section.card")
-    found = {card.find_element(By.TAG_NAME, "h2").text: card for card in cards}
-    assert set(found) == {"shop", "unmounted", "broken"}
-    assert "not readable" in found["unmounted"].text
-    assert "not readable" in found["broken"].text
-    assert "Position" in found["shop"].text
+    card_by_name = {card.find_element(By.TAG_NAME, "h2").text: card for card in cards}
+    assert set(card_by_name) == {"shop", "unmounted", "broken"}
+    assert "not readable" in card_by_name["unmounted"].text
+    assert "not readable" in card_by_name["broken"].text
+    assert "Position" in card_by_name["shop"].text
     setup.picture("all")

@@ -40,12 +40,12 @@ def lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     monkeypatch.setattr(DestinationOperator, "log", log)
     assert issubclass(DestinationOperator, BaseOperator)
 
-    def found() -> str:
+    def new_lines() -> str:
         text = "\n".join(record.getMessage() for record in caplog.records if record.name == "tests.verify")
         caplog.clear()
         return text
 
-    return found
+    return new_lines
 
 
 def rows(text: str) -> list[list[str]]:
@@ -63,8 +63,8 @@ def test_the_task_fails_when_a_table_differs_and_its_log_has_the_report(
     assert run() == {"run": "success", "verify": "success"}
     text = lines()
     assert "Everything is proved" in text
-    head, _, *found = rows(text)
-    assert [dict(zip(head, row, strict=True)) for row in found] == [
+    head, _, *table_rows = rows(text)
+    assert [dict(zip(head, row, strict=True)) for row in table_rows] == [
         {
             "table": f"{loop.db}.{name}",
             "state": "proved",

@@ -123,7 +123,7 @@ def test_a_commit_starts_a_run(setup: Setup) -> None:
     for _ in range(5):
         seconds.append(setup.latency())
         setup.level()
-    print(f"from commit to Delta: {', '.join(f'{one:.1f}' for one in sorted(seconds))} s")
+    print(f"from commit to Delta: {', '.join(f'{latency_s:.1f}' for latency_s in sorted(seconds))} s")
     new = setup.runs()[before:]
     assert {run["run_type"] for run in new} == {"asset_triggered"}
     assert {run["state"] for run in new} == {"success"}
@@ -244,7 +244,7 @@ def test_a_commit_starts_a_run_through_a_server(at_server: tuple[Shop, ServerPro
     for _ in range(5):
         setup.level()
         seconds.append(setup.latency())
-    print(f"from commit to Delta through a server: {', '.join(f'{one:.1f}' for one in sorted(seconds))} s")
+    print(f"from commit to Delta through a server: {', '.join(f'{latency_s:.1f}' for latency_s in sorted(seconds))} s")
     setup.level()
     server.stop(signal.SIGKILL)
     setup.shop.sql("INSERT INTO t VALUES (2, 'no server')")

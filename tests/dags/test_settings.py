@@ -36,8 +36,8 @@ def serialized(dag: DAG) -> Any:
     """The DAG as the scheduler has it."""
     from airflow.serialization import serialized_objects as module
 
-    found: Any = getattr(module, "DagSerialization", None) or getattr(module, "SerializedDAG")  # noqa: B009
-    return found.from_dict(found.to_dict(dag))
+    serialization: Any = getattr(module, "DagSerialization", None) or getattr(module, "SerializedDAG")  # noqa: B009
+    return serialization.from_dict(serialization.to_dict(dag))
 
 
 def test_losses_are_approved_where_airflow_can_ask(
@@ -64,15 +64,15 @@ def test_losses_are_approved_where_airflow_can_ask(
 
 
 def test_cron_schedules(dags: Callable[..., dict[str, DAG]]) -> None:
-    found = dags(
+    dag_by_id = dags(
         "apply_every: '*/10 6-22 * * mon-fri', snapshot_every: '@hourly', verify_every: 0 3 1 * *,"
         " timezone: Europe/Berlin"
     )
-    assert all(isinstance(found[f"{kind}_shop"].schedule, CronTriggerTimetable) for kind in ("apply", "snapshot"))
+    assert all(isinstance(dag_by_id[f"{kind}_shop"].schedule, CronTriggerTimetable) for kind in ("apply", "snapshot"))
     from airflow.timetables.base import TimeRestriction
 
     def next_run(kind: str) -> datetime:
-        timetable = serialized(found[f"{kind}_shop"]).timetable
+        timetable = serialized(dag_by_id[f"{kind}_shop"]).timetable
         after = pendulum.datetime(2026, 7, 4, 21)  # a Saturday
         info = timetable.next_dagrun_info(
             last_automated_data_interval=None,
@@ -99,12 +99,12 @@ def test_a_cron_schedule_with_intervals(dags: Callable[..., dict[str, DAG]]) -> 
 
 
 def test_arguments_of_all_tasks(dags: Callable[..., dict[str, DAG]]) -> None:
-    found = dags(
+    dag_by_id = dags(
         "retries: 2, pool: lake, queue: store-host, executor: LocalExecutor, max_consecutive_failed_dag_runs: 4,"
         " default_args: {owner: data-team, retry_delay: 20s, max_retry_delay: 40s, execution_timeout: 2h,"
         " pool_slots: 2, priority_weight: 7, weight_rule: absolute}"
     )
-    for dag in found.values():
+    for dag in dag_by_id.values():
         assert dag.max_consecutive_failed_dag_runs == 4
         for task in dag.tasks:
             assert (task.pool, task.queue, task.executor) == ("lake", "store-host", "LocalExecutor")
@@ -135,11 +135,11 @@ def test_a_failed_run_calls_the_function(
 ) -> None:
     (tmp_path / "alerts_of_shop.py").write_text("def tell(context):\n    seen.append(context)\n\nseen = []\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = dags("on_failure: alerts_of_shop.tell")
+    dag_by_id = dags("on_failure: alerts_of_shop.tell")
     import alerts_of_shop  # type: ignore[import-not-found]
 
-    assert {dag.on_failure_callback for dag in found.values()} == {alerts_of_shop.tell}
-    assert serialized(found["apply_shop"]).has_on_failure_callback
+    assert {dag.on_failure_callback for dag in dag_by_id.values()} == {alerts_of_shop.tell}
+    assert serialized(dag_by_id["apply_shop"]).has_on_failure_callback
 
 
 @pytest.mark.parametrize(

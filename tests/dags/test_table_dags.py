@@ -117,11 +117,11 @@ def test_proved_tables_emit_events(
 
     def events() -> list[Any]:
         assets = api.get("/api/v2/assets", params={"name_pattern": asset.name, "only_active": False}).json()["assets"]
-        ids = [found["id"] for found in assets if (found["name"], found["uri"]) == (asset.name, asset.uri)]
+        ids = [entry["id"] for entry in assets if (entry["name"], entry["uri"]) == (asset.name, asset.uri)]
         if not ids:
             return []
-        found = api.get("/api/v2/assets/events", params={"asset_id": ids[0]}).json()["asset_events"]
-        return [event["extra"] for event in sorted(found, key=lambda event: event["id"])]
+        events_of_asset = api.get("/api/v2/assets/events", params={"asset_id": ids[0]}).json()["asset_events"]
+        return [event["extra"] for event in sorted(events_of_asset, key=lambda event: event["id"])]
 
     before = len(events())
     assert run_dag(dag)["run"] == "success"

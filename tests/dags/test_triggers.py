@@ -225,7 +225,7 @@ def test_many_destinations_at_a_server_take_one_request_at_a_time(tmp_path: Path
 
         async def run() -> None:
             events = [store.trigger().run() for store in stores]
-            waits = [asyncio.ensure_future(following(one, 60)) for one in events]
+            waits = [asyncio.ensure_future(following(stream, 60)) for stream in events]
             await asyncio.sleep(3)
             assert len(asked) <= 5, "the requests wait at the server"
             for number in (3, 17):
@@ -238,8 +238,8 @@ def test_many_destinations_at_a_server_take_one_request_at_a_time(tmp_path: Path
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-            for one in events:
-                await one.aclose()
+            for stream in events:
+                await stream.aclose()
 
         asyncio.run(run())
 
@@ -349,8 +349,8 @@ def blocked(config: DestinationConfig, **changes: Any) -> None:
     async def run() -> list[Any]:
         return [event.payload async for event in trigger.run()]
 
-    found = asyncio.run(asyncio.wait_for(run(), 60))
-    assert found == [{"deadline": arguments["deadline"]}]
+    events = asyncio.run(asyncio.wait_for(run(), 60))
+    assert events == [{"deadline": arguments["deadline"]}]
 
 
 def test_the_trigger_of_a_fetch_ends_when_the_way_is_free(placed: Store) -> None:
@@ -394,9 +394,9 @@ def test_a_fetch_waits_in_the_triggerer_and_goes_on(write_conf: Write, pipeline:
     assert deferred.value.trigger.owner == OWNER
     assert deferred.value.method_name == "resume"
     event = {"deadline": deferred.value.trigger.deadline}
-    with pytest.raises(TaskDeferred) as again:
+    with pytest.raises(TaskDeferred) as deferred_again:
         task.resume(CONTEXT, event)
-    assert again.value.trigger.serialize() == deferred.value.trigger.serialize(), "the deadline stays"
+    assert deferred_again.value.trigger.serialize() == deferred.value.trigger.serialize(), "the deadline stays"
     assert task.resume(CONTEXT, event)["batch"] == 1
     assert pipeline.calls == ["fetch"]
 
@@ -470,9 +470,9 @@ def watched(config: DestinationConfig, for_s: float, report: Callable[[int], Non
 
     async def run() -> Any:
         reporting = asyncio.ensure_future(reports())
-        found = await following(trigger.run(), 60)
+        event = await following(trigger.run(), 60)
         reporting.cancel()
-        return found
+        return event
 
     return asyncio.run(run())
 

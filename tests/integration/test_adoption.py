@@ -72,7 +72,7 @@ def made_rows(first: int, count: int, seed: int) -> Rows:
     def words() -> str:
         return "".join(dice.choice("aZé😀￿\U0010ffff") for _ in range(dice.choice((0, 3, 31, 32, 33, 60))))
 
-    found = [
+    rows = [
         {
             "id": first + number,
             "tiny": maybe(dice.randrange(-128, 128)),
@@ -95,14 +95,14 @@ def made_rows(first: int, count: int, seed: int) -> Rows:
         }
         for number in range(count)
     ]
-    found[0] |= {"day": date(1, 1, 1), "local": FIRST, "word": "\U0010ffff" * 40, "d9": Decimal("-0.01")}
-    found[1] |= {
+    rows[0] |= {"day": date(1, 1, 1), "local": FIRST, "word": "\U0010ffff" * 40, "d9": Decimal("-0.01")}
+    rows[1] |= {
         "day": date(9999, 12, 31),
         "local": LAST,
         "at": datetime(2038, 1, 19, 3, 14, 7, 999_999, tzinfo=UTC),
         "word": "z" * 5000,  # longer than what a footer keeps
     }
-    return found
+    return rows
 
 
 def write_chunk(path: Path, rows: Rows, schema: pa.Schema = SCHEMA) -> ParquetFile:
@@ -134,11 +134,11 @@ class Lake:
         return begin(self.spark, Replacement(str(self.path), version, schema, chosen), self.chunks)
 
     def adopt(self, seq: int = 7, properties: dict[str, str] | None = None) -> None:
-        found = self.begin(properties)
-        assert found is not None
+        begun = self.begin(properties)
+        assert begun is not None
         self.path.mkdir(exist_ok=True)
-        found.add_files(self.chunks)
-        found.commit("towpath:t", seq, '{"who": "test"}')
+        begun.add_files(self.chunks)
+        begun.commit("towpath:t", seq, '{"who": "test"}')
 
     def replace(self, path: Path, properties: dict[str, str] | None = None) -> None:
         """Does the same by a statement."""
@@ -149,9 +149,9 @@ class Lake:
                 f"TBLPROPERTIES ({sql_properties(PROPERTIES | (properties or {}))}) AS SELECT * FROM {view}"
             )
 
-    def ids(self, where: str = "true", of: str = "") -> list[int]:
-        found = self.spark.sql(f"SELECT id FROM delta.`{self.path}`{of} WHERE {where}").collect()
-        return sorted(row[0] for row in found)
+    def ids(self, where: str = "true", as_of: str = "") -> list[int]:
+        rows = self.spark.sql(f"SELECT id FROM delta.`{self.path}`{as_of} WHERE {where}").collect()
+        return sorted(row[0] for row in rows)
 
     def data_files(self) -> list[Path]:
         return sorted(self.path.glob("part-*.parquet"))
@@ -167,11 +167,11 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 def newest(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns the actions of a table's newest commit, by kind."""
     commit = max((path / "_delta_log").glob("*.json"))
-    found: dict[str, list[dict[str, Any]]] = {}
+    actions_by_kind: dict[str, list[dict[str, Any]]] = {}
     for line in commit.read_text(encoding="utf-8").splitlines():
         ((kind, content),) = json.loads(line).items()
-        found.setdefault(kind, []).append(content)
-    return found
+        actions_by_kind.setdefault(kind, []).append(content)
+    return actions_by_kind
 
 
 @pytest.mark.parametrize(
@@ -194,27 +194,29 @@ def test_the_commit_is_the_one_of_the_statement(lake: Lake, exists: bool, proper
     lake.adopt(properties=properties)
     lake.replace(other, properties)
     mine, wanted = newest(lake.path), newest(other)
-    assert {kind: len(found) for kind, found in mine.items()} == {kind: len(found) for kind, found in wanted.items()}
+    assert {kind: len(actions) for kind, actions in mine.items()} == {
+        kind: len(actions) for kind, actions in wanted.items()
+    }
     for kind, ignored in (("metaData", {"id", "createdTime"}), ("protocol", set()), ("txn", {"lastUpdated"})):
-        for one, two in zip(mine.get(kind, []), wanted.get(kind, []), strict=True):
-            for key in one.keys() | two.keys() - ignored:
+        for action, wanted_action in zip(mine.get(kind, []), wanted.get(kind, []), strict=True):
+            for key in action.keys() | wanted_action.keys() - ignored:
                 if key not in ignored:
-                    assert _sorted(one.get(key)) == _sorted(two.get(key)), (kind, key)
-    (info,), (known,) = mine["commitInfo"], wanted["commitInfo"]
+                    assert _sorted(action.get(key)) == _sorted(wanted_action.get(key)), (kind, key)
+    (info,), (wanted_info,) = mine["commitInfo"], wanted["commitInfo"]
     for key in ("operation", "operationParameters", "isolationLevel", "isBlindAppend", "userMetadata"):
-        assert _parsed(info.get(key)) == _parsed(known.get(key)), key
+        assert _parsed(info.get(key)) == _parsed(wanted_info.get(key)), key
     assert info["operation"] == "CREATE OR REPLACE TABLE AS SELECT" and info["userMetadata"] == '{"who": "test"}'
 
     (added,), (written,) = mine["add"], wanted["add"]
-    stats, known = json.loads(added["stats"]), json.loads(written["stats"])
-    assert stats["numRecords"] == known["numRecords"] == 305
-    assert stats.get("tightBounds") == known.get("tightBounds")
-    assert known["nullCount"].pop("vector") > 0
-    assert stats["nullCount"] == known["nullCount"]
+    stats, wanted_stats = json.loads(added["stats"]), json.loads(written["stats"])
+    assert stats["numRecords"] == wanted_stats["numRecords"] == 305
+    assert stats.get("tightBounds") == wanted_stats.get("tightBounds")
+    assert wanted_stats["nullCount"].pop("vector") > 0
+    assert stats["nullCount"] == wanted_stats["nullCount"]
     # The greatest text is longer than what footers keep, so the column has no bounds.
     for bounds in ("minValues", "maxValues"):
-        known[bounds].pop("word", None)
-        assert stats[bounds] == known[bounds]
+        wanted_stats[bounds].pop("word", None)
+        assert stats[bounds] == wanted_stats[bounds]
     rows = DeltaTable(str(lake.path)).to_pyarrow_dataset().to_table() if not properties else None
     if rows is not None:
         expected = pa.concat_tables([pq.read_table(chunk.path) for chunk in lake.chunks])
@@ -255,11 +257,11 @@ def test_texts_are_cut_as_spark_cuts_them(lake: Lake) -> None:
     for text in ("short", "x" * 32, "x" * 33, "é" * 50, "😀" * 40, "a" * 32 + "\U0010ffff"):
         lake.chunks.clear()
         lake.add_chunk([{"id": 1, "word": text}], schema)
-        found = lake.begin(schema=fields)
-        assert found is not None
+        begun = lake.begin(schema=fields)
+        assert begun is not None
         lake.path.mkdir(exist_ok=True)
-        found.add_files(lake.chunks)
-        found.commit("towpath:t", 7, "{}")
+        begun.add_files(lake.chunks)
+        begun.commit("towpath:t", 7, "{}")
         assert lake.ids(f"word = '{text}'") == lake.ids(f"word >= '{text}'") == [1]
         assert lake.ids("word > 'zzzz'") == ([1] if text > "zzzz" else [])
         stats = json.loads(newest(lake.path)["add"][0]["stats"])
@@ -291,8 +293,8 @@ def test_predicates_of_each_type_read_only_the_files_that_may_have_rows(
         "g": (-1e300, 1e300),
     }
     assert values.keys() == set(SCHEMA.names) - {*UNORDERED}
-    for name, (one, two) in values.items():
-        low[name], high[name] = one, two
+    for name, (smallest, largest) in values.items():
+        low[name], high[name] = smallest, largest
     lake.add_chunk([low])
     lake.add_chunk([high])
     lake.adopt()
@@ -317,7 +319,7 @@ def test_the_table_goes_on_like_any_other(lake: Lake, properties: dict[str, str]
     lake.add_chunk([], SCHEMA)
     lake.adopt(seq=8, properties=properties)
     assert lake.ids() == list(range(1000, 1050))
-    assert lake.ids(of=" VERSION AS OF 0") == list(range(100))
+    assert lake.ids(as_of=" VERSION AS OF 0") == list(range(100))
     sql = lake.spark.sql
     sql(f"UPDATE delta.`{lake.path}` SET word = 'new' WHERE id < 1010")
     sql(f"DELETE FROM delta.`{lake.path}` WHERE id >= 1040")
@@ -379,13 +381,13 @@ def test_another_commit_in_between_is_a_conflict(lake: Lake) -> None:
         f"ALTER TABLE delta.`{lake.path}` SET TBLPROPERTIES ('x' = 'y')",
         f"DELETE FROM delta.`{lake.path}` WHERE id = 3",
     ):
-        found = lake.begin()
-        assert found is not None
-        found.add_files(lake.chunks)
+        begun = lake.begin()
+        assert begun is not None
+        begun.add_files(lake.chunks)
         lake.spark.sql(statement)
         before = DeltaTable(str(lake.path)).version()
         with pytest.raises(RetryableError, match="another writer has committed"):
-            found.commit("towpath:t", 8, "{}")
+            begun.commit("towpath:t", 8, "{}")
         assert DeltaTable(str(lake.path)).version() == before
     with pytest.raises(RetryableError, match="another writer has committed"):
         begin(lake.spark, Replacement(str(lake.path), 0, FIELDS, PROPERTIES), lake.chunks)
@@ -393,12 +395,12 @@ def test_another_commit_in_between_is_a_conflict(lake: Lake) -> None:
 
 def test_a_table_that_appears_in_between_is_a_conflict(lake: Lake) -> None:
     lake.add_chunk(made_rows(0, 10, 1))
-    found = lake.begin()
-    assert found is not None
+    begun = lake.begin()
+    assert begun is not None
     lake.spark.sql(f"CREATE TABLE delta.`{lake.path}` (a INT) USING delta")
-    found.add_files(lake.chunks)
+    begun.add_files(lake.chunks)
     with pytest.raises(RetryableError, match="another writer has committed"):
-        found.commit("towpath:t", 8, "{}")
+        begun.commit("towpath:t", 8, "{}")
     assert DeltaTable(str(lake.path)).version() == 0
 
 
@@ -413,7 +415,7 @@ def test_a_table_that_appears_in_between_is_a_conflict(lake: Lake) -> None:
         {"delta.enableInCommitTimestamps": "true"},
         {"delta.universalFormat.enabledFormats": "iceberg"},
     ],
-    ids=lambda one: next(iter(one)),
+    ids=lambda setting: next(iter(setting)),
 )
 def test_tables_with_such_properties_are_written_by_spark(lake: Lake, properties: dict[str, str]) -> None:
     lake.add_chunk(made_rows(0, 10, 1))
@@ -454,11 +456,11 @@ def test_files_that_spark_would_write_otherwise_are_not_taken(lake: Lake) -> Non
 @pytest.mark.long
 def test_rows_that_spark_writes_belong_to_the_same_commit(lake: Lake) -> None:
     lake.add_chunk(made_rows(0, 10, 1))
-    found = lake.begin()
-    assert found is not None
+    begun = lake.begin()
+    assert begun is not None
     lake.path.mkdir()
-    found.add_files(lake.chunks)
-    found.add_rows(lake.spark.createDataFrame([{"id": 99}], FIELDS))
-    found.commit("towpath:t", 8, "{}")
+    begun.add_files(lake.chunks)
+    begun.add_rows(lake.spark.createDataFrame([{"id": 99}], FIELDS))
+    begun.commit("towpath:t", 8, "{}")
     assert DeltaTable(str(lake.path)).version() == 0
     assert lake.ids() == [*range(10), 99]

@@ -1,4 +1,4 @@
-"""The arrows of the architecture, and what must not stand in the repository."""
+"""The imports of the architecture, names of variables, and texts that the repository must not have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w$}~*.-])/(?:work|root|home/\w+|tmp/(?:venv|s
 
 
 def _files() -> list[Path]:
-    """What git keeps or would keep."""
+    """Returns the files that git keeps or would keep."""
     done = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -65,7 +65,7 @@ def nodes(path: Path) -> list[ast.AST]:
 
 
 def _imports(path: Path) -> set[str]:
-    """Every module that a file imports, inside functions too."""
+    """Returns every module that a file imports, inside functions too."""
     names: set[str] = set()
     for node in nodes(path):
         if isinstance(node, ast.Import):
@@ -87,7 +87,7 @@ def test_only_cdc_airflow_imports_airflow() -> None:
 
 
 def _folder(module: str, modules: dict[str, Path]) -> str:
-    """The folder of a module. A file directly below ``cdc`` counts as a folder of its own."""
+    """Returns the folder of a module. A file directly below ``cdc`` counts as a folder of its own."""
     package = module.rpartition(".")[0]
     if modules[module].name == "__init__.py" or package in PACKAGES:
         return module
@@ -95,7 +95,8 @@ def _folder(module: str, modules: dict[str, Path]) -> str:
 
 
 def _folder_imports() -> dict[str, dict[str, list[str]]]:
-    """For each folder the folders that it imports, each with the imports as ``file:line``, those for types included."""
+    """Returns for each folder the folders that it imports, each with the imports as ``file:line``; imports for types
+    count too."""
     modules = {}
     for path in _modules(*PACKAGES):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -150,7 +151,7 @@ MANY_PARAMETERS: dict[str, str] = {
 
 
 def test_no_function_has_more_than_eight_parameters() -> None:
-    """Kernels apart: Numba passes arrays one by one. What travels together is one frozen object."""
+    """Pass values that travel together as one frozen object. Kernels are exempt: Numba passes arrays one by one."""
     wide_functions = set()
     for path in _modules(*PACKAGES):
         text = path.read_text(encoding="utf-8")
@@ -165,8 +166,41 @@ def test_no_function_has_more_than_eight_parameters() -> None:
     assert MANY_PARAMETERS.keys() - wide_functions == set(), "listed and no longer there"
 
 
+EMPTY_NAMES = {"found", "one", "known", "there", "of", "by"}
+_BOUND = re.compile(rf"\b(?:{'|'.join(sorted(EMPTY_NAMES))})\b *(?:[,:=)\]]|in\b)")
+"""Matches each place that binds such a name, and much else."""
+
+
+def _bound_names(path: Path) -> Iterator[tuple[str, int]]:
+    """Yields each variable and parameter of a module with its line. Fields of classes may be keys of a document."""
+    fields = {
+        field.target
+        for node in nodes(path)
+        if isinstance(node, ast.ClassDef)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+    }
+    for node in nodes(path):
+        if isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
+            yield node.id, node.lineno
+
+
+def test_variables_are_named_for_their_value() -> None:
+    """A manifest is ``manifest``, a list of rows is ``rows``."""
+    listed = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in _modules(*PACKAGES, "spark_jobs", "dags", "examples", "tests", "benchmarks")
+        if _BOUND.search(path.read_text(encoding="utf-8"))  # to parse them all would take seconds
+        for name, line in _bound_names(path)
+        if name in EMPTY_NAMES
+    ]
+    assert not listed, "name these variables for their value:\n" + "\n".join(listed)
+
+
 def test_dags_import_only_cdc_airflow() -> None:
-    """DAG files are configuration: what they do stands in the installed package, where it is tested and versioned."""
+    """DAG files are configuration: their code is in the installed package, where it is tested and versioned."""
     standard = sys.stdlib_module_names
     for path in _modules("dags"):
         for name in _imports(path):
@@ -204,7 +238,7 @@ def test_the_core_loads_without_airflow_and_spark() -> None:
 
 
 def test_no_file_names_a_registry() -> None:
-    """Where packages come from is a setting of the machine."""
+    """The registry of packages is a setting of the machine."""
     for name, text in _texts():
         for host in REGISTRIES:
             assert host not in text, f"{name} names {host}"

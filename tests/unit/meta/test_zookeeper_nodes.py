@@ -29,21 +29,23 @@ def read(nodes: Nodes) -> State:
 
 def test_version_5_is_read() -> None:
     state = read(golden(5))
-    source, known = state.source, state.subscriptions["apply"]
+    source, subscription = state.source, state.subscriptions["apply"]
     assert source is not None and source.began is not None
     assert (source.epoch, source.began.after_seq, len(source.former)) == (1, 206158431791, 1)
-    assert (known.since_seq, known.position()) == (171798691844, 206158431791)
-    assert [(gap.after_seq, gap.until_seq, gap.table) for gap in known.gaps] == [
+    assert (subscription.since_seq, subscription.position()) == (171798691844, 206158431791)
+    assert [(gap.after_seq, gap.until_seq, gap.table) for gap in subscription.gaps] == [
         (171798699999, 206158430365, None),
         (0, 206158430365, "shop.orders"),
     ]
-    assert known.table("shop.customers") == TableRecord(1, 3, 206158431024, "ee4dd11e-8353-45a3-bf88-237629c29f86")
-    assert known.table("shop.items") is None
-    assert {name: (one.due, one.keep_seq, one.columns) for name, one in known.parked.items()} == {
+    assert subscription.table("shop.customers") == TableRecord(
+        1, 3, 206158431024, "ee4dd11e-8353-45a3-bf88-237629c29f86"
+    )
+    assert subscription.table("shop.items") is None
+    assert {name: (entry.due, entry.keep_seq, entry.columns) for name, entry in subscription.parked.items()} == {
         "shop.items": ("snapshot", None, None),
         "shop.orders": ("retry", 206158431791, None),
     }
-    assert [(e.batch, e.owner) for e in known.outstanding] == [(2, "airflow:shop_apply")]
+    assert [(e.batch, e.owner) for e in subscription.outstanding] == [(2, "airflow:shop_apply")]
     assert read(render(state, ADDRESS, "c")) == state
 
 
@@ -133,11 +135,11 @@ def test_each_flipped_or_missing_byte_is_found_or_has_no_meaning() -> None:
         for at in range(len(content)):
             for bad in (content[:at], content[:at] + bytes([content[at] ^ 0x15]) + content[at + 1 :]):
                 try:
-                    found = read({**good, path: bad})
+                    parsed = read({**good, path: bad})
                 except (DamagedError, VersionError) as error:
                     damaged += f"/{path.split('/')[0]}" in str(error)
                 else:  # only Canal's tools read it: it is not part of the state
-                    assert found == state, (path, at)
+                    assert parsed == state, (path, at)
     assert damaged > 2000
 
 

@@ -31,8 +31,8 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ensemble() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble() as found:
-        yield found
+    with ZooKeeperEnsemble() as started:
+        yield started
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def disturb(cluster: Cluster, ensemble: ZooKeeperEnsemble, fault: Fault, pick: r
     if len(members) == 2:
         time.sleep(SESSION_S + pick.uniform(0.5, 3.0))
         asked = [asked for probe in cluster.probes for asked, _, _ in list(probe.answers)]
-        assert not [one for one in asked if one > at + SESSION_S], "a server answered while nobody could elect another"
+        assert not [moment for moment in asked if moment > at + SESSION_S], (
+            "a server answered while nobody could elect another"
+        )
         at = time.monotonic()
         members[0].restart()
     former = server if fault.server else None
@@ -90,7 +92,7 @@ def chosen(server: ClusterServer, ensemble: ZooKeeperEnsemble, which: str, pick:
         return [ensemble.wait()]
     if which == "two":
         return pick.sample(ensemble.members, 2)
-    used = [one for one, proxy in zip(ensemble.members, server.proxy.each, strict=True) if proxy.used]
+    used = [member for member, proxy in zip(ensemble.members, server.proxy.each, strict=True) if proxy.used]
     assert used, "the leader is connected to no member"
     return used[:1]
 

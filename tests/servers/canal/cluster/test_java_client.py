@@ -35,8 +35,8 @@ def test_the_java_cluster_client_follows_the_leader(
         servers = [
             stack.enter_context(ClusterServer(number, tmp_path, mysql9, name, zookeeper, ROOT)) for number in (1, 2)
         ]
-        for one in servers:
-            one.start()
+        for server in servers:
+            server.start()
         discovery = Discovery(zookeeper.url, "shop", root=ROOT)
         stack.callback(discovery.close)
         raw = KazooClient(zookeeper.url)

@@ -86,8 +86,8 @@ def pair(tmp_path: Path, source: Server, database: Database, zookeeper: Server) 
 
 def seqs(config: DestinationConfig, after: int = 0) -> list[int]:
     """The transactions in a store."""
-    found = [entry[entry["length"] > 0]["seq"] for entry in StoreReader(config.store.path).all_entries(after)]
-    return [int(seq) for seq in np.concatenate(found)] if found else []
+    parts = [entry[entry["length"] > 0]["seq"] for entry in StoreReader(config.store.path).all_entries(after)]
+    return [int(seq) for seq in np.concatenate(parts)] if parts else []
 
 
 def take(config: DestinationConfig, subscriber: str) -> int:
@@ -138,9 +138,9 @@ def test_a_store_that_begins_behind_a_reader_is_set_aside(pair: Pair) -> None:
     assert len(seqs(pair.two)) == 3
     folder = pair.two.store.path
     older = [folder.with_name(name) for name in ("store.aside", "store.removed-0123abcd", "store.removed-mine")]
-    for one in older:  # of an earlier time, of a process that was killed while it removed it, and somebody else's
-        one.mkdir()
-        (one / "file").touch()
+    for removed in older:  # of an earlier time, of a process that was killed while it removed it, and somebody else's
+        removed.mkdir()
+        (removed / "file").touch()
     assert take(pair.one, "late") == 3  # a new reader begins at the first transaction of the leader's store
     with open_meta(pair.one) as meta:
         meta.update_cursor("late", StoreReader(pair.one.store.path).beginning().seq)  # type: ignore[union-attr]
@@ -148,7 +148,9 @@ def test_a_store_that_begins_behind_a_reader_is_set_aside(pair: Pair) -> None:
     assert seqs(pair.two) == seqs(pair.one) and len(seqs(pair.two)) == 6
     aside = folder.with_name("store.aside")
     assert StoreReader(aside).last_seq() is not None and not (aside / "file").exists()
-    until(lambda: {one.name for one in folder.parent.glob("store.removed*")} == {"store.removed-mine"}, 30)
+    until(
+        lambda: {folder_left.name for folder_left in folder.parent.glob("store.removed*")} == {"store.removed-mine"}, 30
+    )
 
 
 def test_a_store_whose_continuation_was_purged_is_set_aside(pair: Pair) -> None:

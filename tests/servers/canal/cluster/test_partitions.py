@@ -173,7 +173,7 @@ class Nemesis:
             server.proxy.freeze()
         self.wait(SESSION_S + 1.5, SESSION_S + 4)
         asked = [asked for probe in self.cluster.probes for asked, _, _ in list(probe.answers)]
-        assert not [one for one in asked if one > since + SESSION_S], "a server answered after its session"
+        assert not [moment for moment in asked if moment > since + SESSION_S], "a server answered after its session"
         for server in self.cluster.servers:
             server.proxy.cut()
             server.proxy.thaw()

@@ -103,7 +103,7 @@ def run(
         cluster.check()
         assert cluster.load.transactions > 20 and cluster.batches.acked
         assert cluster.discovery.epoch() > len(times)
-        return [(one.what, round(one.seconds, 2), one.first_event_s(cluster)) for one in times]
+        return [(takeover.what, round(takeover.seconds, 2), takeover.first_event_s(cluster)) for takeover in times]
 
 
 def ready_capture(server: ClusterServer) -> int | None:
@@ -130,7 +130,7 @@ def test_another_server_takes_over_from_a_killed_leader(
         state = read_capture_state(other.folder / "data" / "store")
         assert state is not None and state.pid == ready, "the capture that was ready was not used"
         until(lambda: any(ready_capture(server) for server in cluster.servers))
-        waits = next(found for server in cluster.servers if (found := ready_capture(server)) is not None)
+        waits = next(pid for server in cluster.servers if (pid := ready_capture(server)) is not None)
     until(lambda: not psutil.pid_exists(waits), 10)
 
 
