@@ -79,7 +79,7 @@ def run_to_success(config: DestinationConfig, *words: str) -> str:
     return done.stdout
 
 
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 120) -> None:
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 300) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {limit_s} s"

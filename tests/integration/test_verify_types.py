@@ -7,11 +7,14 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
+from tests.support.capturing import capturing
 from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.special import LARGE
 
@@ -52,3 +55,37 @@ def test_no_false_alarm_for_any_type(
         assert report.state == "proved", {t.table: t.checksums.left_out for t in report.tables}
     finally:
         server.execute(f"DROP DATABASE `{name}`")
+
+
+@pytest.mark.long
+def test_numbers_in_columns_that_keep_an_earlier_type(tmp_path: Path, mariadb11: Server, database: Database) -> None:
+    """Delta keeps a column of DOUBLE when the source's column becomes an integer of at most 32 bits."""
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park")
+    loop.sql(
+        "SET sql_mode = ''",
+        "CREATE TABLE t (id INT PRIMARY KEY, a DOUBLE, b DOUBLE, c DOUBLE)",
+        "INSERT INTO t VALUES (1, 0, 1e9, 1.255), (2, -0.0, -5, -0.1), (3, NULL, 4, NULL)",
+    )
+    loop.capture()
+    loop.apply_all()
+    loop.sql(
+        "SET sql_mode = ''",
+        "ALTER TABLE t MODIFY a TINYINT(1) NOT NULL, MODIFY b INT NOT NULL, MODIFY c DECIMAL(10,2)",
+    )
+    loop.capture()
+    loop.apply_all()
+    with capturing(loop.config):
+        pipeline.snapshot(loop.config)
+    loop.capture()
+    loop.apply_all()
+    loop.sql("INSERT INTO t VALUES (4, 1, 2, 0.30)")
+    loop.capture()
+    loop.apply_all()
+    delta = DeltaTable(str(loop.path("t")))
+    assert pa.schema(delta.schema().to_arrow()).field("b").type == pa.float64()
+    assert pipeline.verify(loop.config).state == "proved"
+
+    delta.update({"a": "a + 1", "b": "b + 0.25"}, predicate="id IN (2, 4)")
+    (table,) = pipeline.verify(loop.config).tables
+    assert table.checksums is not None
+    assert {difference.key["id"] for difference in table.checksums.differences} == {"2", "4"}

@@ -33,6 +33,7 @@ from cdc.lake.delta.present_rows import since_base
 from cdc.lake.delta.proof import position_of
 from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import BEFORE, GONE, MODE_PROPERTY, PRESENT, Target, schema_of, target_of
+from cdc.lake.rows.column_types import MAX_PRECISION
 from cdc.lake.rows.columns import columns_of_layout
 from cdc.lake.verify.buckets import Buckets
 from cdc.lake.verify.columns import (
@@ -383,8 +384,12 @@ def _value(column: ComparedColumn, c: Column, kind: t.DataType) -> Column:
 
 
 def _number(column: ComparedColumn, c: Column, kind: t.DataType) -> Column:
-    """The digits of a number, without zeros at the end that its type at the source does not have."""
+    """The digits of a number, with as many in its fraction as its type at the source has, if those of the lake's column
+    do not differ from it. Delta may have kept an earlier type."""
     text = c.cast("string")
+    if isinstance(kind, t.FloatType | t.DoubleType):
+        number = text.try_cast(t.DecimalType(MAX_PRECISION, column.scale))
+        return f.when(number.cast(kind) == c, number.cast("string")).otherwise(text)
     if not isinstance(kind, t.DecimalType) or kind.scale <= column.scale:
         return text
     zeros = rf"(?<=\.[0-9]{{{column.scale}}})0+$" if column.scale else r"\.0+$"
