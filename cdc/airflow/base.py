@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 
-from cdc.airflow.changes import tell_batches
+from cdc.airflow.changes import TableChange, tell_batches
 from cdc.airflow.compat import AirflowFailException
 from cdc.airflow.configuration import read_config
 from cdc.base.errors import TablesLeftOutError
@@ -45,8 +45,10 @@ class BatchOperator(DestinationOperator):
         super().__init__(**kwargs)
         self.batch_owner = batch_owner
 
-    def _tell_changes(self, config: DestinationConfig, context: Mapping[str, Any], first_batch: int | None) -> None:
-        """Emits the events of the tables that acked batches have changed, and logs what it tells."""
+    def _tell_changes(
+        self, config: DestinationConfig, context: Mapping[str, Any], first_batch: int | None
+    ) -> list[TableChange]:
+        """Emits the events of the tables that acked batches have changed, logs and returns them."""
         changes = tell_batches(self, config, context, first_batch)
         if changes:
             self.log.info(
@@ -56,6 +58,7 @@ class BatchOperator(DestinationOperator):
                 min(change.first_batch or 0 for change in changes),
                 max(change.last_batch or 0 for change in changes),
             )
+        return changes
 
     @property
     def _owner(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.airflow import interval, lineage, links, xcom
 from cdc.airflow.base import BatchOperator
-from cdc.airflow.changes import telling_batches
+from cdc.airflow.changes import TableChange, telling_batches
 from cdc.airflow.compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -83,7 +83,7 @@ class TowpathFetchOperator(BatchOperator):
             raise DownstreamTasksSkipped(tasks=self._later_steps())  # type: ignore[no-untyped-call]
         self.link_targets[links.MANIFEST] = links.manifest_address(config, lease)
         self.log.info("Batch %d is leased.", lease.manifest.batch)
-        return xcom.from_lease(lease)
+        return xcom.from_lease(lease, until)
 
     def _wait_for_turn(self, config: DestinationConfig, until: datetime | None, deadline: datetime | None) -> None:
         """Defers the task while something is in the way of a fetch. Raises that when the deadline has passed."""
@@ -106,7 +106,9 @@ class TowpathFetchOperator(BatchOperator):
     def _later_steps(self) -> list[str]:
         """Returns the ids of the run's later steps. Other tasks of the DAG follow their own trigger rules."""
         later = self.get_flat_relatives(upstream=False)
-        return sorted(task.task_id for task in later if getattr(task, "fetch_task_id", None) == self.task_id)
+        steps = [task for task in later if getattr(task, "fetch_task_id", None) == self.task_id]
+        merges = {task.merge_task_id for task in steps if isinstance(task, TowpathFinalizeOperator)}
+        return sorted({task.task_id for task in steps} | merges)
 
 
 class TowpathMergeOperator(BatchOperator):
@@ -237,13 +239,20 @@ class TowpathFinalizeOperator(BatchOperator):
     failed stay acked. Emits an event for each table that the acked batches have changed
     (:mod:`cdc.airflow.changes`). ``destination``: its name, for the events; needed if a template makes the name of
     ``conf_file``.
+
+    ``merge_acks``: the merge is a job of ``cdc apply`` elsewhere, with the owner of this task, and acks all its batches
+    itself. It was successful if the fetched batch is acked and none is outstanding.
     """
 
-    def __init__(self, *, fetch_task_id: str = "fetch", merge_task_id: str = "merge", **kwargs: Any) -> None:
+    def __init__(
+        self, *, fetch_task_id: str = "fetch", merge_task_id: str = "merge", merge_acks: bool = False, **kwargs: Any
+    ) -> None:
         kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
         super().__init__(**telling_batches(kwargs))
         self.fetch_task_id = fetch_task_id
         self.merge_task_id = merge_task_id
+        self.merge_acks = merge_acks
+        self._changes: list[TableChange] = []
 
     def execute(self, context: Context) -> None:
         """Raises AirflowFailException after a rollback, and if there is no batch because fetch failed."""
@@ -258,21 +267,39 @@ class TowpathFinalizeOperator(BatchOperator):
             raise AirflowFailException(
                 f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
             )
-        merged = ti.xcom_pull(task_ids=self.merge_task_id)
         with xcom.airflow_errors():
             config = self._config()
-            if states[self.merge_task_id] == "success" and xcom.is_result_of(merged, fetched):
-                if merged["batch"] is not None:
+            succeeded = states[self.merge_task_id] == "success"
+            if self.merge_acks:
+                gone = pipeline.release(config, self._owner)  # a job that still runs has lost its lease with it
+                succeeded = succeeded and not gone and self._is_acked(config, fetched["batch"])
+            else:
+                merged = ti.xcom_pull(task_ids=self.merge_task_id)
+                succeeded = succeeded and xcom.is_result_of(merged, fetched)
+                if succeeded and merged["batch"] is not None:
                     pipeline.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
                     self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
-                self._tell_changes(config, context, fetched["batch"])
-                tell(config, None, succeeded=True)
+                gone = [] if succeeded else pipeline.release(config, self._owner)
+            if succeeded:
+                self._changes = self._tell_changes(config, context, fetched["batch"])
+            tell(config, None, succeeded=succeeded)
+            if succeeded:
                 self._require_none_left_out(config)
                 return
-            gone = pipeline.release(config, self._owner)
-            tell(config, None, succeeded=False)
         ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
         raise AirflowFailException(
             f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "
             "run takes the same changes again."
         )
+
+    def _is_acked(self, config: DestinationConfig, batch: int) -> bool:
+        """Whether this batch or a later one is acked. Batches are acked in order, and one that was rolled back comes
+        again under a higher number."""
+        return bool(pipeline.acked_manifests(config, batch - 1))
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns the lineage of what a job elsewhere has merged. The merge in a task tells its own."""
+        if not self.merge_acks:
+            return None
+        tables = [lineage.ChangedTable(change.table, change.rows, change.delta_version) for change in self._changes]
+        return lineage.written(self._config(), tables)

@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,20 +38,17 @@ from cdc.airflow.notifier import TowpathNotifier
 from cdc.airflow.operators import (
     TowpathCaptureOperator,
     TowpathCaptureWatchOperator,
-    TowpathFetchOperator,
     TowpathFinalizeBackfillOperator,
-    TowpathFinalizeOperator,
     TowpathIntervalSensor,
     TowpathLeftOutOperator,
     TowpathMaintainOperator,
-    TowpathMergeOperator,
     TowpathPlanOperator,
     TowpathPublishOperator,
     TowpathReplayOperator,
     TowpathSnapshotOperator,
     TowpathVerifyOperator,
 )
-from cdc.airflow.task_group import FINALIZE_RETRIES
+from cdc.airflow.task_group import MergeJob, apply_tasks
 from cdc.airflow.triggers import TowpathStoreTrigger
 from cdc.base.errors import ConfigError
 from cdc.base.units import human_seconds
@@ -76,14 +73,17 @@ def conf_folder(dag_file: str) -> Path:
 
 
 def build_dags(
-    conf_dir: Path, kinds: Iterable[DagKind] = DAG_KINDS, default_args: Mapping[str, Any] | None = None
+    conf_dir: Path,
+    kinds: Iterable[DagKind] = DAG_KINDS,
+    default_args: Mapping[str, Any] | None = None,
+    merge: MergeJob | None = None,
 ) -> dict[str, DAG]:
     """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
     A destination with ``store.kind: server`` has no capture DAG: capture runs beside that server. One whose store is
     in the memory of a server has no DAGs: there are no batches for tables. ``default_args``: arguments for all tasks,
-    as a DAG takes them, before those of the configuration. If Airflow needs a single DAG because a task is about to
-    run, only that one is built.
+    as a DAG takes them, before those of the configuration. ``merge``: makes the task of the apply DAGs that merges in a
+    job elsewhere. If Airflow needs a single DAG because a task is about to run, only that one is built.
     """
     parsed_dag_id, built = get_parsing_context().dag_id, sorted(kinds)
     dags: dict[str, DAG] = {}
@@ -91,7 +91,7 @@ def build_dags(
         ids = {kind: f"{kind}_{name}" for kind in built}
         chosen = [kind for kind, dag_id in ids.items() if parsed_dag_id is None or parsed_dag_id == dag_id]
         if chosen and _DAG_NAME.fullmatch(name):
-            destination = _read(conf_dir / f"{name}.yaml", default_args)
+            destination = replace(_read(conf_dir / f"{name}.yaml", default_args), merge=merge)
             dags |= {ids[kind]: _BUILD[kind](destination) for kind in chosen if _is_ours(kind, destination)}
     return dags
 
@@ -130,6 +130,8 @@ class _Destination:
     error: str | None
     default_args: Mapping[str, Any]
     on_failure: Callable[[Context], None] | None
+    merge: MergeJob | None = None
+    """See :func:`build_dags`."""
 
     @property
     def name(self) -> str:
@@ -209,12 +211,7 @@ def apply_dag(destination: _Destination) -> DAG:
         f"{_in_words(settings, settings.apply_every, on_data=asset is not None)}",
     )
     with dag:
-        fetch = TowpathFetchOperator(task_id="fetch", conf_file=destination.conf_file)
-        merge = TowpathMergeOperator(task_id="merge", conf_file=destination.conf_file)
-        finalize = TowpathFinalizeOperator(
-            task_id="finalize", conf_file=destination.conf_file, retries=FINALIZE_RETRIES
-        )
-        fetch >> merge >> finalize
+        apply_tasks(destination.conf_file, destination.name, f"airflow:{dag.dag_id}", destination.merge)
     return dag
 
 

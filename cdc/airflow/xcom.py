@@ -1,8 +1,9 @@
 """The XComs between the tasks of a run. They hold references, never data.
 
-``fetch`` returns the batch's id, the lease's fingerprint and the manifest's path; ``merge`` returns the first two of
-the run's last batch, and one result per table. Airflow shows XComs to all its users, so they hold no token. The tasks
-look the token up in the meta by the fingerprint (:meth:`cdc.batches.service.BatchService.resume`).
+``fetch`` returns the batch's id, the lease's fingerprint, the manifest's path and the run's time limit; ``merge``
+returns the first two of the run's last batch, and one result per table. Airflow shows XComs to all its users, so they
+hold no token. The tasks look the token up in the meta by the fingerprint
+(:meth:`cdc.batches.service.BatchService.resume`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,21 @@ from cdc.base.errors import BatchError, PermanentError
 from cdc.lake import pipeline
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
     from cdc.lake.runs import Merged
 
 
-def from_lease(lease: Lease) -> dict[str, Any]:
-    """Returns the XCom of ``fetch``."""
-    return {"batch": lease.manifest.batch, "lease": lease.fingerprint, "manifest": str(lease.manifest_path)}
+def from_lease(lease: Lease, until: datetime | None) -> dict[str, Any]:
+    """Returns the XCom of ``fetch``. ``until``: the time limit of the run, if it has one."""
+    return {
+        "batch": lease.manifest.batch,
+        "lease": lease.fingerprint,
+        "manifest": str(lease.manifest_path),
+        "until": "none" if until is None else until.isoformat(),
+    }
 
 
 def to_lease(config: DestinationConfig, fetched: Mapping[str, Any] | None) -> Lease:

@@ -121,21 +121,29 @@ def remember_command(command: str) -> None:
     _command = command
 
 
-def _of_process() -> RunIdentity:
-    """Returns the identity of this process. The environment is read each time, since several tasks may run in it, one
-    after the other."""
-    dag_id = os.environ.get(f"{_AIRFLOW}DAG_ID") or None
-    number = os.environ.get(f"{_AIRFLOW}TRY_NUMBER", "")
+def airflow_task(dag_id: str | None, run_id: str | None, task_id: str | None, try_number: int | None) -> RunIdentity:
+    """Returns the identity of this process as the work of a task's try; of no task if ``dag_id`` is None."""
     command = _command or (None if dag_id else _program())
     return RunIdentity(
         dag_id=dag_id,
-        task_id=os.environ.get(f"{_AIRFLOW}TASK_ID") or None,
-        run_id=os.environ.get(f"{_AIRFLOW}DAG_RUN_ID") or None,
-        try_number=int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None,
+        task_id=task_id,
+        run_id=run_id,
+        try_number=try_number,
         host=socket.gethostname(),
         command=command,
         started=None if command is None else _STARTED,
     )
+
+
+def _of_process() -> RunIdentity:
+    """Returns the identity of this process. The environment is read each time, since several tasks may run in it, one
+    after the other."""
+    dag_id, run_id, task_id = (
+        os.environ.get(f"{_AIRFLOW}{name}") or None for name in ("DAG_ID", "DAG_RUN_ID", "TASK_ID")
+    )
+    number = os.environ.get(f"{_AIRFLOW}TRY_NUMBER", "")
+    is_number = number.isascii() and number.isdigit() and len(number) < 10
+    return airflow_task(dag_id, run_id, task_id, int(number) if is_number else None)
 
 
 def _program() -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 
 from cdc.base.errors import CdcError, LeaseHeldError, UsageError
 from cdc.base.log import get_logger
+from cdc.base.run_identity import airflow_task, work_for_starter
 from cdc.batches.lease import Lease, cli_owner, exclusive
 from cdc.batches.manifest import TableResult
 from cdc.batches.results import RunStats, run_stats
@@ -37,7 +38,8 @@ def apply(
         typer.Option(
             "--until",
             metavar="TIME",
-            help="Apply exactly what was committed before TIME (ISO 8601 with its offset, as 2026-11-21T10:00:00Z).",
+            help="Apply exactly what was committed before TIME (ISO 8601 with its offset, as 2026-11-21T10:00:00Z); "
+            "none: what the store has.",
         ),
     ] = None,
     wait: Annotated[
@@ -50,6 +52,22 @@ def apply(
             show_default="batch.max_wait_s, or batch.until_wait_s",
         ),
     ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER",
+            help="Owner of the batches, whose outstanding batch is taken over, for a job that a scheduler starts.",
+            show_default="cli:<host>:<configuration file>",
+        ),
+    ] = None,
+    airflow_run: Annotated[
+        tuple[str, str, str, int] | None,
+        typer.Option(
+            "--airflow-run",
+            metavar="DAG_ID RUN_ID TASK_ID TRY",
+            help="The task that the job works for: commits name it, and the finalize of its run tells parked tables.",
+        ),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Apply changes to the Delta tables: fetch a batch, merge it, ack it, and so on; a batch that fails is rolled back.
@@ -59,19 +77,26 @@ def apply(
     its transactions come again.
     """
     config = load(ctx, dest)
-    limit = _time(until) if until is not None else None
+    limit = None if until in (None, "none") else _time(until)
     if limit is not None:
         limits, first_wait_s = RunLimits(until=limit, wait_s=wait), wait
     elif until_empty:
         limits, first_wait_s = RunLimits(follow=True), 0.0 if wait is None else wait
     else:
         limits, first_wait_s = RunLimits(run_for_s=config.airflow.run_for), wait
-    owner = cli_owner(config)
+    if airflow_run is not None:
+        work_for_starter(airflow_task(*airflow_run))
     report = _Report(json_output)
+    run = Run(pipeline, config, owner or cli_owner(config), limits, report)
     try:
-        with exclusive(config), run_stats() as report.stats, _rolled_back_at_a_signal(config), _told(config, report):
-            run = Run(pipeline, config, owner, limits, report)
-            lease = pipeline.fetch(config, owner, limit, first_wait_s)
+        with (
+            # A job that begins later with the same owner takes the batch over, under a new token.
+            exclusive(config) if owner is None else nullcontext(),
+            run_stats() as report.stats,
+            _rolled_back_at_a_signal(config, run, is_only=owner is None),
+            _told(config, report),
+        ):
+            lease = pipeline.fetch(config, run.owner, limit, first_wait_s)
             try:
                 if lease is None:
                     pipeline.retry_parked(config)
@@ -93,7 +118,8 @@ def apply(
             print_json({"batches": report.done})
     if not json_output:
         _show_end(config, report, spent=run.spent)
-    pipeline.require_none_left_out(config, say)
+    if airflow_run is None:
+        pipeline.require_none_left_out(config, say)
 
 
 def _show_end(config: DestinationConfig, report: _Report, *, spent: bool) -> None:
@@ -147,14 +173,18 @@ class _Stopped(Exception):
 
 
 @contextmanager
-def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
+def _rolled_back_at_a_signal(config: DestinationConfig, run: Run, *, is_only: bool) -> Iterator[None]:
     """Turns SIGTERM and SIGINT into :class:`_Stopped`, after a rollback of the owner's outstanding batches: the current
-    one, or one that was fetched at that very moment."""
+    one, or one that was fetched at that very moment. Unless this ``is_only`` process of the owner, it rolls back the
+    current one alone, by its token."""
     try:
         yield
     except KeyboardInterrupt:
         pipeline.stop()  # no driver may continue
-        gone = pipeline.release(config, cli_owner(config))
+        if is_only:
+            gone = pipeline.release(config, run.owner)
+        else:
+            gone = [run.merging.batch] if run.merging is not None and _roll_back(config, run.merging) else []
         if not gone:
             raise _Stopped(f"{config.name}: stopped; no batch was under way.") from None
         what = f"batch {gone[0]} was" if len(gone) == 1 else f"batches {', '.join(map(str, gone))} were"
@@ -174,11 +204,14 @@ def _told(config: DestinationConfig, report: _Report) -> Iterator[None]:
     push_run(config, report.stats, succeeded=True)
 
 
-def _roll_back(config: DestinationConfig, lease: Lease) -> None:
+def _roll_back(config: DestinationConfig, lease: Lease) -> bool:
+    """Rolls a batch back, and returns whether that was possible."""
     try:
         pipeline.finalize(config, lease, False)
     except CdcError as error:  # log it only: the caller raises the error of the merge
         _log.warning("the batch was not rolled back", batch=lease.batch, reason=str(error))
+        return False
+    return True
 
 
 def _time(text: str) -> datetime:

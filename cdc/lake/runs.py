@@ -119,7 +119,7 @@ class Run:
         limits: RunLimits,
         listener: Listener | None = None,
     ) -> None:
-        self._steps, self._config, self._owner, self._limits = steps, config, owner, limits
+        self._steps, self._config, self.owner, self._limits = steps, config, owner, limits
         self._listener: Listener = RunListener() if listener is None else listener
         self._stopped = False
         self._deadline = float("inf")
@@ -152,7 +152,7 @@ class Run:
                 steps.finalize(config, merged.lease, True, merged.results)
                 self._listener.acked(merged)
                 wait_s = limits.wait_s if limits.until is not None else 0.0
-                current = steps.fetch_following(config, self._owner, merged.lease, limits.until, wait_s)
+                current = steps.fetch_following(config, self.owner, merged.lease, limits.until, wait_s)
         return None
 
     def stop(self) -> None:

@@ -141,7 +141,7 @@ def test_clearing_a_merge_whose_batch_was_rolled_back_fails(
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
     pipeline.finalize(load(file), lease, ok=False)
-    context: Any = {"ti": Handed(xcom.from_lease(lease))}
+    context: Any = {"ti": Handed(xcom.from_lease(lease, None))}
     with pytest.raises(AirflowFailException, match="the token of batch 1 is not the latest"):
         TowpathMergeOperator(task_id="merge", conf_file=str(file)).execute(context)
 

@@ -117,7 +117,7 @@ def test_each_batch_has_a_line_and_each_table_one_for_the_run(
     lines_of_tables = CapturingLogger()  # Airflow drops INFO in these tests
     monkeypatch.setattr(results, "_log", lines_of_tables)
     with caplog.at_level(logging.INFO):
-        merged = task.execute({"ti": Fetched(xcom.from_lease(lease))})  # type: ignore[typeddict-item]
+        merged = task.execute({"ti": Fetched(xcom.from_lease(lease, None))})  # type: ignore[typeddict-item]
     assert (merged["batch"], merged["acked"], len(merged["results"])) == (2, 1, 2)
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Batch")]
     assert lines == [
@@ -151,7 +151,7 @@ def test_a_killed_merge_begins_no_other_batch(write_conf: Callable[..., Any], pi
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
     pipeline.fail["merge"] = task.on_kill
-    merged = task.execute({"ti": Fetched(xcom.from_lease(lease))})  # type: ignore[typeddict-item]
+    merged = task.execute({"ti": Fetched(xcom.from_lease(lease, None))})  # type: ignore[typeddict-item]
     assert (merged["batch"], pipeline.acked) == (1, []), "finalize decides, by the state that Airflow sets"
     assert pipeline.calls == ["fetch", "merge", "stop"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 
 from cdc.batches.service import BatchService
 from cdc.testing.servers import Server
@@ -150,3 +151,31 @@ def test_sigterm_leaves_no_driver_and_no_batch_behind(loop: Loop, tmp_path: Path
     assert BatchService(loop.config).outstanding() == []
     loop.apply_all()
     loop.require_equal("t")
+
+
+def test_a_later_job_of_an_owner_takes_the_batch_over(loop: Loop, tmp_path: Path) -> None:
+    """The earlier one, which a scheduler has lost, cannot ack, and its SIGTERM does not roll the batch back."""
+    owner = ["--owner", "airflow:own.lake", "--until", "none", "--airflow-run", "own", "run 1", "lake.merge"]
+    held = [sys.executable, "-m", "tests.support.pause", str(tmp_path / "pause")]
+    earlier = subprocess.Popen([*held, *command(loop, *owner, "1")[3:]], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "pause.here").exists():
+        assert earlier.poll() is None, earlier.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    service = BatchService(loop.config)
+    later = service.get("airflow:own.lake", wait_s=0)
+    assert later is not None and later.batch == 1
+    earlier.send_signal(signal.SIGTERM)
+    (tmp_path / "pause.go").touch()
+    _, errors = earlier.communicate(timeout=60)
+    assert "the batch was not rolled back" in errors and "no batch was under way" in errors
+    assert [lease.batch for lease in service.outstanding()] == [1]
+
+    done = subprocess.run(command(loop, *owner, "2"), capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    loop.require_equal("t")
+    commits = [commit for commit in DeltaTable(str(loop.path("t"))).history() if commit["operation"] == "MERGE"]
+    runs = [json.loads(commit["userMetadata"])["run"] for commit in commits]
+    expected = {"dag_id": "own", "run_id": "run 1", "task_id": "lake.merge", "try": 2, "command": "cdc apply"}
+    assert runs and all(expected.items() <= run.items() for run in runs)

@@ -150,15 +150,23 @@ class Machine:
                     pids.append(int(process.name))
         return pids
 
-    def kill_matching(self, *words: str) -> int:
-        """Kills the processes on this machine whose command line holds all these words, and returns their number."""
-        killed = 0
+    def matching(self, *words: str) -> list[int]:
+        """Returns the ids of the processes on this machine whose command line holds all these words."""
+        pids = []
         for pid in self.pids():
             with suppress(OSError):
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
                 if all(word in line for word in words):
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
+                    pids.append(pid)
+        return pids
+
+    def kill_matching(self, *words: str) -> int:
+        """Kills these processes (see :meth:`matching`), and returns their number."""
+        killed = 0
+        for pid in self.matching(*words):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
         return killed
 
     def signal(self, number: int) -> None:

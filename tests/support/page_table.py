@@ -433,6 +433,7 @@ _CANAL = Python(unrun="is a client of another library", shown_by="tests/servers/
 PYTHON: Mapping[tuple[str, int], Python] = {
     ("docs/how-to/airflow.md", 0): _DAG,
     ("docs/how-to/airflow.md", 1): _DAG,
+    ("docs/how-to/airflow.md", 2): _DAG,
     ("docs/how-to/alarms.md", 0): _DAG,
     ("docs/how-to/as-of.md", 0): Python(
         _SPARK,

@@ -29,6 +29,8 @@ class Cluster:
     """More environment variables of the daemons, which executors inherit."""
     cores: int = 2
     memory: str = "1500m"
+    worker_timeout_s: int = 60
+    """The master takes a worker for lost that has sent no heartbeat for so long."""
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -64,6 +66,7 @@ class Cluster:
         environment.pop("PYTHONPATH", None)  # daemons of a cluster do not know the repository
         # A master that is started again knows its applications, and so replaces executors that they lose later.
         settings = {
+            "spark.worker.timeout": str(self.worker_timeout_s),
             "spark.deploy.recoveryMode": "FILESYSTEM",
             "spark.deploy.recoveryDirectory": str(machine.folder / "recovery"),
         }
@@ -77,13 +80,14 @@ class Cluster:
         return self._running[machine.name]
 
     def state(self) -> dict[str, object]:
-        """Returns what the master says of its workers and applications."""
-        document: dict[str, object] = httpx.get(f"http://{self.master.address}:{PAGE}/json/", timeout=10).json()
+        """Returns the state of the master's workers and applications; nothing while its page is not ready."""
+        answer = httpx.get(f"http://{self.master.address}:{PAGE}/json/", timeout=10)
+        document: dict[str, object] = answer.json() if answer.is_success else {}
         return document
 
     def wait_for_workers(self, count: int, limit_s: float = 90) -> None:
         deadline = time.monotonic() + limit_s
-        while self.state()["aliveworkers"] != count:
+        while self.state().get("aliveworkers") != count:
             assert time.monotonic() < deadline, f"{self.state()}\n{self.master.log('master')[-2000:]}"
             time.sleep(0.2)
 
