@@ -25,6 +25,8 @@ from cdc.lake import pipeline
 from cdc.lake.runs import Merged, Run, RunListener
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
 
     from cdc.batches.lease import Lease
@@ -241,7 +243,7 @@ class TowpathFinalizeOperator(BatchOperator):
     ``conf_file``.
 
     ``merge_acks``: the merge is a job of ``cdc apply`` elsewhere, with the owner of this task, and acks all its batches
-    itself. It was successful if the fetched batch is acked and none is outstanding.
+    itself. If the fetched batch is not acked, it failed, whatever the platform says of it.
     """
 
     def __init__(
@@ -269,33 +271,31 @@ class TowpathFinalizeOperator(BatchOperator):
             )
         with xcom.airflow_errors():
             config = self._config()
-            succeeded = states[self.merge_task_id] == "success"
-            if self.merge_acks:
-                gone = pipeline.release(config, self._owner)  # a job that still runs has lost its lease with it
-                succeeded = succeeded and not gone and self._is_acked(config, fetched["batch"])
-            else:
-                merged = ti.xcom_pull(task_ids=self.merge_task_id)
-                succeeded = succeeded and xcom.is_result_of(merged, fetched)
-                if succeeded and merged["batch"] is not None:
-                    pipeline.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
-                    self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
-                gone = [] if succeeded else pipeline.release(config, self._owner)
-            if succeeded:
+            if states[self.merge_task_id] == "success" and self._is_acked(config, ti, fetched):
                 self._changes = self._tell_changes(config, context, fetched["batch"])
-            tell(config, None, succeeded=succeeded)
-            if succeeded:
+                tell(config, None, succeeded=True)
                 self._require_none_left_out(config)
                 return
+            gone = pipeline.release(config, self._owner)  # a job that still runs has lost its lease with it
+            tell(config, None, succeeded=False)
         ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
         raise AirflowFailException(
             f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "
             "run takes the same changes again."
         )
 
-    def _is_acked(self, config: DestinationConfig, batch: int) -> bool:
-        """Whether this batch or a later one is acked. Batches are acked in order, and one that was rolled back comes
-        again under a higher number."""
-        return bool(pipeline.acked_manifests(config, batch - 1))
+    def _is_acked(self, config: DestinationConfig, ti: Any, fetched: Mapping[str, Any]) -> bool:
+        """Whether the merge was of the fetched batch, and its last one is acked, here or by the job itself."""
+        if self.merge_acks:
+            # Batches are acked in order, and one that was rolled back comes again under a higher number.
+            return bool(pipeline.acked_manifests(config, fetched["batch"] - 1))
+        merged = ti.xcom_pull(task_ids=self.merge_task_id)
+        if not xcom.is_result_of(merged, fetched):
+            return False
+        if merged["batch"] is not None:
+            pipeline.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
+            self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
+        return True
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Returns the lineage of what a job elsewhere has merged. The merge in a task tells its own."""
