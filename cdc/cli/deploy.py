@@ -16,6 +16,7 @@ from cdc.cli.common import say
 
 class DeployKind(StrEnum):
     dags = "dags"
+    airflow_pod = "airflow-pod"
     systemd = "systemd"
     container = "container"
     compose = "compose"
@@ -27,6 +28,7 @@ class DeployKind(StrEnum):
 
 PLACES = {
     DeployKind.dags: ("dags",),
+    DeployKind.airflow_pod: ("deploy/airflow/worker-pod.yaml",),
     DeployKind.systemd: ("deploy/systemd",),
     DeployKind.container: ("deploy/container/Containerfile",),
     DeployKind.compose: ("deploy/container/compose.yaml",),

@@ -124,6 +124,12 @@ def test_what_is_not_set_is_left_to_airflow(dags: Callable[..., dict[str, DAG]])
     assert (dag.max_consecutive_failed_dag_runs, dag.on_failure_callback, task.owner) == (usual, None, "towpath")
 
 
+def test_the_caller_gives_the_tasks_their_pod(dags: Callable[..., dict[str, DAG]]) -> None:
+    pod = {"pod_template_file": "/opt/airflow/towpath-pod.yaml"}
+    dag = dags("retries: 1", kinds=["apply"], default_args={"executor_config": pod})["apply_shop"]
+    assert {task.executor_config["pod_template_file"] for task in serialized(dag).tasks} == {pod["pod_template_file"]}
+
+
 def test_the_caller_comes_before_the_configuration(dags: Callable[..., dict[str, DAG]]) -> None:
     (dag,) = dags("queue: one, pool: lake", kinds=["apply"], default_args={"queue": "two", "doc_md": "x"}).values()
     task = dag.get_task("merge")

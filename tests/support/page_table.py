@@ -316,6 +316,7 @@ PAGES: Mapping[str, Page] = {
     "docs/how-to/backfill.md": Page(setup=_airflow_with_dags),
     "docs/how-to/batches.md": Page(words=_range),
     "docs/how-to/canal-clients.md": Page({"cdc server": Step(until="Canal's clients")}, setup=_canal),
+    "docs/how-to/clusters.md": Page({"kubectl": _KUBERNETES}, is_filled=False),
     "docs/how-to/decode.md": Page(setup=_binlog_file),
     "docs/how-to/diff.md": Page({"cdc diff": Step(prints="inserted")}, words=_range),
     "docs/how-to/encryption.md": Page(
@@ -447,6 +448,7 @@ PYTHON: Mapping[tuple[str, int], Python] = {
     ("docs/how-to/asset-events.md", 1): Python(unrun="is a part of a task", shown_by="tests/dags/test_changes.py"),
     ("docs/how-to/canal-clients.md", 0): _CANAL,
     ("docs/how-to/capacity.md", 0): Python(unrun="is a part of a program", shown_by="tests/slow/event_store/channel"),
+    ("docs/how-to/clusters.md", 0): _DAG,
     ("docs/how-to/columns.md", 0): Python(),
     ("docs/how-to/decode.md", 0): Python(),
     ("docs/how-to/decode.md", 1): Python(unrun="needs Polars and DuckDB", shown_by="tests/unit/cli/test_decode.py"),

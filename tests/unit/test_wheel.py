@@ -86,6 +86,6 @@ def test_the_source_distribution_builds_the_wheel_and_the_image(tmp_path: Path) 
 def test_what_is_deployed_names_the_version() -> None:
     chart = yaml.safe_load(next(text for name, text in files(DeployKind.helm).items() if name.endswith("Chart.yaml")))
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
-    for kind in (DeployKind.container, DeployKind.compose, DeployKind.kubernetes):
+    for kind in (DeployKind.container, DeployKind.compose, DeployKind.kubernetes, DeployKind.airflow_pod):
         for name, text in files(kind).items():
             assert f"towpath:{__version__}" in text.decode(), name

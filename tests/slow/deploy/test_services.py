@@ -112,6 +112,23 @@ def test_the_manifest(tmp_path: Path) -> None:
         require_valid(documents[-1])
 
 
+def test_the_pod_of_airflow() -> None:
+    """Airflow's KubernetesExecutor appends the command line of a task to the container ``base``."""
+    pod = yaml.safe_load((DEPLOY / "airflow" / "worker-pod.yaml").read_text(encoding="utf-8"))
+    require_valid(pod)
+    (container,) = pod["spec"]["containers"]
+    assert (pod["kind"], pod["spec"]["restartPolicy"], container["name"]) == ("Pod", "Never", "base")
+    image = (DEPLOY / "container" / "Containerfile").read_text(encoding="utf-8")
+    assert 'ENTRYPOINT ["tini", "--", "cdc"]' in image
+    assert container["command"] == ["tini", "--"], "else Python's command line would be one of cdc"
+    assert f"--uid {pod['spec']['securityContext']['runAsUser']} " in image
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert environment["CDC_CONF"] == mounts["conf"]
+    assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == mounts["dags"]
+
+
 # --- Helm, built from its source: minutes, once
 
 
