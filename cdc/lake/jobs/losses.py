@@ -117,7 +117,7 @@ def _beginning_lines(batches: Batches, subscription: Subscription, reader: Store
     )
     names = sorted(subscription.tables)
     more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    yield f"{len(names)} Delta tables may lack changes: {', '.join(names[:_MOST_NAMES]) or 'none is there'}{more}."
+    yield f"Delta tables that may lack changes: {', '.join(names[:_MOST_NAMES]) or 'none'}{more}."
     if subscription.outstanding:
         yield f"Outstanding batches are rolled back: {', '.join(str(o.batch) for o in subscription.outstanding)}."
 
