@@ -15,7 +15,6 @@ import pytest
 from cdc.base.errors import CatalogUnavailableError, ConfigError, TargetError
 from cdc.batches.service import BatchService
 from cdc.cli import check_local
-from cdc.config import DestinationConfig, load
 from cdc.lake import pipeline
 from cdc.lake.delta import catalog
 from cdc.lake.delta.catalog import CatalogEntry, Name, find_entry
@@ -93,15 +92,6 @@ def entry(loop: Loop, table: str = "t", database: str = "") -> CatalogEntry | No
     return find_entry(spark_of(loop), Name("spark_catalog", database or f"lake_{loop.db}", table))
 
 
-def again(loop: Loop, old: str, new: str) -> DestinationConfig:
-    file = loop.config.file
-    text = file.read_text(encoding="utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new), encoding="utf-8")
-    loop.config = load(file)
-    return loop.config
-
-
 @pytest.fixture
 def _forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets each batch look at the catalog, as the first one of a process does."""
@@ -172,7 +162,7 @@ def test_names_follow_their_tables(mysql9: Server, tmp_path: Path, database: Dat
     loop.require_equal("t")
 
     # The lake moves: the name follows the table that was proved.
-    again(loop, "target: lake", "target: moved")
+    loop.edit("target: lake", "target: moved")
     shutil.copytree(tmp_path / "lake", tmp_path / "moved")
     loop.sql("DELETE FROM t WHERE id = 2")
     loop.capture()
@@ -199,7 +189,7 @@ def test_a_catalog_that_is_away_loses_nothing(mysql9: Server, tmp_path: Path, da
     assert open_meta(loop.config).read().subscription("apply").parked == {}, "it is not the table's fault"
     (finding,) = check_local._catalog(loop.config)
     assert (finding.level, "cannot be reached" in finding.message) == ("error", True)
-    again(loop, str(metastore(tmp_path, address="thrift://127.0.0.1:1")), str(metastore(tmp_path)))
+    loop.edit(str(metastore(tmp_path, address="thrift://127.0.0.1:1")), str(metastore(tmp_path)))
     loop.apply_all()
     loop.require_equal("t")
     assert entry(loop) is not None
@@ -287,12 +277,12 @@ def test_tables_that_the_catalog_owns(mysql9: Server, tmp_path: Path, database: 
     loop.require_equal("t")
     assert entry(loop, database=db) == CatalogEntry("MANAGED", "delta", f"file:{loop.path('t')}")
 
-    again(loop, "managed: true", "managed: false")
+    loop.edit("managed: true", "managed: false")
     loop.sql("INSERT INTO t VALUES (2, 'c', 1)")
     loop.capture()
     loop.apply_all()
     assert entry(loop, database=db) == CatalogEntry("EXTERNAL", "delta", f"file:{loop.path('t')}")
-    again(loop, "managed: false", "managed: true")
+    loop.edit("managed: false", "managed: true")
     loop.sql("INSERT INTO t VALUES (3, 'c', 1)", "CREATE TABLE `Two Words` (id INT PRIMARY KEY)")
     loop.capture()
     with pytest.raises(ConfigError, match=r"the catalog would put the table at .*two_words, and apply.target says"):
@@ -320,7 +310,7 @@ def test_drivers_under_spark_submit_register(mysql9: Server, tmp_path: Path, dat
     loop.capture()
     loop.apply_all()
     assert [f.level for f in check_local._catalog(loop.config)] == ["warning"]
-    again(loop, "local-cluster[1,1,1024]", "local[2]")
+    loop.edit("local-cluster[1,1,1024]", "local[2]")
     assert entry(loop) is not None
 
 

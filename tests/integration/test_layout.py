@@ -13,7 +13,7 @@ from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import DeltaTable
 
 from cdc.base.errors import ConfigError, TargetError
-from cdc.config import DestinationConfig, delta, load
+from cdc.config import delta
 from cdc.lake import pipeline
 from cdc.lake.jobs import maintain_tables
 from cdc.testing.servers import Server
@@ -45,16 +45,6 @@ def delta_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     record(DeltaOptimizeBuilder, "executeCompaction")
     record(SparkDeltaTable, "vacuum")
     return calls
-
-
-def again(loop: Loop, old: str, new: str) -> DestinationConfig:
-    """Changes the configuration file, and loads it."""
-    file = next((loop.config.store.path.parent.parent / "conf").glob("*.yaml"))
-    text = file.read_text(encoding="utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new), encoding="utf-8")
-    loop.config = load(file)
-    return loop.config
 
 
 def partitions(loop: Loop) -> list[str]:
@@ -107,7 +97,7 @@ def test_other_partitions_need_a_new_table(mysql9: Server, tmp_path: Path, datab
     loop.sql(TABLE, ROWS)
     loop.capture()
     loop.apply_all()
-    again(loop, "{properties: {towpath_test: 1}}", "{partition_by: [day, n]}")
+    loop.edit("{properties: {towpath_test: 1}}", "{partition_by: [day, n]}")
     loop.sql("INSERT INTO t VALUES (100, '2026-03-01', 'eu', 3)")
     loop.capture()
     with pytest.raises(TargetError, match=r"is partitioned by nothing, and the configuration says day, n"):
@@ -119,7 +109,7 @@ def test_other_partitions_need_a_new_table(mysql9: Server, tmp_path: Path, datab
     assert properties(loop)["towpath_test"] == "1", "properties of the former generation stay"
 
     # A table whose partitions are not configured any more keeps them.
-    again(loop, "{partition_by: [day, n]}", "{on_error: block}")
+    loop.edit("{partition_by: [day, n]}", "{on_error: block}")
     pipeline.replay(loop.config, [f"{loop.db}.t"])
     assert partitions(loop) == ["day", "n"]
     loop.require_equal("t")
@@ -157,7 +147,7 @@ def test_clustering_and_properties_follow_the_configuration(mysql9: Server, tmp_
     loop.capture()
     loop.apply_all()
     assert clustering(loop) == [["region"], ["n"]]
-    again(loop, "cluster_by: [region, n]", "cluster_by: [day], properties: {delta.enableChangeDataFeed: true}")
+    loop.edit("cluster_by: [region, n]", "cluster_by: [day], properties: {delta.enableChangeDataFeed: true}")
     loop.sql("UPDATE t SET n = n + 1", "ALTER TABLE t RENAME COLUMN n TO m", "ALTER TABLE t DROP COLUMN m")
     loop.capture()
     loop.apply_all()
@@ -165,7 +155,7 @@ def test_clustering_and_properties_follow_the_configuration(mysql9: Server, tmp_
     assert clustering(loop) == [["day"]]
     assert properties(loop)["delta.enableChangeDataFeed"] == "true"
 
-    again(loop, "cluster_by: [day]", "cluster_by: []")
+    loop.edit("cluster_by: [day]", "cluster_by: []")
     loop.sql("ALTER TABLE t DROP COLUMN day", "DELETE FROM t WHERE id = 1")
     loop.capture()
     loop.apply_all()
@@ -254,7 +244,7 @@ def test_each_allowed_property_on_a_table(name: str, mysql9: Server, tmp_path: P
     loop.sql(TABLE, ROWS, "CREATE TABLE later (id INT PRIMARY KEY, n INT)", "INSERT INTO later VALUES (1, 1), (2, 2)")
     loop.capture()
     loop.apply_all()
-    again(loop, f"{db}.later: {{on_error: block}}", f"{db}.later: {given}")
+    loop.edit(f"{db}.later: {{on_error: block}}", f"{db}.later: {given}")
     for table in ("t", "later"):
         loop.sql(
             f"UPDATE {table} SET n = n + 1 WHERE id % 2 = 0",

@@ -255,20 +255,20 @@ def test_what_is_not_acked_comes_again(server: Server, db: str, store: str, tmp_
         with pytest.raises(BatchError, match="was acked"):
             transactions[0].rollback()
         transactions[4].rollback()
-        again = read(stream, 2)
-        assert ids(again) == [4, 5]
+        repeated = read(stream, 2)
+        assert ids(repeated) == [4, 5]
         transactions[3].ack()
         with pytest.raises(BatchError, match="was acked"):
             transactions[3].rollback()
-        again[0].ack()
-        again[1].rollback()
+        repeated[0].ack()
+        repeated[1].rollback()
         with pytest.raises(BatchError, match="was rolled back"):
             transactions[5].ack()
         assert ids(read(stream, 2)) == [5, 6]
         stream.rollback()
         assert ids(read(stream, 3)) == [5, 6, 7]
     with pytest.raises(StoreClosedError, match="is closed"):
-        again[1].ack()
+        repeated[1].ack()
     insert(server, db, [10])
     with stream_of(server, db, store=store, state=tmp_path, start="earliest") as stream:
         transactions = read(stream, 6)

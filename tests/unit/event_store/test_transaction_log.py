@@ -441,9 +441,14 @@ def test_after_a_failed_flush_nothing_goes_on(tmp_path: Path, disk: Disk, lead: 
         with pytest.raises(StorageError, match="Input/output error"):
             call()
     disk.fails = False
-    for again in (lambda: log.put(transactions), lambda: log.put([]), lambda: log.put_async(transactions), log.flush):
+    for operation in (
+        lambda: log.put(transactions),
+        lambda: log.put([]),
+        lambda: log.put_async(transactions),
+        log.flush,
+    ):
         with pytest.raises(StorageError, match="Input/output error"):
-            again()
+            operation()
     assert disk.flushes == flushes, "a failed flush is not repeated"
     log.close()
     assert all_seqs(tmp_path) == seqs(transactions[:2])
