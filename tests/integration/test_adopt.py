@@ -19,6 +19,7 @@ from cdc.base.errors import RetryableError, TargetError, UnsupportedError, Usage
 from cdc.batches.service import BatchService
 from cdc.lake import pipeline
 from cdc.lake.jobs import adopt as job
+from cdc.lake.jobs import adopt_compare
 from cdc.lake.jobs.results import TableAdoption
 from cdc.lake.runtime import session
 from cdc.testing.servers import Server
@@ -134,9 +135,13 @@ def _statements() -> list[str]:
 
 
 @pytest.mark.long
-def test_a_table_of_debezium_is_taken_over(tmp_path: Path, mariadb11: Server, database: Database) -> None:
-    """Its values are in Debezium's forms, and it has the usual faults. Only rows that differ are written; it keeps its
-    history, follows the stream, and equals SELECT."""
+@pytest.mark.parametrize("rows_a_range", [20_000, 30])
+def test_a_table_of_debezium_is_taken_over(
+    tmp_path: Path, mariadb11: Server, database: Database, monkeypatch: pytest.MonkeyPatch, rows_a_range: int
+) -> None:
+    """Its values are in Debezium's forms, and it has the usual faults. Only rows that differ are written, and only the
+    ranges that have them are read; it keeps its history, follows the stream, and equals SELECT."""
+    monkeypatch.setattr(adopt_compare, "ROWS_A_RANGE", rows_a_range)
     loop = Taken(tmp_path, mariadb11, database(mariadb11))
     loop.fill(columns=TYPED)
     loop.statements(*FAULTS)
@@ -153,6 +158,7 @@ def test_a_table_of_debezium_is_taken_over(tmp_path: Path, mariadb11: Server, da
         result = loop.adopt()
     assert result.done
     assert result.repaired == 2 + 4 + 4 + 1 + 1
+    assert result.rows is not None and (result.read < result.rows) == (rows_a_range == 30)
     metrics = loop.metrics(before)
     assert metrics["numTargetRowsInserted"] == 2 + 4 + 4
     assert metrics["numTargetRowsDeleted"] == 4 + 4 + 1 + 1

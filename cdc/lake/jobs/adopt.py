@@ -62,7 +62,7 @@ from cdc.lake.runtime.commit_metadata import commit_metadata
 from cdc.lake.runtime.failures import explain
 from cdc.lake.runtime.session import METADATA, acquire, setting_of
 from cdc.lake.runtime.spark_settings import in_process
-from cdc.lake.verify.lake import bucket_of
+from cdc.lake.verify.lake import in_buckets
 from cdc.meta import ParkedTable, Subscription
 from cdc.source.connection import require_server
 from cdc.source.snapshot import take_all
@@ -491,7 +491,7 @@ class _Case:
         rows = state_of_snapshot(session.spark, [] if files is None else files.paths(), columns, names, changes)
         rows = self._shaped(with_variants(rows, columns.variants), state)
         types = {field.name.lower(): field.dataType for field in rows.schema.fields}
-        is_part = bucket_of(compared.columns, compared.buckets, "", types).isin([int(n) for n in compared.bad])
+        is_part = in_buckets(compared.columns, compared.buckets, compared.bad, types)
         also, chosen = None, rows.where(is_part)
         if changes is not None:
             also = latest(changes, names).select(*[quote(name) for name in names])

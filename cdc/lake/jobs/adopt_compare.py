@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cdc.base.targets import split_table
 from cdc.lake.delta.tables import schema_of
 from cdc.lake.jobs.columns import UnusableError
-from cdc.lake.verify.buckets import Buckets
+from cdc.lake.verify.buckets import Buckets, runs
 from cdc.lake.verify.columns import TableColumns, table_columns
 from cdc.lake.verify.compare import differing
 from cdc.lake.verify.lake import LakeTable, TableRows
@@ -22,7 +22,7 @@ from cdc.lake.verify.store import StoreView
 from cdc.source.snapshot.parts import Comparison, PartRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import DestinationConfig
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 60.0
 """Longest wait until the store has what the source had."""
+ROWS_A_RANGE = 20_000
+"""Fewer rows than those of verify: all rows of a range that differs are read and compared."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Compared:
         """The rows of the differing buckets, for a reading of the source; None: the whole table has to be read."""
         if not self.buckets.is_ranges or len(self.bad) * 2 > self.buckets.count:
             return None
-        terms = [self._range(first, last) for first, last in _runs(self.bad)]
+        terms = [self._range(first, last) for first, last in runs(self.bad)]
         return PartRecord(comparisons=terms[0], keys=tuple(terms[1:]))
 
     def _range(self, first: int, last: int) -> tuple[Comparison, ...]:
@@ -72,17 +74,6 @@ class Compared:
             for bound in (low, high)
             if bound is not None
         )
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns the first and the last number of each run of neighbours."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] + 1 == number:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return runs
 
 
 def compare(
@@ -108,7 +99,7 @@ def compare(
         whole = table_columns(schema, target.apply, is_old_mysql=snapshot.is_old_mysql)
         columns, lacking = _present(whole, state)
         snapshot.prepare(db, table, schema, columns)
-        buckets = snapshot.buckets(db, table, schema, columns)
+        buckets = snapshot.buckets(db, table, schema, columns, ROWS_A_RANGE)
         rows = TableRows(config, session, LakeTable(target, state, target.apply.mode), columns, buckets, 0)
         source, lake_sums = _sums(snapshot, (db, table), columns, buckets, rows)
         snapshot.require_transactional(db, table)

@@ -78,11 +78,26 @@ class Buckets:
         return " AND ".join([*low, *high])
 
 
-def find_buckets(conn: Connection, table: tuple[str, str], schema: TableSchema, columns: TableColumns) -> Buckets:
-    """Returns the buckets of a table. The server is asked for its estimates only; no row is read."""
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Returns the first and the last number of each run of neighbours. ``numbers``: in order."""
+    neighbours: list[tuple[int, int]] = []
+    for number in numbers:
+        if neighbours and neighbours[-1][1] + 1 == number:
+            neighbours[-1] = (neighbours[-1][0], number)
+        else:
+            neighbours.append((number, number))
+    return neighbours
+
+
+def find_buckets(
+    conn: Connection, table: tuple[str, str], schema: TableSchema, columns: TableColumns, rows_a_range: int | None
+) -> Buckets:
+    """Returns the buckets of a table. The server is asked for its estimates only; no row is read. ``rows_a_range``: of
+    ranges; None: :data:`ROWS_A_RANGE`."""
     rows, engine = _estimate(conn, table)
     is_plain = is_plain_key(columns.keys)
-    ranges = min(_MOST_RANGES, rows // ROWS_A_RANGE) if engine in _CLUSTERED and not columns.read else 0
+    is_in_order = engine in _CLUSTERED and not columns.read
+    ranges = min(_MOST_RANGES, rows // (rows_a_range or ROWS_A_RANGE)) if is_in_order else 0
     if is_plain and ranges > 1 and _lower(schema.primary_key) == [columns.keys[0].source.lower()]:
         paging = paging_key(conn, table, schema, schema.primary_key)
         if paging is not None and paging.index == "PRIMARY":

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
@@ -35,7 +37,7 @@ from cdc.lake.delta.sql import quote
 from cdc.lake.delta.tables import BEFORE, GONE, MODE_PROPERTY, PRESENT, Target, schema_of, target_of
 from cdc.lake.rows.column_types import MAX_PRECISION
 from cdc.lake.rows.columns import columns_of_layout
-from cdc.lake.verify.buckets import Buckets
+from cdc.lake.verify.buckets import Buckets, runs
 from cdc.lake.verify.columns import (
     LOW_BITS,
     NULL_WORD,
@@ -322,6 +324,25 @@ def bucket_of(columns: TableColumns, buckets: Buckets, prefix: str, types: Mappi
         remainder = f.col(prefix + quote(columns.keys[0].lake)) % f.lit(buckets.count)
         return f.coalesce(remainder.cast("long"), f.lit(0).cast("long"))
     return f.crc32(_text(_pieces(columns.keys or columns.compared, prefix, types))) % buckets.count
+
+
+def in_buckets(
+    columns: TableColumns, buckets: Buckets, numbers: Iterable[int], types: Mapping[str, t.DataType]
+) -> Column:
+    """Returns whether a row is in one of these buckets, which is never null. Ranges of an integer are compared with
+    their borders, so that files and row groups with other keys are not read. ``numbers``: in order."""
+    name = columns.keys[0].lake if columns.keys else ""
+    is_integer = isinstance(types.get(name.lower()), t.IntegerType | t.LongType)
+    if not is_integer or not buckets.is_ranges or buckets.borders[-1] >> 63 > 0:
+        return bucket_of(columns, buckets, "", types).isin(list(numbers))
+    key, last = f.col(quote(name)), len(buckets.borders)
+    parts = [f.lit(False)]
+    for first, final in runs(numbers):
+        low = [key > f.lit(buckets.borders[first - 1])] if first else []
+        high = [key <= f.lit(buckets.borders[final])] if final < last else []
+        within = reduce(and_, [key.isNotNull(), *low, *high])
+        parts.append(within if final < last else within | key.isNull())
+    return reduce(or_, parts)
 
 
 def _range_of(number: Column, borders: Sequence[int], first: int, last: int) -> Column:

@@ -150,9 +150,11 @@ class SourceSnapshot(Closing):
                 self._config, (db, table), schema, columns, has_row_metadata=self.info.has_row_metadata
             )
 
-    def buckets(self, db: str, table: str, schema: TableSchema, columns: TableColumns) -> Buckets:
-        """Returns how the rows of a table are distributed over buckets."""
-        return find_buckets(self._conn, (db, table), schema, columns)
+    def buckets(
+        self, db: str, table: str, schema: TableSchema, columns: TableColumns, rows_a_range: int | None = None
+    ) -> Buckets:
+        """Returns how the rows of a table are distributed over buckets, as :func:`find_buckets`."""
+        return find_buckets(self._conn, (db, table), schema, columns, rows_a_range)
 
     def require_transactional(self, db: str, table: str) -> None:
         """Raises UnsupportedError for a table of an engine without consistent snapshots, if the server writes now."""
