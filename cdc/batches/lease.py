@@ -179,11 +179,16 @@ class LeaseRenewer:
 # the owner --------------------------------------------------------------------------------------------------------
 
 
-def cli_owner(config: DestinationConfig) -> str:
-    """Returns the owner that commands act as: ``cli:<host>:<absolute configuration file>``.
+def cli_owner(config: DestinationConfig, owner: str | None = None) -> str:
+    """Returns the owner that a command acts as: ``owner`` if one is named, else ``cli:<host>:<absolute configuration
+    file>``. Raises UsageError for a named owner that is empty, as a variable may be that is not set.
 
     A command that is started again is the same owner, and need not wait for its own lease.
     """
+    if owner is not None:
+        if not owner.strip():
+            raise UsageError("--owner is empty", remedy="Name an owner, or leave the option out.")
+        return owner
     return f"cli:{socket.gethostname()}:{config.file}"
 
 

@@ -87,7 +87,7 @@ def apply(
     if airflow_run is not None:
         work_for_starter(airflow_task(*airflow_run))
     report = _Report(json_output)
-    run = Run(pipeline, config, owner or cli_owner(config), limits, report)
+    run = Run(pipeline, config, cli_owner(config, owner), limits, report)
     try:
         with (
             # A job that begins later with the same owner takes the batch over, under a new token.

@@ -52,7 +52,7 @@ def get(
             # `cdc apply` is the same owner: getting its batch again would invalidate its token.
             stack.enter_context(exclusive(config))
         handed_out = open_batches(config).get(
-            owner or cli_owner(config), subscriber=subscriber, wait_s=wait, lease_s=lease, ahead=ahead
+            cli_owner(config, owner), subscriber=subscriber, wait_s=wait, lease_s=lease, ahead=ahead
         )
     if as_json:
         print_json(None if handed_out is None else handed_out.as_dict())

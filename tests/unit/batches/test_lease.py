@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import cdc.lake.runtime.spark_settings
-from cdc.base.errors import CdcError, LeaseHeldError, MergeFailedError, StorageError, TokenError
+from cdc.base.errors import CdcError, LeaseHeldError, MergeFailedError, StorageError, TokenError, UsageError
 from cdc.batches.lease import Lease, cli_owner, exclusive, renewed
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
@@ -224,6 +224,9 @@ def hold(config: DestinationConfig, ready: Event) -> None:
 def test_owner_names_host_and_file(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     assert cli_owner(config) == f"cli:{socket.gethostname()}:{tmp_path}/conf/shop.yaml"
+    assert cli_owner(config, "airflow:own.lake") == "airflow:own.lake"
+    with pytest.raises(UsageError, match="--owner is empty"):
+        cli_owner(config, " ")
 
 
 def test_exclusive_names_the_other_process_and_ends_with_it(tmp_path: Path) -> None:
