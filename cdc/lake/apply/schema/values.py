@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -188,11 +189,17 @@ def doubtful(doubt: Doubt, value: str, have: t.DataType, *, is_set: bool) -> str
 def _outside(doubt: Doubt, value: str, have: t.DataType) -> str:
     is_binary = isinstance(have, t.FloatType | t.DoubleType)
     sides = [
-        f"{value} {sign} {f'{float(limit)!r}D' if is_binary else f'{limit:f}'}"
+        f"{value} {sign} {f'{_binary(limit)!r}D' if is_binary else f'{limit:f}'}"
         for sign, limit in zip("<>", doubt.range, strict=True)
         if limit is not None and (is_binary or abs(limit) < 10**MAX_PRECISION)
     ]
     return f"({' OR '.join(sides)})" if sides else "false"
+
+
+def _binary(limit: Decimal) -> float:
+    """Returns the DOUBLE nearest to a limit that is not beyond it."""
+    number = float(limit)
+    return math.nextafter(number, 0.0) if abs(Decimal(number)) > abs(limit) else number
 
 
 _ANY = ColumnSchema(

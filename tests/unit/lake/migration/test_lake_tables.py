@@ -93,6 +93,19 @@ def test_what_statistics_tell_of_doubts(
     assert in_lake(target).answer(target, condition) is answer
 
 
+@pytest.mark.parametrize(
+    ("largest", "border"),
+    [
+        (Decimal(10**25 - 1), "9.999999999999999e+24D"),  # as a DOUBLE it is 1e25, which no DECIMAL(25) holds
+        (Decimal(2**63 - 1), "9.223372036854775e+18D"),
+        (Decimal(2**53), "9007199254740992.0D"),
+    ],
+)
+def test_a_limit_that_no_double_is_counts_as_the_one_within(largest: Decimal, border: str) -> None:
+    doubt = Doubt("outside", "r", range=(-largest, largest))
+    assert doubtful(doubt, "v", t.DoubleType(), is_set=False) == f"(v < -{border} OR v > {border})"
+
+
 def test_rows_that_the_source_has_not_any_more_prove_nothing_but_absence(tmp_path: Path) -> None:
     table = in_lake(written(tmp_path, ROWS))
     kept = target_of(config_in(tmp_path, apply__mode="soft_delete"), "shop.t")
