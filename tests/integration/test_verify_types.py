@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from cdc.batches.service import BatchService
 from cdc.lake import pipeline
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
@@ -89,3 +90,31 @@ def test_numbers_in_columns_that_keep_an_earlier_type(tmp_path: Path, mariadb11:
     (table,) = pipeline.verify(loop.config).tables
     assert table.checksums is not None
     assert {difference.key["id"] for difference in table.checksums.differences} == {"2", "4"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "alter", ["CHANGE c d INT UNSIGNED, CHANGE b b FLOAT", "CHANGE c d INT UNSIGNED", "MODIFY c DECIMAL(28,3)"]
+)
+def test_a_number_that_has_no_room_when_it_is_rounded(
+    alter: str, tmp_path: Path, mariadb11: Server, database: Database
+) -> None:
+    """The server cuts it to the largest value of the new type, so the column is read again."""
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply="on_error: park")
+    loop.sql(
+        "SET sql_mode = ''",
+        "CREATE TABLE t (id INT PRIMARY KEY, b INT, c DECIMAL(30,5))",
+        "INSERT INTO t VALUES (1, 2147483647, 9999999999999999999999999.99999), (2, 7, -0.00001)",
+    )
+    loop.capture()
+    loop.apply_all()
+    loop.sql("SET sql_mode = ''", f"ALTER TABLE t {alter}")
+    loop.capture()
+    loop.apply_all()
+    (parked,) = BatchService(loop.config).subscription().parked.values()
+    assert "which reads" in parked.reason
+    with capturing(loop.config):
+        pipeline.snapshot(loop.config)
+    loop.capture()
+    loop.apply_all()
+    assert pipeline.verify(loop.config).state == "proved"

@@ -58,9 +58,9 @@ class TableEvolution:
     """Why only the server knows the rows of columns that were there."""
     unknown_new: list[str] = field(default_factory=list)
     """The same of new columns."""
-    doubts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    doubts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     """Conditions of rows, as SQL over the columns that were there. If there is such a row, only the server knows what
-    became of a column: the source's name of the column, and the reason."""
+    became of a column: its name in Delta before, the source's name of the column, and the reason."""
     read: list[str] = field(default_factory=list)
     """The source's names of the columns that these reasons are about."""
     reads_all: bool = False
@@ -83,9 +83,10 @@ class TableEvolution:
         """Returns the plan with what the rows tell: columns that only the server knows, and no values that are the same
         as before in all rows. ``met`` returns those of some conditions that hold for a row."""
         doubts = [self.doubts[condition] for condition in met(self.doubts)]
+        doubted = {name for name, _, _ in doubts}  # their values may have no result in Delta's type
 
         def settle(column: PlannedColumn) -> PlannedColumn:
-            if column.was is None or column.value is None or not column.is_computed:
+            if column.was is None or column.value is None or not column.is_computed or column.was.name in doubted:
                 return column
             name = quote(column.was.name)
             return column if met([differs(name, column.value(name))]) else replace(column, value=None)
@@ -93,8 +94,8 @@ class TableEvolution:
         return replace(
             self,
             columns=[settle(column) for column in self.columns],
-            unknown=[*self.unknown, *(reason for _, reason in doubts)],
-            read=[*self.read, *(name for name, _ in doubts)],
+            unknown=[*self.unknown, *(reason for _, _, reason in doubts)],
+            read=[*self.read, *(name for _, name, _ in doubts)],
         )
 
 
@@ -205,7 +206,7 @@ class _Work:
             if condition is None:
                 planned.unknown.append(reason)
             else:
-                planned.doubts[condition] = followed.column.name, reason
+                planned.doubts[condition] = old.name, followed.column.name, reason
 
     def has_other_policy(self, followed: Followed) -> bool:
         """Whether the column is under another policy than the old one was, or the Delta table did not have that."""
