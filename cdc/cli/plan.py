@@ -60,14 +60,14 @@ def plan(
         ),
     ] = None,
     server: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="source|URL",
             help="A server that executes the statements on empty tables in schemas of their own, which it drops: the "
             f"source, or mysql://USER@HOST:PORT with the password in ${PASSWORD_VARIABLE}.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a migration will do to the Delta tables, before it is executed.
@@ -85,8 +85,8 @@ def plan(
         raise UsageError(f"{len(words)} arguments are given instead of one or two", remedy="Give [DEST] FILE.")
     config = load(ctx, words[0] if len(words) == 2 else None)
     text = _read(words[-1])
-    asked = _server(config, server, asks_meta=schemas is None) if server else None
-    with working("Asking the server …") if server else nullcontext():
+    asked = None if server is None else _server(config, server, asks_meta=schemas is None)
+    with nullcontext() if asked is None else working("Asking the server …"):
         migration = _plan(config, text, database, sql_mode, time_zone, schemas, asked)
     if as_json:
         print_json(_document(config.name, migration))

@@ -49,7 +49,7 @@ PACKAGES = (
     "sun.util.calendar",
 )
 OPENED = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in PACKAGES)
-"""What spark-submit adds to a driver in client mode, and the master of a standalone cluster does not."""
+"""Options of the JVM that spark-submit adds to a driver in client mode only."""
 States = dict[str, str | None]
 
 
@@ -64,7 +64,7 @@ class Setup:
     s3: S3Server
     cluster: Cluster
     gateway: Machine
-    """Where spark-submit runs, which ends when the driver ends."""
+    """The machine of spark-submit, which ends when the driver ends."""
     server: ServerProcess
     copies: int = 0
 

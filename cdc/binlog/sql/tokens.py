@@ -41,9 +41,9 @@ class Token:
     quote: str = ""
     """The quote of ``quoted`` and ``string``: a backtick, ``"`` or ``'``."""
     begin: int = field(default=0, compare=False)
-    """Where the token begins in the text, with its quote."""
+    """The offset of the first character in the text, with the quote."""
     end: int = field(default=0, compare=False)
-    """Where it ends."""
+    """The offset behind the last character, with the quote."""
 
     @property
     def is_text(self) -> bool:

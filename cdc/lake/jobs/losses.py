@@ -29,7 +29,7 @@ _MOST_NAMES = 50
 
 @dataclass(frozen=True)
 class Loss:
-    """What apply would do without if an operator accepted it."""
+    """Changes that apply would leave out if an operator accepted it."""
 
     gaps: tuple[Gap, ...]
     records: Mapping[str, TableRecord | None]

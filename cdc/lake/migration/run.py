@@ -64,7 +64,7 @@ class MigrationPlan:
     statements: tuple[tuple[StatementVerdict, tuple[TableReport, ...]], ...]
     remarks: tuple[str, ...] = ()
     trial: Trial | None = None
-    """What a server says; None if none was asked."""
+    """The answers of a server; None if none was asked."""
 
     @property
     def kinds(self) -> set[Kind]:

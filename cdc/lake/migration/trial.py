@@ -46,7 +46,7 @@ _WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int|year)\(\d+\)")
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says to a statement."""
+    """The answer of the server to a statement."""
 
     outcome: Outcome
     reason: str = ""
@@ -57,12 +57,12 @@ class Answer:
     lock: str | None = None
     """``NONE``, ``SHARED`` or ``EXCLUSIVE``; None with ``INSTANT``, which takes none."""
     differences: tuple[str, ...] = ()
-    """Where the definition that results is not the one that the plan has expected."""
+    """The differences between the definition on the server and the one that the plan expects."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the server says to a migration."""
+    """The answers of the server to a migration."""
 
     place: str
     version: str

@@ -144,6 +144,7 @@ def test_input_that_cannot_be_planned_is_named(folder: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("server", "message"),
     [
+        ("", "the URL does not begin with mysql://"),
         ("postgres://u@h", "does not begin with mysql:// or mariadb://"),
         ("mysql://h", "names no user"),
         ("mysql://u@h/db", "something after the port"),
