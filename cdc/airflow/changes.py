@@ -8,7 +8,7 @@ run has acked before it failed is told by the next one (``docs/decisions/0151``)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -56,6 +56,9 @@ class TableChange:
     last_batch: int | None = None
     gtid: str | None = None
     """The GTID of the last transaction; None if it has none."""
+    gtids: str | None = None
+    """All GTIDs of the source up to ``last_seq``, as ``gtid_executed`` or ``gtid_binlog_state`` prints them; None of a
+    snapshot and a replay, and if they are not known."""
     first_commit_time: str | None = None
     """When the first transaction was committed at the source, ISO 8601, UTC."""
     last_commit_time: str | None = None
@@ -66,7 +69,12 @@ class TableChange:
     def from_extra(cls, extra: Mapping[str, Any]) -> Self:
         """Returns the change that the ``extra`` of an event describes. Raises UsageError if it describes none."""
         try:
-            return cls(**{field.name: extra[field.name] for field in fields(cls)})
+            return cls(
+                **{
+                    field.name: extra[field.name] if field.default is MISSING else extra.get(field.name, field.default)
+                    for field in fields(cls)
+                }
+            )
         except KeyError as error:
             raise UsageError(f"this is not an event of a table's change: it has no {error}") from None
 
@@ -249,6 +257,7 @@ def _change_of(
         first_batch=first.batch,
         last_batch=last.batch,
         gtid=last.positions.last.gtid,
+        gtids=last.gtids,
         first_commit_time=first.positions.first.time,
         last_commit_time=last.positions.last.time,
         schema_changed=altered,

@@ -224,6 +224,11 @@ class Manifest(_Part):
     )
     ranges: tuple[ByteRange, ...]
     positions: Positions
+    gtids: str | None = Field(
+        default=None,
+        description="All GTIDs of the source up to the end of the batch: MySQL's set, or the last number of each "
+        "domain and server of MariaDB; null if they are not known.",
+    )
     store_begins: StoreBeginning | None = Field(
         default=None, description="The beginning of the store when the batch was made; null if it is not recorded."
     )

@@ -71,6 +71,12 @@ class ManifestFiles:
                 manifests.append(manifest)
         return manifests
 
+    def before(self, subscriber: str, batch: int) -> Manifest | None:
+        """Returns the manifest of the last batch before a batch, as far as it is kept. Raises DamagedError,
+        StorageError."""
+        earlier = [number for number in self.ids(subscriber) if number < batch]
+        return load_manifest(self.path(subscriber, earlier[-1])) if earlier else None
+
     def mark_acked(self, path: Path, time: datetime, results: tuple[TableResult, ...]) -> Manifest:
         """Adds the results to a manifest; returns the manifest without them. Raises DamagedError if it is missing or
         damaged."""

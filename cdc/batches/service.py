@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.base.errors import DamagedError, IdentityError, TokenError, UsageError
+from cdc.base.errors import DamagedError, IdentityError, TokenError, UsageError, VersionError
 from cdc.base.log import get_logger
 from cdc.base.units import time_us
 from cdc.batches.lease import Lease, new_token
@@ -45,8 +45,10 @@ from cdc.batches.subscribers import (
     roll_back_from,
     skip_unwanted,
 )
+from cdc.binlog.gtids import Flavor, GtidSet, format_state, parse_state
 from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, TableRecord, open_meta
 from cdc.meta.state import check_name
+from cdc.store.formats.gtids import GtidCheckpoint
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 
@@ -81,6 +83,8 @@ class Reader(Protocol):
     def require_kept(self, after_seq: int) -> None: ...
 
     def newest_schemas(self) -> tuple[int, Schemas] | None: ...
+
+    def gtids_until(self, last_seq: int, flavor: Flavor, earlier: GtidCheckpoint | None = None) -> GtidSet | None: ...
 
     def exists(self) -> bool: ...
 
@@ -585,6 +589,7 @@ class BatchService:
 
     def _hand_out(self, selection: Selection, seen: Subscription, request: _Request) -> Lease | None:
         """Makes a new batch of a selection. None: another process was faster: look again."""
+        gtids = self._gtids(selection, seen, request.subscriber)
         files = self._files(selection, seen, request.subscriber)
         lease = None
         try:
@@ -606,7 +611,7 @@ class BatchService:
                     gaps=subscription.gaps,
                     server_uuid=self._bound_source(state).of_seq(selection.last_seq).server_uuid,
                     beginning=self._reader.beginning(),
-                )
+                ).model_copy(update={"gtids": gtids})
                 path = self.manifests.save(manifest)
                 entry = Outstanding(
                     batch=manifest.batch,
@@ -631,6 +636,23 @@ class BatchService:
             return self._stage.copy(subscriber, seen.next_batch, selection.ranges, schema_path)
         ranges = tuple(ByteRange(path=str(p), offset=offset, length=n) for p, offset, n in selection.ranges)
         return BatchFiles(ranges, None if schema_path is None else str(schema_path))
+
+    def _gtids(self, selection: Selection, seen: Subscription, subscriber: str) -> str | None:
+        """Returns the source's GTIDs up to the end of a selection; None if they are not known. Only readers of the
+        manifest need them, so damage to the store's file of GTIDs does not stop the batch."""
+        source = None if selection.last.gtid is None else self.meta.source()
+        if source is None:
+            return None
+        try:
+            gtids = self._reader.gtids_until(selection.last_seq, source.flavor)
+            before = self.manifests.before(subscriber, seen.next_batch) if gtids is None else None
+            if before is not None and before.gtids is not None and before.last_seq == seen.start_seq():
+                earlier = GtidCheckpoint(before.last_seq, parse_state(before.gtids, source.flavor))
+                gtids = self._reader.gtids_until(selection.last_seq, source.flavor, earlier)
+        except (DamagedError, VersionError) as error:
+            _log.warning("the batch's manifest has no GTIDs", subscriber=subscriber, reason=str(error))
+            return None
+        return None if gtids is None else format_state(gtids, source.flavor)
 
     def _bound_source(self, state: State) -> SourceIdentity:
         if state.source is None:

@@ -13,11 +13,13 @@ from cdc.base.errors import CutOffError
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import EntryFlag
 from cdc.binlog.file import rows_to_entries, scan
+from cdc.binlog.gtids import Flavor
 from cdc.binlog.positions import BinlogPosition, CommitPosition, make_file_name, make_seq, split_seq
 from cdc.binlog.sql.schemas import Schemas, TableSchema
 from cdc.config import DestinationConfig, load
 from cdc.meta import SourceIdentity
 from cdc.store.formats import layout
+from cdc.store.formats.gtids import GtidCheckpoint
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.segment_header import make_segment_header
 from cdc.store.formats.state import Beginning, CaptureState, TableNumbers
@@ -75,6 +77,9 @@ class NumberStore:
 
     def last_seq(self) -> int | None:
         return self.last or None
+
+    def gtids_until(self, last_seq: int, flavor: Flavor, earlier: GtidCheckpoint | None = None) -> None:
+        """Knows no GTIDs."""
 
     removed: int = 0
 

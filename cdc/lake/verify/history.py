@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cdc.base.errors import CdcError
-from cdc.binlog.gtids import GtidSet, Interval
+from cdc.binlog.gtids import GtidSet, Interval, parse_state
 from cdc.binlog.positions import format_seq
-from cdc.lake.verify.gtids import gtids_of, parse_mariadb
 from cdc.lake.verify.report import HistoryReport
 from cdc.lake.verify.source import SourceSnapshot
 from cdc.lake.verify.store import StoreView
+from cdc.store.formats.gtids import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,8 +43,11 @@ def check_history(
                 return report
             report.kind = "gtid"
             store.wait_for(snapshot.high_seq, snapshot.position.clock_us, wait_s, tick)
-            stored = gtids_of(store.entries())
-            if snapshot.info.flavor == "mysql":
+            flavor = snapshot.info.flavor
+            stored = GtidSet()
+            for entries in store.entries():
+                stored |= numbers_of(entries, flavor)
+            if flavor == "mysql":
                 _compare_mysql(store, stored, before, snapshot.executed() or "", report)
             else:
                 _compare_mariadb(store, stored, before, snapshot.executed() or "", report)
@@ -103,7 +106,7 @@ def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str,
     for name, intervals in stored.sources():
         domains.setdefault(name.partition("-")[0], []).extend(intervals)
     numbers = GtidSet(domains)
-    starts = {name.partition("-")[0]: number for name, number in parse_mariadb(text or "").items()}
+    starts = {name.partition("-")[0]: number for name, number in _last_numbers(text or "")}
     for domain, intervals in numbers.sources():
         begins = [(starts[domain], starts[domain])] if domain in starts and not removed else []
         begins = begins if begins and begins[0][1] + 1 < intervals[0][0] else []
@@ -114,7 +117,7 @@ def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str,
                 f"the store lacks {missing.count} numbers of the GTID domain {domain} between those that it has: "
                 f"{missing.shown()}"
             )
-    executed = parse_mariadb(after)
+    executed = dict(_last_numbers(after))
     for name, number in executed.items():
         last = stored.last(name)
         if last is not None and last > number:
@@ -124,7 +127,7 @@ def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str,
     for name, _ in stored.sources():
         if name not in executed:
             report.faults.append(f"the store has transactions of {name}, and the source executed none of them")
-    for name, number in parse_mariadb(before).items():
+    for name, number in _last_numbers(before):
         domain = name.partition("-")[0]
         reached = max(numbers.last(domain) or 0, starts.get(domain, 0))
         if number > reached and (numbers.last(domain) is not None or domain in starts):
@@ -132,6 +135,11 @@ def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str,
                 f"the source executed transactions of the GTID domain {domain} up to {number}, and the store has them "
                 f"up to {reached}"
             )
+
+
+def _last_numbers(text: str) -> list[tuple[str, int]]:
+    """Returns the last number of each ``domain-server`` in a state of MariaDB."""
+    return [(name, intervals[-1][1]) for name, intervals in parse_state(text, "mariadb").sources()]
 
 
 # --- the cursor

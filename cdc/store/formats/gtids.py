@@ -109,17 +109,32 @@ def gtids_at_end(store: Path, flavor: Flavor, last_seq: int) -> GtidSet | None:
 
     Raises DamagedError, VersionError, StorageError.
     """
-    newest = _newest(
-        store, [checkpoint for checkpoint in read_checkpoints(store, flavor) if checkpoint.seq <= last_seq], flavor
-    )
+    return gtids_until(store, flavor, last_seq, None)
+
+
+def gtids_until(store: Path, flavor: Flavor, last_seq: int, earlier: GtidCheckpoint | None) -> GtidSet | None:
+    """Returns the GTIDs of all transactions up to ``last_seq``; None if they are not known.
+
+    ``earlier``: the GTIDs up to an earlier seq, for the case that all checkpoints are later ones. GTIDs of transactions
+    without captured changes may be absent after a kill of capture. Raises DamagedError, VersionError, StorageError.
+    """
+    checkpoints = [*([] if earlier is None else [earlier]), *read_checkpoints(store, flavor)]
+    usable = [checkpoint for checkpoint in checkpoints if checkpoint.seq <= last_seq]
+    newest = _newest(store, sorted(usable, key=lambda checkpoint: checkpoint.seq), flavor, last_seq)
     return None if newest is None else newest.gtids
 
 
-def _newest(store: Path, checkpoints: list[GtidCheckpoint], flavor: Flavor) -> GtidCheckpoint | None:
+def _newest(
+    store: Path, checkpoints: list[GtidCheckpoint], flavor: Flavor, last_seq: int | None = None
+) -> GtidCheckpoint | None:
     if not checkpoints or read_removed(store).seq > checkpoints[-1].seq:
         return None
     seq, gtids = checkpoints[-1].seq, checkpoints[-1].gtids
     for entries in entries_after(store, seq):
+        if last_seq is not None:
+            entries = entries[entries["seq"] <= last_seq]
+        if not len(entries):
+            break
         if np.any(entries["flags"] & np.uint32(EntryFlag.LOST)):
             return None
         gtids |= gtids_of(entries, flavor)
@@ -137,22 +152,34 @@ def entries_after(store: Path, seq: int) -> Iterator[Entries]:
 
 def gtids_of(entries: Entries, flavor: Flavor) -> GtidSet:
     """Returns the GTIDs of entries. For MariaDB, the state after them."""
-    entries = entries[entries["gtid_count"] > 0]
+    numbers = numbers_of(entries, flavor)
+    if flavor == "mysql":
+        return numbers
+    return GtidSet({name: [(1, intervals[-1][1])] for name, intervals in numbers.sources()})
+
+
+def numbers_of(entries: Entries, flavor: Flavor) -> GtidSet:
+    """Returns the numbers that entries have. MariaDB's sources are named ``DOMAIN-SERVER``."""
+    places = np.flatnonzero(entries["gtid_count"])
+    last, count = (entries[name][places].astype(np.int64) for name in ("gtid_number", "gtid_count"))
+    sources, tags = (np.ascontiguousarray(entries[name])[places] for name in ("gtid_source", "gtid_tag"))
     intervals: dict[str, list[Interval]] = {}
-    while len(entries):
+    left = np.arange(len(places))
+    while len(left):
         # Nearly all entries have the same source. Each other one costs another look.
-        same = (entries["gtid_source"] == entries["gtid_source"][0]) & (entries["gtid_tag"] == entries["gtid_tag"][0])
-        group, entries = entries[same], entries[~same]
-        last = group["gtid_number"].astype(np.int64)
-        if flavor == "mariadb":
-            source = bytes(group["gtid_source"][0])
-            name = f"{int.from_bytes(source[:4], 'little')}-{int.from_bytes(source[4:8], 'little')}"
-            intervals[name] = [(1, int(last.max()))]
-            continue
-        tag = bytes(group["gtid_tag"][0]).decode("ascii")
-        name = f"{uuid.UUID(bytes=bytes(group['gtid_source'][0]))}{':' + tag if tag else ''}"
-        intervals[name] = _intervals(last - group["gtid_count"].astype(np.int64) + 1, last)
+        same = (sources[left] == sources[left[0]]) & (tags[left] == tags[left[0]])
+        mine = left[same]
+        intervals[_source_name(entries[places[mine[0]]], flavor)] = _intervals(last[mine] - count[mine] + 1, last[mine])
+        left = left[~same]
     return GtidSet(intervals)
+
+
+def _source_name(entry: np.void, flavor: Flavor) -> str:
+    source = bytes(entry["gtid_source"])
+    if flavor == "mariadb":
+        return f"{int.from_bytes(source[:4], 'little')}-{int.from_bytes(source[4:8], 'little')}"
+    tag = bytes(entry["gtid_tag"]).decode("ascii")
+    return f"{uuid.UUID(bytes=source)}{':' + tag if tag else ''}"
 
 
 def _intervals(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> list[Interval]:

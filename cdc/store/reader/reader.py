@@ -13,9 +13,11 @@ import numpy.typing as npt
 from cdc.base.errors import DamagedError, StorageError
 from cdc.base.log import get_logger
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
+from cdc.binlog.gtids import Flavor, GtidSet
 from cdc.binlog.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_file_name, split_seq
 from cdc.binlog.sql.schemas import Schemas
 from cdc.store.formats import layout
+from cdc.store.formats.gtids import GtidCheckpoint, gtids_until
 from cdc.store.formats.index import IndexFile, SegmentStats, StoreStats, read_entries
 from cdc.store.formats.missing import first_after, kept_names, read_removed, require_kept
 from cdc.store.formats.segment_header import read_segment_header, source_file_created_s
@@ -214,6 +216,10 @@ class StoreReader:
         seq = int(entry["seq"])
         position = BinlogPosition(self.source_file(seq), split_seq(seq).offset)
         return CommitPosition(position, format_gtid(entry), int(entry["commit_time_us"]))
+
+    def gtids_until(self, last_seq: int, flavor: Flavor, earlier: GtidCheckpoint | None = None) -> GtidSet | None:
+        """Returns the source's GTIDs up to a seq, as :func:`cdc.store.formats.gtids.gtids_until` does."""
+        return gtids_until(self.path, flavor, last_seq, earlier)
 
     def source_file(self, seq: int) -> str:
         """Returns the name of the source's binlog file that a seq lies in. Servers of different epochs may name their

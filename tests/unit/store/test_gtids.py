@@ -21,6 +21,7 @@ from cdc.store.formats.gtids import (
     gtids_at_end,
     gtids_of,
     lacks_some,
+    numbers_of,
     read_checkpoints,
     record_missing,
     write_checkpoint,
@@ -67,6 +68,8 @@ def test_a_state_of_mariadb_has_the_last_number_of_each_server() -> None:
         "mariadb",
     )
     assert format_state(gtid_set, "mariadb") == "0-1-8,0-2-9"
+    numbers = numbers_of(entries((mariadb(7, 42), "", 12, 3), (mariadb(7, 42), "", 15, 1)), "mariadb")
+    assert dict(numbers.sources()) == {"7-42": ((10, 12), (15, 15))}
     assert parse_state("0-2-9,0-1-8", "mariadb") == gtid_set
     assert state_name("0-1-8", "mariadb") in gtid_set and state_name("0-1-9", "mariadb") not in gtid_set
     assert show_state(parse_state("0-1-12", "mariadb") - gtid_set, "mariadb") == "0-1-9 to 0-1-12"
