@@ -6,18 +6,25 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from cdc.base.errors import UsageError
 from cdc.base.log import get_logger
 from cdc.batches.manifest import Manifest, TableResult
+from cdc.binlog.gtids import Flavor, MariadbGtid, MariadbPosition
 from cdc.meta import HistoryMark, Subscription, TableRecord
+
+if TYPE_CHECKING:
+    from cdc.store.reader.batch_builder import Selection
 
 _PHASES = {"start": "Spark start", "read": "read", "plan": "plan", "merge": "merge", "commit": "commit"}
 """The words for phases, in their order."""
 _SUMMED = ("inserted", "updated", "deleted", "skipped", "files", "null_dates")
+_MOST_GTIDS = 32768
+"""Characters of GTIDs in a mark; a longer text is left out. A change in ZooKeeper, which takes 1 MiB, may have four
+copies of it."""
 _RESULTS = TypeAdapter(tuple[TableResult, ...])
 _log = get_logger(__name__)
 
@@ -56,13 +63,28 @@ def record_tables(subscription: Subscription, results: Iterable[TableResult]) ->
         subscription.tables[result.table] = record.text
 
 
-def history_mark(manifest: Manifest) -> HistoryMark | None:
-    """Returns the mark that later shows whether the source still has the history up to the batch's end; None if the
-    manifest has nothing to recognise it by."""
-    last = manifest.positions.last
-    if last.gtid is None and last.file_created_s is None:
+def history_mark(selection: Selection, gtids: str | None, flavor: Flavor) -> HistoryMark | None:
+    """Returns the mark that later shows whether the source still has the history up to a selection's end; None if there
+    is nothing to recognise it by. ``gtids``: all GTIDs of the source up to there; None: they are not known."""
+    last = selection.last
+    if last.gtid is None and selection.file_created_s is None:
         return None
-    return HistoryMark(seq=manifest.last_seq, gtid=last.gtid, file_created_s=last.file_created_s)
+    shown = _as_canal_writes(gtids, flavor) if gtids else None
+    return HistoryMark(
+        seq=selection.last_seq,
+        gtid=last.gtid,
+        file_created_s=selection.file_created_s,
+        commit_time_us=last.commit_time_us if last.commit_time_us > 0 else None,
+        server_id=selection.server_id,
+        gtids=shown if shown is not None and len(shown) <= _MOST_GTIDS else None,
+    )
+
+
+def _as_canal_writes(gtids: str, flavor: Flavor) -> str:
+    """Returns the GTIDs as Canal's positions have them: MySQL's set, or the last GTID of each domain of MariaDB."""
+    if flavor == "mysql":
+        return gtids
+    return str(MariadbPosition.of_state(MariadbGtid.parse(gtid) for gtid in gtids.split(",")))
 
 
 def with_start(result: TableResult, seconds: float) -> TableResult:

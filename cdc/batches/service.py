@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.base.errors import DamagedError, IdentityError, TokenError, UsageError, VersionError
+from cdc.base.errors import CdcError, DamagedError, IdentityError, TokenError, UsageError, VersionError
 from cdc.base.log import get_logger
 from cdc.base.units import time_us
 from cdc.batches.lease import Lease, new_token
@@ -46,7 +46,7 @@ from cdc.batches.subscribers import (
     skip_unwanted,
 )
 from cdc.binlog.gtids import Flavor, GtidSet, format_state, parse_state
-from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, TableRecord, open_meta
+from cdc.meta import Gap, HistoryMark, Meta, Outstanding, SourceIdentity, State, Subscription, TableRecord, open_meta
 from cdc.meta.state import check_name
 from cdc.store.formats.gtids import GtidCheckpoint
 from cdc.store.reader.batch_builder import Limits
@@ -280,7 +280,6 @@ class BatchService:
             require_token(entry, token, self._clock())
             try:
                 manifest = self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
-                subscription.mark = history_mark(manifest) or subscription.mark
                 skipped = [table for table in manifest.tables if table not in subscription.parked]
                 park_excluded(subscription, excluded_tables(subscription, self._config.tables, skipped), self._clock())
             except DamagedError as error:  # the merge is done: ack the batch although its results are not recorded
@@ -292,6 +291,7 @@ class BatchService:
                 )
             subscription.remove(batch)
             subscription.acked_seq = entry.last_seq
+            subscription.mark = entry.mark or subscription.mark
             subscription.remember(entry, "acked")
             record_tables(subscription, tables)
             park_left_out(subscription, tables, self._clock())
@@ -315,7 +315,9 @@ class BatchService:
                     f"seq {seq} is not inside batch {batch}, which has those after {entry.after_seq} up to "
                     f"{entry.last_seq}"
                 )
-            subscription.acked_seq = max(subscription.acked_seq, seq)
+            if seq > subscription.acked_seq:
+                subscription.acked_seq = seq
+                subscription.mark = self._mark_inside(entry, seq, state, subscriber) or subscription.mark
 
     def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
         """Rolls back a batch and all later ones: their transactions are handed out again, in new batches.
@@ -589,7 +591,7 @@ class BatchService:
 
     def _hand_out(self, selection: Selection, seen: Subscription, request: _Request) -> Lease | None:
         """Makes a new batch of a selection. None: another process was faster: look again."""
-        gtids = self._gtids(selection, seen, request.subscriber)
+        gtids = self._gtids(selection, self.meta.source(), request.subscriber, seen.next_batch, seen.start_seq())
         files = self._files(selection, seen, request.subscriber)
         lease = None
         try:
@@ -602,6 +604,7 @@ class BatchService:
                     return None
                 if self._due(subscription, request) is not None:
                     return None
+                source = self._bound_source(state)
                 manifest = build_manifest(
                     selection,
                     files,
@@ -609,7 +612,7 @@ class BatchService:
                     subscriber=request.subscriber,
                     subscription=seen,
                     gaps=subscription.gaps,
-                    server_uuid=self._bound_source(state).of_seq(selection.last_seq).server_uuid,
+                    server_uuid=source.of_seq(selection.last_seq).server_uuid,
                     beginning=self._reader.beginning(),
                 ).model_copy(update={"gtids": gtids})
                 path = self.manifests.save(manifest)
@@ -621,6 +624,7 @@ class BatchService:
                     owner=request.owner,
                     token=request.token,
                     expires=self._expiry(request.lease_s),
+                    mark=history_mark(selection, gtids, source.flavor),
                 )
                 subscription.add(entry)
                 lease = Lease(manifest, path, entry.token, entry.expires)
@@ -637,22 +641,35 @@ class BatchService:
         ranges = tuple(ByteRange(path=str(p), offset=offset, length=n) for p, offset, n in selection.ranges)
         return BatchFiles(ranges, None if schema_path is None else str(schema_path))
 
-    def _gtids(self, selection: Selection, seen: Subscription, subscriber: str) -> str | None:
-        """Returns the source's GTIDs up to the end of a selection; None if they are not known. Only readers of the
-        manifest need them, so damage to the store's file of GTIDs does not stop the batch."""
-        source = None if selection.last.gtid is None else self.meta.source()
-        if source is None:
+    def _gtids(
+        self, selection: Selection, source: SourceIdentity | None, subscriber: str, batch: int, after_seq: int
+    ) -> str | None:
+        """Returns the source's GTIDs up to the end of a selection from a batch, which begins after ``after_seq``; None
+        if they are not known. Only readers of the manifest and of the cursor need them, so damage to the store's file
+        of GTIDs does not stop the batch."""
+        if source is None or selection.last.gtid is None:
             return None
         try:
-            gtids = self._reader.gtids_until(selection.last_seq, source.flavor)
-            before = self.manifests.before(subscriber, seen.next_batch) if gtids is None else None
-            if before is not None and before.gtids is not None and before.last_seq == seen.start_seq():
+            before, earlier = self.manifests.before(subscriber, batch), None
+            if before is not None and before.gtids is not None and before.last_seq == after_seq:
                 earlier = GtidCheckpoint(before.last_seq, parse_state(before.gtids, source.flavor))
-                gtids = self._reader.gtids_until(selection.last_seq, source.flavor, earlier)
+            gtids = self._reader.gtids_until(selection.last_seq, source.flavor, earlier)
         except (DamagedError, VersionError) as error:
-            _log.warning("the batch's manifest has no GTIDs", subscriber=subscriber, reason=str(error))
+            _log.warning("the batch has no GTIDs", subscriber=subscriber, reason=str(error))
             return None
         return None if gtids is None else format_state(gtids, source.flavor)
+
+    def _mark_inside(self, entry: Outstanding, seq: int, state: State, subscriber: str) -> HistoryMark | None:
+        """Returns the mark of a transaction inside a batch; None if it cannot be read, which stops no ack."""
+        try:
+            selection = self._reader.select(seq - 1, Limits(until_seq=seq))
+            if state.source is None or selection is None or selection.last_seq != seq:
+                return None
+            gtids = self._gtids(selection, state.source, subscriber, entry.batch, entry.after_seq)
+            return history_mark(selection, gtids, state.source.flavor)
+        except CdcError as error:
+            _log.debug("cursor moved without a mark", subscriber=subscriber, seq=seq, reason=str(error))
+            return None
 
     def _bound_source(self, state: State) -> SourceIdentity:
         if state.source is None:

@@ -16,12 +16,12 @@ from cdc.base.errors import DamagedError, VersionError
 from cdc.base.validation import first_fault
 
 FORMAT = "towpath-meta"
-VERSION = 5
+VERSION = 6
 NODES_VERSION = VERSION + 1
 """Version of the nodes in ZooKeeper."""
 _READ_BEFORE = 1
-"""The number of versions before the newest one that are read. They lack ``columns`` of a parked table, which is read
-whole."""
+"""The number of versions before the newest one that are read. They lack the marks of outstanding batches, and in a
+subscription's mark the keys that Canal's tools are shown."""
 
 
 def wrap(body: Any, version: int = VERSION, **further: Any) -> dict[str, Any]:

@@ -100,8 +100,7 @@ class ParkedTable(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = write(self)
-        return {key: value for key, value in fields.items() if key not in _OF_SNAPSHOTS or value is not None}
+        return _without_empty(_OF_SNAPSHOTS, write(self))
 
 
 _OF_SNAPSHOTS = frozenset({"loaded", "columns"})
@@ -117,6 +116,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 class _Part(BaseModel):
     # An unknown key would be lost by read-modify-write, so it is refused.
     model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+def _without_empty(optional: frozenset[str], fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields without those of ``optional`` that are empty."""
+    return {key: value for key, value in fields.items() if key not in optional or value not in (None, (), [])}
 
 
 class EpochStart(_Part):
@@ -162,8 +166,7 @@ class SourceIdentity(_Part):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = write(self)
-        return {key: value for key, value in fields.items() if key not in _OF_FAILOVERS or value}
+        return _without_empty(_OF_FAILOVERS, write(self))
 
     def of_epoch(self, epoch: int) -> SourceIdentity:
         """Returns the identity of an epoch; this one for an epoch that is not known."""
@@ -185,7 +188,8 @@ _OF_FAILOVERS = frozenset({"address", "began", "former", "begins_seq"})
 class HistoryMark(_Part):
     """A transaction by which a source is recognised if the store is lost: whether it still has the same history.
 
-    It has the transaction's GTID, and the time when its binlog file was created.
+    It has the transaction's GTID, and the time when its binlog file was created. The other fields are shown to Canal's
+    tools (:mod:`cdc.meta.zookeeper_nodes`); each is None if it is not known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -194,6 +198,20 @@ class HistoryMark(_Part):
     gtid: str | None = None
     file_created_s: int | None = Field(default=None, ge=0)
     """Seconds since 1970, from the file's format description; None if the batch had no bytes of that file."""
+    commit_time_us: int | None = Field(default=None, ge=1)
+    """Microseconds since 1970."""
+    server_id: int | None = Field(default=None, ge=0)
+    """The id of the server that executed the transaction first: not the source's if the source is a replica."""
+    gtids: str | None = None
+    """All GTIDs up to the transaction: MySQL's set, or MariaDB's position, which has the last GTID of each domain."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(_FOR_CANAL, write(self))
+
+
+_FOR_CANAL = frozenset({"commit_time_us", "server_id", "gtids"})
+"""Keys of a mark that are left out when they are not known."""
 
 
 class Outstanding(_Part):
@@ -209,10 +227,21 @@ class Outstanding(_Part):
     expires: AwareDatetime
     replaced: list[str] = []
     """Former tokens, by which an error distinguishes a replaced token from a wrong one."""
+    mark: HistoryMark | None = None
+    """The mark of :attr:`last_seq`, which an ack gives to the subscription; None: there is nothing to recognise the
+    transaction by."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_empty(_OF_BATCHES, write(self))
 
     def copied(self) -> Outstanding:
         """Returns a copy that may be changed."""
         return self.model_copy(update={"replaced": list(self.replaced)})
+
+
+_OF_BATCHES = frozenset({"mark"})
+"""Keys of an outstanding batch that are left out when they are empty."""
 
 
 class Finished(_Part):

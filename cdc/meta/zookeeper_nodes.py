@@ -20,7 +20,7 @@ from cdc.base.documents import json_object
 from cdc.base.errors import DamagedError, IdentityError, UsageError
 from cdc.binlog.positions import make_file_name, split_seq
 from cdc.meta.envelope import NODES_VERSION, checksum, invalid, unwrap, wrap
-from cdc.meta.state import Outstanding, State, Subscription
+from cdc.meta.state import HistoryMark, Outstanding, State, Subscription
 
 OURS, FILTER, CURSOR, MARK = "towpath", "filter", "cursor", "mark"
 SUBSCRIBER = "subscriber"
@@ -87,14 +87,13 @@ def _subscription(
     if subscription.filter is not None:
         yield FILTER, subscription.filter.encode()
     if subscription.acked_seq:
-        cursor = _log_position(subscription.acked_seq, state, address)
+        cursor = _log_position(subscription.acked_seq, subscription.mark, state, address)
         yield CURSOR, _json({**cursor, OURS: {"acked_seq": subscription.acked_seq}})
     for node, records in (_buckets(TABLES, body.get("tables", {})) | _buckets(PARKED, body.get("parked", {}))).items():
         yield node, _json(records)
     yield MARK, b""
     for entry in subscription.outstanding:
-        end = _log_position(entry.last_seq, state, address)
-        start = _log_position(entry.first_seq, state, address)
+        start, end = (_log_position(seq, entry.mark, state, address) for seq in (entry.first_seq, entry.last_seq))
         document = {"@type": f"{_POSITION}PositionRange", "ack": end, "end": end, "start": start}
         yield f"{MARK}/{_mark_name(entry.batch)}", _json({**document, OURS: entry.model_dump(mode="json")})
 
@@ -116,21 +115,31 @@ def _buckets(nodes: tuple[str, ...], tables: Mapping[str, Any]) -> dict[str, dic
     return buckets
 
 
-def _log_position(seq: int, state: State, address: Address | None) -> dict[str, Any]:
+def _log_position(seq: int, mark: HistoryMark | None, state: State, address: Address | None) -> dict[str, Any]:
     identity: dict[str, Any] = {"slaveId": -1}
     if address is not None:
         identity["sourceAddress"] = {"address": address.host, "port": address.port}
     position = {"@type": f"{_POSITION}LogPosition", "identity": identity}
-    entry = _entry_position(seq, state)
+    entry = _entry_position(seq, mark, state)
     return position if entry is None else {**position, "postion": entry}  # Canal's spelling
 
 
-def _entry_position(seq: int, state: State) -> dict[str, Any] | None:
+def _entry_position(seq: int, mark: HistoryMark | None, state: State) -> dict[str, Any] | None:
+    """Returns Canal's EntryPosition of a seq, with what the mark tells if it is that of the seq. None if the source is
+    not bound."""
     if state.source is None:
         return None
     parts = split_seq(seq)
-    file = make_file_name(state.source.of_epoch(parts.epoch).base_name, parts.file_number)
-    return {"included": False, "journalName": file, "position": parts.offset}
+    shown = mark if mark is not None and mark.seq == seq else HistoryMark(seq=seq)
+    entry = {
+        "gtid": shown.gtids,
+        "included": False,
+        "journalName": make_file_name(state.source.of_epoch(parts.epoch).base_name, parts.file_number),
+        "position": parts.offset,
+        "serverId": shown.server_id,
+        "timestamp": None if shown.commit_time_us is None else shown.commit_time_us // 1000,
+    }
+    return {key: value for key, value in entry.items() if value is not None}
 
 
 def parse(nodes: Mapping[str, bytes], destination: str, place: FullName) -> State:
@@ -177,9 +186,10 @@ def _read_subscription(
         table_filter = nodes[FILTER].decode() if FILTER in nodes else None
     except UnicodeDecodeError as error:
         raise DamagedError(f"is not UTF-8: {error}", place=place(FILTER), remedy=_REMEDY) from None
+    cursor = json_object(nodes[CURSOR], place(CURSOR), _REMEDY) if CURSOR in nodes else None
     body: dict[str, Any] = {
         "filter": table_filter,
-        "acked_seq": _read_cursor(nodes[CURSOR], state, place(CURSOR)) if CURSOR in nodes else 0,
+        "acked_seq": 0 if cursor is None else _acked_seq(cursor, place(CURSOR)),
         "next_batch": ours.get("next_batch"),
         "outstanding": [_read_mark(path, nodes[path], place(path)) for path in marks],
         "finished": ours.get("finished"),
@@ -205,23 +215,29 @@ def _read_subscription(
             place=place(OURS),
             remedy=_REMEDY,
         )
+    if cursor is not None:
+        _require_position(cursor, subscription, state, place(CURSOR))
     return name, subscription
 
 
-def _read_cursor(data: bytes, state: State, place: str) -> int:
-    cursor = json_object(data, place, _REMEDY)
+def _acked_seq(cursor: Mapping[str, Any], place: str) -> int:
     ours = cursor.get(OURS)
     seq = ours.get("acked_seq") if isinstance(ours, dict) else None
     if not isinstance(seq, int) or isinstance(seq, bool):
         raise DamagedError("is not a cursor of Towpath: it has no towpath.acked_seq", place=place, remedy=_REMEDY)
-    entry, recorded = _entry_position(seq, state), cursor.get("postion")
+    return seq
+
+
+def _require_position(cursor: Mapping[str, Any], subscription: Subscription, state: State, place: str) -> None:
+    """Raises DamagedError if what Canal's tools read is not the position of the subscriber's cursor."""
+    seq, recorded = subscription.acked_seq, cursor.get("postion")
+    entry = _entry_position(seq, subscription.mark, state)
     if entry is not None and recorded != entry:
         raise DamagedError(
             f"contradicts itself: towpath.acked_seq {seq} is {entry}, but postion is {recorded}",
             place=place,
             remedy=_REMEDY,
         )
-    return seq
 
 
 def _read_mark(path: str, data: bytes, place: str) -> Any:

@@ -283,4 +283,11 @@ class StreamRoom:
 def mark_of(transaction: Transaction) -> HistoryMark:
     """Returns the mark by which a transaction is recognised at its source."""
     created_s = parse_header(transaction.source.format_description).timestamp
-    return HistoryMark(seq=transaction.seq, gtid=format_gtid(transaction.entry[0]), file_created_s=created_s or None)
+    commit_time_us = transaction.commit_time_us
+    return HistoryMark(
+        seq=transaction.seq,
+        gtid=format_gtid(transaction.entry[0]),
+        file_created_s=created_s or None,
+        commit_time_us=commit_time_us if commit_time_us > 0 else None,
+        server_id=parse_header(transaction.data).server_id if transaction.data else None,
+    )

@@ -32,7 +32,7 @@ import pytest
 
 from cdc.base.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, UsageError
 from cdc.event_store.memory_meta import MemoryMeta
-from cdc.meta import Meta, Outstanding, SourceIdentity, State
+from cdc.meta import HistoryMark, Meta, Outstanding, SourceIdentity, State
 from cdc.meta.state import REMEMBERED
 
 SEED = int(os.environ.get("TOWPATH_SEED") or 20_261_121)
@@ -62,6 +62,7 @@ def entry(batch: int, after: int, last: int) -> Outstanding:
         token=f"t{batch}",
         expires=EXPIRES,
         replaced=["ä", "t0"],
+        mark=HistoryMark(seq=last, gtid="0-1-7", commit_time_us=1795430471123456, server_id=1, gtids="0-1-7"),
     )
 
 

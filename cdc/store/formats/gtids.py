@@ -115,8 +115,9 @@ def gtids_at_end(store: Path, flavor: Flavor, last_seq: int) -> GtidSet | None:
 def gtids_until(store: Path, flavor: Flavor, last_seq: int, earlier: GtidCheckpoint | None) -> GtidSet | None:
     """Returns the GTIDs of all transactions up to ``last_seq``; None if they are not known.
 
-    ``earlier``: the GTIDs up to an earlier seq, for the case that all checkpoints are later ones. GTIDs of transactions
-    without captured changes may be absent after a kill of capture. Raises DamagedError, VersionError, StorageError.
+    ``earlier``: the GTIDs up to an earlier seq, for the case that all checkpoints are later ones or much older. GTIDs
+    of transactions without captured changes may be absent after a kill of capture. Raises DamagedError, VersionError,
+    StorageError.
     """
     checkpoints = [*([] if earlier is None else [earlier]), *read_checkpoints(store, flavor)]
     usable = [checkpoint for checkpoint in checkpoints if checkpoint.seq <= last_seq]
@@ -130,11 +131,7 @@ def _newest(
     if not checkpoints or read_removed(store).seq > checkpoints[-1].seq:
         return None
     seq, gtids = checkpoints[-1].seq, checkpoints[-1].gtids
-    for entries in entries_after(store, seq):
-        if last_seq is not None:
-            entries = entries[entries["seq"] <= last_seq]
-        if not len(entries):
-            break
+    for entries in entries_after(store, seq, last_seq):
         if np.any(entries["flags"] & np.uint32(EntryFlag.LOST)):
             return None
         gtids |= gtids_of(entries, flavor)
@@ -142,12 +139,15 @@ def _newest(
     return GtidCheckpoint(seq, gtids)
 
 
-def entries_after(store: Path, seq: int) -> Iterator[Entries]:
-    """Yields the verified entries after a seq, in order."""
+def entries_after(store: Path, seq: int, last_seq: int | None = None) -> Iterator[Entries]:
+    """Yields the verified entries after a seq, up to ``last_seq``, in order."""
     segments = layout.list_segments(store)
     for segment in segments[first_after([segment.name for segment in segments], seq) :]:
         index = IndexFile(segment)
-        yield from index.verified_parts(index.after(seq))
+        stop = len(index.entries) if last_seq is None else index.after(last_seq)
+        yield from index.verified_parts(index.after(seq), stop)
+        if stop < len(index.entries):
+            return
 
 
 def gtids_of(entries: Entries, flavor: Flavor) -> GtidSet:

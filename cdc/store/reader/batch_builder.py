@@ -90,6 +90,8 @@ class Selection:
     file_created_s: int | None = None
     """When the source created the file that ``last_seq`` lies in, seconds since 1970; None if no bytes of the selection
     come from it."""
+    server_id: int | None = None
+    """The id of the server that executed the transaction of ``last_seq`` first; None if that is not known."""
     mixed: bool = False
     """Whether only :attr:`Limits.mixes` allows this batch."""
 
@@ -219,8 +221,9 @@ class BatchBuilder:
         if passing is not None:
             entries = entries.copy()
             barriers = lost | ~passing & ((entries["flags"] & int(EntryFlag.DDL)) != 0)
-            for name in ("length", "row_events", "flags", "table_mask"):
+            for name in ("length", "row_events", "table_mask"):
                 entries[name][~passing] = 0
+            entries["flags"][~passing] &= int(EntryFlag.GTID_MARIADB)
         stop = self._count_fitting(segment, entries)
         if stop < len(entries):
             self.full = True

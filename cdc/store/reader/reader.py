@@ -12,10 +12,14 @@ import numpy.typing as npt
 
 from cdc.base.errors import DamagedError, StorageError
 from cdc.base.log import get_logger
+from cdc.binlog.constants import HEADER_SIZE
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
+from cdc.binlog.events import parse_header
 from cdc.binlog.gtids import Flavor, GtidSet
 from cdc.binlog.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_file_name, split_seq
 from cdc.binlog.sql.schemas import Schemas
+from cdc.disk.durable import storage_errors
+from cdc.disk.encryption.read import open_content
 from cdc.store.formats import layout
 from cdc.store.formats.gtids import GtidCheckpoint, gtids_until
 from cdc.store.formats.index import IndexFile, SegmentStats, StoreStats, read_entries
@@ -165,6 +169,7 @@ class StoreReader:
             last=self.commit_position(builder.last),
             table_bits={table: numbers.bit(table) for table in tables},
             file_created_s=_file_created_s(builder.ranges[-1].path, int(builder.last["seq"])),
+            server_id=_server_id(builder.ranges[-1].path, builder.last),
             mixed=builder.mixed,
         )
 
@@ -505,6 +510,22 @@ def _file_created_s(segment: Path, seq: int) -> int | None:
     if start is None or start >> FILE_SHIFT != seq >> FILE_SHIFT:
         return None
     return source_file_created_s(segment)
+
+
+def _server_id(segment: Path, entry: np.void) -> int | None:
+    """Returns the id of the server that executed a transaction first, from MariaDB's GTID or the header of its first
+    event; None if it has no GTID of MariaDB and no bytes in ``segment``, or if they are damaged."""
+    if int(entry["flags"]) & EntryFlag.GTID_MARIADB:
+        return int.from_bytes(bytes(entry["gtid_source"])[4:8], "little")
+    if not int(entry["length"]):
+        return None
+    try:
+        with storage_errors(segment), open_content(segment) as file:
+            file.seek(int(entry["offset"]))
+            data = file.read(HEADER_SIZE)
+    except DamagedError:  # apply reads the batch, and its error names the position
+        return None
+    return parse_header(data).server_id if len(data) == HEADER_SIZE else None
 
 
 def first_transaction(entries: Entries, start: int) -> int | None:

@@ -20,7 +20,7 @@ from cdc.base.errors import (
     UsageError,
     VersionError,
 )
-from cdc.meta import Gap, Outstanding, ParkedTable, SourceIdentity, State, UnknownColumns
+from cdc.meta import Gap, HistoryMark, Outstanding, ParkedTable, SourceIdentity, State, UnknownColumns
 from cdc.meta.file import FileMeta, checksum, parse, render
 from cdc.testing.meta_contract import add_batch
 
@@ -198,39 +198,52 @@ def test_impossible_versions_are_damage(meta: FileMeta, version: object) -> None
 
 
 def test_a_newer_version_is_refused(meta: FileMeta) -> None:
-    document = json.loads(meta.file.read_bytes()) | {"version": 6, "checksum": "of another kind"}
+    document = json.loads(meta.file.read_bytes()) | {"version": 7, "checksum": "of another kind"}
     meta.file.write_text(json.dumps(document))
-    with pytest.raises(VersionError, match="format version 6; this Towpath knows 5"):
+    with pytest.raises(VersionError, match="format version 7; this Towpath knows 6"):
         meta.update_cursor("apply", 3)
 
 
-def test_version_5_is_read(tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / "meta-v5.json", tmp_path / "meta.json")
+def test_version_6_is_read(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "meta-v6.json", tmp_path / "meta.json")
     state = FileMeta(tmp_path, "shop").read()
-    parked = state.subscriptions["apply"].parked
-    assert parked["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
-    assert {name for name, parked_table in parked.items() if parked_table.columns is None} == {
-        "shop.items",
-        "shop.orders",
-    }
-    assert render(state) == (GOLDEN / "meta-v5.json").read_bytes()
+    subscription = state.subscriptions["apply"]
+    mark, last = subscription.mark, subscription.outstanding[0].mark
+    assert mark is not None and last is not None
+    assert (mark.seq, mark.commit_time_us, mark.server_id) == (subscription.acked_seq, 1795430471123456, 1)
+    assert mark.gtids == "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002:1-7"
+    assert (last.seq, last.gtid) == (223338300299, "81a3c8d4-e76c-11f1-9013-02fc00000001:4")
+    assert render(state) == (GOLDEN / "meta-v6.json").read_bytes()
 
 
-def test_version_4_is_read(tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / "meta-v4.json", tmp_path / "meta.json")
+def test_version_5_is_read_and_written_as_version_6(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "meta-v5.json", tmp_path / "meta.json")
     meta = FileMeta(tmp_path, "shop")
-    source = meta.read().source
+    source, subscription = meta.read().source, meta.read().subscriptions["apply"]
     assert source is not None and source.began is not None
     assert (source.epoch, source.address, source.began.pos) == (1, "db2.example:3306", 4711)
     assert source.of_seq(206158431791).server_uuid == "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002"
     assert source.of_epoch(1) == source
-    assert all(parked_table.columns is None for parked_table in meta.read().subscriptions["apply"].parked.values())
+    assert {name for name, table in subscription.parked.items() if table.columns is None} == {
+        "shop.items",
+        "shop.orders",
+    }
+    assert subscription.parked["shop.coupons"].columns == UnknownColumns(seq=206158431791, names=("code", "total"))
+    assert subscription.mark == HistoryMark(
+        seq=206158431791, gtid="6f5c1f0e-c5f4-11f0-9d0a-0242ac110002:7", file_created_s=1795327100
+    )
+    assert subscription.outstanding[0].mark is None
+    meta.subscribe("other")
+    written = json.loads(meta.file.read_bytes())
+    before = json.loads((GOLDEN / "meta-v5.json").read_bytes())
+    assert written["version"] == 6
+    assert written["body"]["subscriptions"]["apply"] == before["body"]["subscriptions"]["apply"]
 
 
 def test_a_version_that_no_release_has_written_is_refused(tmp_path: Path) -> None:
-    document = json.loads((GOLDEN / "meta-v4.json").read_bytes()) | {"version": 3}
+    document = json.loads((GOLDEN / "meta-v5.json").read_bytes()) | {"version": 4}
     (tmp_path / "meta.json").write_text(json.dumps(document))
-    with pytest.raises(VersionError, match="format version 3; this Towpath reads versions from 4 on") as caught:
+    with pytest.raises(VersionError, match="format version 4; this Towpath reads versions from 5 on") as caught:
         FileMeta(tmp_path, "shop").read()
     assert "Restore the file from a copy" in str(caught.value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from cdc.base.errors import UsageError
-from cdc.binlog.entry import EntryFlag
+from cdc.binlog.entry import ENTRY, EntryFlag, format_gtid
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
 from cdc.binlog.sql.statements import classify
@@ -369,6 +370,17 @@ def test_a_ddl_that_names_no_table_passes_every_filter(tmp_path: Path) -> None:
     entries = np.array(IndexFile(list_segments(tmp_path)[0]).entries)
     entries["flags"], entries["table_mask"] = int(EntryFlag.DDL), 0
     assert TableFilter("nothing").wanted(entries, ["shop.orders"]).tolist() == [True]
+
+
+def test_a_gtid_of_mariadb_stays_one_where_the_last_transaction_does_not_pass() -> None:
+    entries = np.zeros(2, dtype=ENTRY)
+    entries["seq"], entries["length"], entries["offset"] = [11, 12], [70, 80], [100, 170]
+    entries["flags"], entries["gtid_count"], entries["gtid_number"] = int(EntryFlag.GTID_MARIADB), 1, [41, 42]
+    entries["gtid_source"] = np.void(struct.pack("<II8x", 3, 7))
+    builder = batch_builder.BatchBuilder(Limits())
+    builder.add(Path("segment"), entries, np.array([True, False]))
+    assert builder.first is not None and builder.last is not None and builder.transactions == 1
+    assert (format_gtid(builder.first), format_gtid(builder.last)) == ("3-7-41", "3-7-42")
 
 
 def test_a_cursor_skips_what_does_not_match_up_to_the_next_that_does(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ def test_the_log_puts_whole_transactions_of_the_bytes_that_came_in_parts(tmp_pat
         assert [t.data for t in got] == [t.data for t in transactions]
         assert log.last_seq == transactions[-1].seq and log.published == log.visible == 4
         mark = log.mark
-        assert mark is not None and mark.seq == transactions[-1].seq
+        last = transactions[-1]
+        assert mark is not None and (mark.seq, mark.commit_time_us) == (last.seq, last.commit_time_us)
+        assert mark.server_id == last.source.server_id
         assert ENTRY.itemsize * 4 == entries.nbytes
         log.close()
         log.close()
