@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.airflow import interval, lineage, links, xcom
 from cdc.airflow.base import BatchOperator
-from cdc.airflow.changes import TableChange, telling_batches
+from cdc.airflow.changes import telling_batches
 from cdc.airflow.compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -113,7 +113,7 @@ class TowpathFetchOperator(BatchOperator):
         return sorted({task.task_id for task in steps} | merges)
 
 
-class TowpathMergeOperator(BatchOperator):
+class TowpathMergeOperator(lineage.LineageMixin, BatchOperator):
     """Merges the batch of the task ``fetch_task_id`` and those that follow it, in one Spark session, and acks all but
     the last one, which it returns with one result per table.
 
@@ -128,7 +128,6 @@ class TowpathMergeOperator(BatchOperator):
         self.fetch_task_id = fetch_task_id
         self._run: Run | None = None
         self._killed = False
-        self._merged: RunStats | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError and StoreIncompleteError (retried), TokenError if this run no longer owns the
@@ -139,7 +138,6 @@ class TowpathMergeOperator(BatchOperator):
             limits = interval.limits(config, context)
             lease = self._lease(config, fetched, limits.until, getattr(ti, "try_number", 1) == 1)
             with run_stats() as stats:
-                self._merged = stats
                 log = _RunLog(self.log, stats, config, self.link_targets)
                 run = self._run = Run(pipeline, config, self._owner, limits, log)
                 if self._killed:
@@ -148,6 +146,7 @@ class TowpathMergeOperator(BatchOperator):
                     last = None if lease is None else run.merge(lease)
                 finally:
                     tell(config, stats, succeeded=None)
+                    self._tell_lineage(lambda: lineage.written(config, _written(stats)))
             if run.spent:
                 self.log.info("%.0f s are spent, and more is waiting: the next run takes it.", config.airflow.run_for)
         return xcom.from_run(last, fetched, log.batches_acked)
@@ -159,22 +158,20 @@ class TowpathMergeOperator(BatchOperator):
             return xcom.to_lease(config, fetched)
         return pipeline.fetch(config, self._owner, until, None if until is not None else 0.0)
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Returns the lineage of the batches that were merged, for Airflow's OpenLineage provider, which calls this
-        also after a failure."""
-        stats = {} if self._merged is None else self._merged.tables
-        tables = [
-            lineage.ChangedTable(name, table_stats.changes, table_stats.delta_version)
-            for name, table_stats in sorted(stats.items())
-        ]
-        return lineage.written(self._config(), [table for table in tables if table.delta_version is not None])
-
     def on_kill(self) -> None:
         """Kills the driver that this task started, and lets the run begin no other batch."""
         self._killed = True
         if self._run is not None:
             self._run.stop()
         pipeline.stop()
+
+
+def _written(stats: RunStats) -> list[lineage.ChangedTable]:
+    return [
+        lineage.ChangedTable(name, table.changes, table.delta_version)
+        for name, table in sorted(stats.tables.items())
+        if table.delta_version is not None
+    ]
 
 
 class _RunLog(RunListener):
@@ -232,7 +229,7 @@ class _RunLog(RunListener):
         self._log.info("Batch %d is acked.", batch.lease.batch)
 
 
-class TowpathFinalizeOperator(BatchOperator):
+class TowpathFinalizeOperator(lineage.LineageMixin, BatchOperator):
     """Acks the run's last batch when the merge succeeded, else rolls back what is outstanding and fails the run.
 
     It runs in any case and asks Airflow for the states of the earlier tasks, because a killed process sends no callback
@@ -254,7 +251,6 @@ class TowpathFinalizeOperator(BatchOperator):
         self.fetch_task_id = fetch_task_id
         self.merge_task_id = merge_task_id
         self.merge_acks = merge_acks
-        self._changes: list[TableChange] = []
 
     def execute(self, context: Context) -> None:
         """Raises AirflowFailException after a rollback, and if there is no batch because fetch failed."""
@@ -272,7 +268,12 @@ class TowpathFinalizeOperator(BatchOperator):
         with xcom.airflow_errors():
             config = self._config()
             if states[self.merge_task_id] == "success" and self._is_acked(config, ti, fetched):
-                self._changes = self._tell_changes(config, context, fetched["batch"])
+                changes = self._tell_changes(config, context, fetched["batch"])
+                if self.merge_acks:  # the merge in a task tells its own
+                    tables = [
+                        lineage.ChangedTable(change.table, change.rows, change.delta_version) for change in changes
+                    ]
+                    self._tell_lineage(lambda: lineage.written(config, tables))
                 tell(config, None, succeeded=True)
                 self._require_none_left_out(config)
                 return
@@ -296,10 +297,3 @@ class TowpathFinalizeOperator(BatchOperator):
             pipeline.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
             self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
         return True
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Returns the lineage of what a job elsewhere has merged. The merge in a task tells its own."""
-        if not self.merge_acks:
-            return None
-        tables = [lineage.ChangedTable(change.table, change.rows, change.delta_version) for change in self._changes]
-        return lineage.written(self._config(), tables)

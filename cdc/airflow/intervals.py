@@ -118,7 +118,7 @@ class TowpathIntervalSensor(BaseSensorOperator):
         return True
 
 
-class TowpathPublishOperator(DestinationOperator):
+class TowpathPublishOperator(lineage.LineageMixin, DestinationOperator):
     """Reads the interval of its run from the store, and emits an event of each table that has all of its changes.
 
     An interval that was published before keeps its transactions. A task that is run again publishes it again; if tables
@@ -134,7 +134,6 @@ class TowpathPublishOperator(DestinationOperator):
         super().__init__(**kwargs)
         self.asset = asset
         self.alias = alias_of(destination)
-        self._published: list[lineage.ChangedTable] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises StoreIncompleteError and LakeBehindError (retried), CutOffError if the store no longer has the
@@ -150,14 +149,14 @@ class TowpathPublishOperator(DestinationOperator):
             chosen &= before.left_out
             self.log.info("Published before, without %s.", ", ".join(sorted(before.left_out)))
         events = context["outlet_events"]
-        sent = 0
+        published = []
         for table in content.tables:
             if table.table not in chosen:
                 continue
             described = _described(config, interval, content, table)
             events[self.alias].add(table_asset(config.name, table.table), extra=described.as_extra())
-            self._published.append(lineage.ChangedTable(table.table, None, table.delta_version))
-            sent += 1
+            published.append(lineage.ChangedTable(table.table, None, table.delta_version))
+        self._tell_lineage(lambda: lineage.published(config, published))
         most = links.most_changed((table.table, table.rows) for table in content.tables)
         if most is not None:
             self.link_targets[links.TABLE] = links.table_address(config, most)
@@ -179,12 +178,8 @@ class TowpathPublishOperator(DestinationOperator):
             sum(1 for table in content.tables if table.rows),
             len(content.tables),
         )
-        self.log.info("Emits %d events of tables with the partition key %s.", sent, key)
+        self.log.info("Emits %d events of tables with the partition key %s.", len(published), key)
         return {**asdict(content), "interval": str(interval)}
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Returns the tables that were published, for Airflow's OpenLineage provider."""
-        return lineage.published(self._config(), self._published)
 
 
 class TowpathLeftOutOperator(DestinationOperator):

@@ -7,16 +7,54 @@ conventions say: a table of the source by its server, a Delta table by its stora
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from cdc.base.errors import CdcError
+from cdc.base.log import get_logger
 from cdc.base.targets import dataset_of
 from cdc.client import open_store
 
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableSchema
     from cdc.config import DestinationConfig
+
+
+_log = get_logger(__name__)
+
+
+class LineageMixin:
+    """An operator that tells Airflow's OpenLineage provider what its task has read and written.
+
+    The provider asks in a fork of the task's process. There deltalake cannot read a table if this process has read one
+    before, so the lineage is made when the work is done.
+    """
+
+    _lineage: Any = None
+
+    def _tell_lineage(self, make: Callable[[], Any]) -> None:
+        """Makes the lineage, an ``OperatorLineage``, if the provider will ask for it."""
+        if not _is_asked_for():
+            return
+        try:
+            self._lineage = make()
+        except CdcError as error:  # the work itself is done
+            _log.warning("the lineage of a task cannot be told", reason=str(error))
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns the lineage, for Airflow's OpenLineage provider, which calls this also after a failure."""
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        return OperatorLineage() if self._lineage is None else self._lineage
+
+
+def _is_asked_for() -> bool:
+    try:
+        from airflow.providers.openlineage.conf import is_disabled
+    except ImportError:
+        return False
+    return not is_disabled()
 
 
 class ChangedTable(NamedTuple):

@@ -28,7 +28,7 @@ PLAN, SUMMARY = "plan", "summary"
 """Keys of the XComs of a plan: what will be done, for the tasks and, as Markdown, for people."""
 
 
-class _JobOperator(DestinationOperator):
+class _JobOperator(lineage.LineageMixin, DestinationOperator):
     """A job on tables.
 
     ``tables`` (templated): names as DB.TABLE, in a list or in a text with commas. ``plan_task_id``: instead, the task
@@ -50,12 +50,6 @@ class _JobOperator(DestinationOperator):
         self.tables = tables
         self.plan_task_id = plan_task_id
         self._shown: dict[str, float] = {}
-        self._written: list[lineage.ChangedTable] = []
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Returns the lineage of the tables that were loaded, for Airflow's OpenLineage provider, which calls this also
-        after a failure."""
-        return lineage.written(self._config(), self._written)
 
     def _tell_loads(
         self,
@@ -102,7 +96,8 @@ class _JobOperator(DestinationOperator):
     def _report(self, config: DestinationConfig, results: Sequence[Any]) -> dict[str, Any]:
         """Logs a table of the results, and returns them as an XCom."""
         documents = [result.as_dict() for result in results]
-        self._written = [lineage.ChangedTable(row["table"], row["rows"], path=row.get("path")) for row in documents]
+        tables = [lineage.ChangedTable(row["table"], row["rows"], path=row.get("path")) for row in documents]
+        self._tell_lineage(lambda: lineage.written(config, tables))
         self.link_targets[links.SPARK] = links.spark_address(config)
         if (table := links.most_changed((row["table"], row["rows"]) for row in documents)) is not None:
             path = next(document.get("path") for document in documents if document["table"] == table)
@@ -203,7 +198,6 @@ class TowpathVerifyOperator(_JobOperator):
         super().__init__(**kwargs)
         self.second_opinion = second_opinion
         self.attest = attest
-        self._document: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises AirflowFailException if something differs or a column cannot be compared, VerificationError (retried)
@@ -218,7 +212,7 @@ class TowpathVerifyOperator(_JobOperator):
             if attest is not None:
                 attestation.write(config, report, attest)
         document: dict[str, Any] = report.document()
-        self._document = document
+        self._tell_lineage(lambda: lineage.verified(config, document["tables"]))
         lines = texts.verification(document)
         context["ti"].xcom_push(key=SUMMARY, value=lines)
         if report.state == "proved":
@@ -255,13 +249,8 @@ class TowpathVerifyOperator(_JobOperator):
             }
             events[PROVED].add(proved_asset(config.name, table["table"]), extra=extra)
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Returns the verified tables with what was found, for Airflow's OpenLineage provider, which calls this also
-        after a failure."""
-        return lineage.verified(self._config(), () if self._document is None else self._document["tables"])
 
-
-class TowpathMaintainOperator(DestinationOperator):
+class TowpathMaintainOperator(lineage.LineageMixin, DestinationOperator):
     """Does what ``cdc maintain`` does: removes from the store what no subscriber needs any more, and compacts, clusters
     and vacuums Delta tables. It needs the store's disk.
 
@@ -286,7 +275,6 @@ class TowpathMaintainOperator(DestinationOperator):
         self.store_only = store_only
         self.vacuum = vacuum
         self.shows_only = dry_run
-        self._maintained: list[str] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Returns the document that ``cdc maintain --json`` prints. Raises UsageError on a standby or for an unknown
@@ -302,15 +290,12 @@ class TowpathMaintainOperator(DestinationOperator):
                 vacuum=self.vacuum,
                 progress=lambda maintained: self.log.info("%s", maintained),
             )
-        self._maintained = [] if self.shows_only else [table["table"] for table in document.get("tables", ())]
+        tables = [] if self.shows_only else [table["table"] for table in document.get("tables", ())]
+        self._tell_lineage(lambda: lineage.maintained(config, tables))
         self.log.info("%s", texts.maintenance(document))
         for name in document["cut_off"]:
             self.log.warning("Subscriber %s was cut off: it had not acked all that was removed.", name)
         return document
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Returns the lineage of the tables that were maintained, for Airflow's OpenLineage provider."""
-        return lineage.maintained(self._config(), self._maintained)
 
 
 class VerificationError(RetryableError):

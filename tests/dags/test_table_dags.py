@@ -133,7 +133,8 @@ def test_proved_tables_emit_events(
     assert extra["path"].endswith("/lake/shop/orders")
 
 
-def test_a_verification_tells_its_lineage(write_conf: Write, fake: FakeJobs) -> None:
+def test_a_verification_tells_its_lineage(write_conf: Write, fake: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow.providers.openlineage.conf.is_disabled", lambda: False)
     task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
     assert task.get_openlineage_facets_on_complete(None).inputs == []
     fake.report = report_of("differs")
