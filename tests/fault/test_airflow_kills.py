@@ -8,6 +8,7 @@ changed, and a DAG that is scheduled on a table gets each of these events once.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ from tests.support.real_airflow import OVER, RealAirflow, kill
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
+RUNS = int(os.environ.get("TOWPATH_AIRFLOW_RUNS") or 4)
+"""Runs of the apply DAG, with a kill in every second one."""
 APPLY, CAPTURE, OWN, CONSUMER = "apply_shop", "capture_shop", "own", "consumer"
 SETTINGS = "airflow: {apply_every: 1d, retries: 1, default_args: {retry_delay: 1s, max_retry_delay: 1s}}\n"
 OWN_DAG = """\
@@ -326,6 +329,47 @@ def test_a_run_takes_too_long(setup: Setup) -> None:
     setup.airflow.go_on(place)
     setup.require_level(OWN)
     wait_for(lambda: has_ended(process), "the end of the merge")
+
+
+UNDISTURBED = "nothing"
+EVENTS = ("process", "supervisor", "both", "driver", "scheduler", "scheduler and workers", "triggerer and processor")
+
+
+def run_with(setup: Setup, event: str) -> None:
+    """Runs the DAG while something is killed, and requires that the run is green."""
+    setup.use("spark" if event == "driver" else "delta-rs")
+    if event == UNDISTURBED:
+        setup.change(3)
+        assert setup.airflow.wait_run(APPLY, setup.airflow.trigger(APPLY)) == "success"
+        return
+    run, place, process = setup.merging()
+    if event in ("process", "supervisor", "both", "driver"):
+        supervisor = process.parent()
+        assert supervisor is not None
+        killed = {"process": [process], "supervisor": [supervisor], "both": [supervisor, process]}
+        kill(killed.get(event) or jvms(process))
+    elif event == "triggerer and processor":
+        setup.airflow.kill("triggerer", family=True)
+        setup.airflow.kill("dag-processor", family=True)
+        setup.airflow.start(("triggerer", "dag-processor"))
+    else:
+        setup.airflow.kill("scheduler", family=event == "scheduler and workers")
+        setup.airflow.start(("scheduler",))
+    setup.airflow.go_on(place)
+    assert setup.airflow.wait_run(APPLY, run) == "success", event
+
+
+@pytest.mark.timeout(300 + 90 * RUNS)
+def test_each_run_that_changes_a_table_starts_its_consumer_once(setup: Setup, seed: int) -> None:
+    """Many runs, in every second of which something is killed."""
+    rng = random.Random(f"{seed} runs")
+    for number in range(1, RUNS + 1):
+        event = rng.choice(EVENTS) if number % 2 else UNDISTURBED
+        run_with(setup, event)
+        print(number, event, flush=True)
+        if number % 20 == 0:
+            setup.require_level()
+    setup.require_level()
 
 
 @pytest.fixture

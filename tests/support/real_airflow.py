@@ -265,6 +265,15 @@ class RealAirflow:
             time.sleep(1)
         return None
 
+    def _pages(self, path: str, key: str, **params: Any) -> list[dict[str, Any]]:
+        """Returns a whole list, of which Airflow gives 100 at a time."""
+        listed: list[dict[str, Any]] = []
+        while True:
+            page = self._ask("GET", path, params={**params, "limit": 100, "offset": len(listed)})[key]
+            listed += page
+            if len(page) < 100:
+                return listed
+
     def _import_errors(self) -> list[str]:
         return [
             str(import_error["stack_trace"])[-1000:]
@@ -312,18 +321,16 @@ class RealAirflow:
         self._ask("PATCH", path, json={"chosen_options": [option], "params_input": {}})
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """Returns the latest runs, oldest first."""
-        runs = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 100})["dag_runs"]
-        return list(reversed(runs))
+        """Returns the runs, oldest first."""
+        return self._pages(f"/dags/{dag_id}/dagRuns", "dag_runs", order_by="id")
 
     def asset_events(self, uri: str) -> list[dict[str, Any]]:
-        """Returns the newest events of the asset with this URI, oldest first."""
+        """Returns the events of the asset with this URI, oldest first."""
         assets = self._ask("GET", "/assets", params={"uri_pattern": uri, "only_active": False})["assets"]
         ids = [asset["id"] for asset in assets if asset["uri"] == uri]
         if not ids:
             return []
-        params = {"asset_id": ids[0], "limit": 100, "order_by": "-timestamp"}
-        return list(reversed(self._ask("GET", "/assets/events", params=params)["asset_events"]))
+        return self._pages("/assets/events", "asset_events", asset_id=ids[0], order_by="timestamp")
 
     def triggering_events(self, dag_id: str, run_id: str) -> list[int]:
         """Returns the ids of the events of assets that have started a run."""
