@@ -19,7 +19,7 @@ import pytest
 import structlog  # noqa: F401 - before cdc, which then configures it before capture_logs changes the configuration
 
 from cdc.disk.encryption import keys
-from cdc.testing.servers import Server
+from cdc.testing.servers import PASSWORD, Server
 from tests.support.kernel_signatures import check_signatures
 
 Database = Callable[[Server], str]
@@ -27,6 +27,7 @@ Database = Callable[[Server], str]
 if os.environ.get("TOWPATH_ENCRYPT"):  # every store of the run is encrypted
     keys.register("/", keys.KeySources("tests", lambda: bytes(range(32))))
 
+os.environ["TOWPATH_TEST_PASSWORD"] = PASSWORD  # the configurations of the tests name it
 check_signatures()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

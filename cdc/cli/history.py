@@ -12,6 +12,7 @@ import typer
 
 from cdc.base.errors import CdcError, UsageError
 from cdc.base.run_identity import RunIdentity
+from cdc.base.targets import split_table
 from cdc.base.units import iso_time_us
 from cdc.cli.common import Json, SourceValues, err, load, print_json, say, tables
 from cdc.client import open_batches
@@ -79,8 +80,7 @@ def history(
     config = load(ctx, words[0] if len(words) == 3 else None)
 
     table = config.tables.name(table)
-    if "." not in table.strip("."):
-        raise UsageError(f"{table!r} is not the name of a table", remedy="Write it as db.table.")
+    split_table(table)
     source = open_meta(config).read().source
     reader = StoreReader(config.store.path, None if source is None else source.base_name)
     if not reader.exists():

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from cdc.base.errors import StorageError, UsageError
+from cdc.base.targets import split_table
 from cdc.cli.common import Destination, SourceValues, load, say
 from cdc.client import open_meta
 from cdc.config import DestinationConfig
@@ -128,8 +129,7 @@ def tail(
 
 def _require_tables(config: DestinationConfig, names: list[str]) -> None:
     for name in names:
-        if "." not in name.strip("."):
-            raise UsageError(f"{name!r} is not the name of a table", remedy="Write it as db.table.")
+        split_table(name)
         if not config.tables.includes_name(name):
             raise UsageError(
                 f"the table {name} is not captured",

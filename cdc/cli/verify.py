@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.base.errors import UsageError
+from cdc.base.targets import split_table
 from cdc.base.units import human_seconds
 from cdc.cli.common import Destination, Json, SecondOpinion, err, load, out, print_json, tables
 from cdc.lake import attestation, pipeline
@@ -68,8 +69,7 @@ def verify(
     config = load(ctx, dest)
     names = [config.tables.name(name) for name in names or ()]
     for name in names:
-        if "." not in name:
-            raise UsageError(f"{name!r} is not the name of a table", remedy="Write it as db.table.")
+        split_table(name)
     if sample is not None and not second_opinion:
         raise UsageError("--sample belongs to --second-opinion", remedy="Add --second-opinion.")
     rows, seed = _sample(sample) if second_opinion else (0, None)

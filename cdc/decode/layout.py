@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc.base.errors import CdcError, DamagedError, UnsupportedError, UsageError
+from cdc.base.targets import split_table
 from cdc.binlog.constants import EventType
 from cdc.binlog.row_header import BODY_AT
 from cdc.binlog.sql.schemas import Schemas, TableSchema
@@ -198,14 +199,6 @@ LATIN1_TABLE = _latin1_table()
 
 
 # ---------------------------------------------------------------- table map events
-
-
-def split_table(table: str) -> tuple[str, str]:
-    """The database and the table in ``db.table``. Raises UsageError."""
-    db, dot, name = table.partition(".")
-    if not dot or not db or not name:
-        raise UsageError(f"{table!r} is not the name of a table", remedy="Give it as DB.TABLE.")
-    return db, name
 
 
 def name_pattern(table: str) -> npt.NDArray[np.uint8]:

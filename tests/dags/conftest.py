@@ -83,15 +83,11 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
 
 
 @pytest.fixture
-def new_loop(
-    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Loop]:
+def new_loop(tmp_path: Path, mysql9: Server, database: Callable[[Server], str]) -> Iterator[Loop]:
     """A destination with a real source, store, Spark and lake, whose database is empty."""
     from cdc.lake.runtime import session
-    from cdc.testing.servers import PASSWORD
     from tests.support.apply import Loop
 
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     yield Loop(tmp_path, mysql9, database(mysql9))
     session.discard()
 

@@ -8,10 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from cdc.lake import pipeline
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.apply import Loop
 
 PROGRAM = """
@@ -36,12 +34,9 @@ print(json.dumps({"seconds": seconds, "cpu": time.process_time() - cpu, "heavy":
 """
 
 
-def test_a_run_that_finds_nothing(
-    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_finds_nothing(tmp_path: Path, mysql9: Server, database: Callable[[Server], str]) -> None:
     """Its only task, in a process of its own with Airflow loaded, as a worker has it. ``merge`` and ``finalize`` are
     skipped, and never start."""
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     loop = Loop(tmp_path, mysql9, database(mysql9))
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     loop.capture()

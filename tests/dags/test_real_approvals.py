@@ -12,7 +12,7 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.config import load
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
 from tests.support.apply import LOCAL, Loop
 from tests.support.real_airflow import RealAirflow
@@ -67,8 +67,6 @@ class Setup:
 
 @pytest.fixture(scope="module")
 def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     folder = tmp_path_factory.mktemp("approvals")
     mysql9.execute("CREATE DATABASE approvals")
     loop = Loop(folder, mysql9, "approvals", start="now", apply=DELTA_RS, spark=LOCAL)
@@ -87,7 +85,6 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     finally:
         airflow.stop()
         mysql9.execute("DROP DATABASE approvals")
-        patch.undo()
 
 
 def test_a_gap_before_the_store(setup: Setup) -> None:

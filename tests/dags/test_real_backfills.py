@@ -14,7 +14,7 @@ from cdc.batches.service import BatchService
 from cdc.lake import pipeline
 from cdc.lake.jobs import rebuilt, replay
 from cdc.lake.runtime import session
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.integration.test_snapshot import Started
 from tests.support.capturing import capturing
 
@@ -23,10 +23,7 @@ ROWS = 300
 
 
 @pytest.fixture
-def loop(
-    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Started]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def loop(tmp_path: Path, mysql9: Server, database: Callable[[Server], str]) -> Iterator[Started]:
     loop = Started(tmp_path, mysql9, database(mysql9))
     text = loop.config.file.read_text(encoding="utf-8")
     loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")

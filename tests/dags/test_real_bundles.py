@@ -69,9 +69,7 @@ def test_runs_have_the_configuration_of_their_commit(
     mysql9: Server,
     database: Callable[[Server], str],
     airflow: RealAirflow,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     loop = Loop(tmp_path, mysql9, database(mysql9))
     relative = loop.config.file.read_text(encoding="utf-8")
     text = relative.replace("path: shop/", f"path: {tmp_path}/shop/").replace(

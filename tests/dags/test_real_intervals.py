@@ -19,7 +19,7 @@ from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.meta import ParkedTable
 from cdc.store.formats.state import Beginning, read_beginning, record_beginning
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
 from tests.support.apply import LOCAL, Loop
 from tests.support.commit_times import SECOND, T0, set_times
@@ -114,8 +114,6 @@ class Setup:
 
 @pytest.fixture(scope="module")
 def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     if datetime.now(UTC).minute >= 52:
         time.sleep((60 - datetime.now(UTC).minute) * 60 + 5)  # the hour must not end while the test runs
     folder = tmp_path_factory.mktemp("intervals")
@@ -172,7 +170,6 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     finally:
         airflow.stop()
         mysql9.execute(f"DROP DATABASE {database}")
-        patch.undo()
 
 
 def test_the_first_run_publishes_the_hour_that_ended_last(setup: Setup) -> None:

@@ -130,7 +130,6 @@ class Setup:
 
 @pytest.fixture
 def setup(mysql9: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", "pw")
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     db = f"jobs_{os.getpid()}"
     mysql9.execute(f"CREATE DATABASE {db}")

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from cdc.config import load
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
 from tests.support.apply import LOCAL, Loop
 from tests.support.capturing import capturing
@@ -109,10 +109,7 @@ def datasets(event: dict[str, Any], side: str) -> dict[str, dict[str, Any]]:
     return {f"{dataset['namespace']} {dataset['name']}": dataset for dataset in event[side]}
 
 
-def test_each_task_that_writes_tells_an_endpoint(
-    tmp_path: Path, mysql9: Server, endpoint: _Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def test_each_task_that_writes_tells_an_endpoint(tmp_path: Path, mysql9: Server, endpoint: _Endpoint) -> None:
     mysql9.execute("DROP DATABASE IF EXISTS lineage", "CREATE DATABASE lineage")
     loop = Loop(tmp_path, mysql9, "lineage", apply=DELTA_RS, spark=LOCAL)
     loop.config.file.write_text(f"{loop.config.file.read_text(encoding='utf-8')}airflow: {{retries: 0}}\n")

@@ -32,7 +32,7 @@ from cdc.batches.parking import park
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.meta import ParkedTable
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
 from tests.support.apply import LOCAL, Loop
 from tests.support.real_airflow import RealAirflow
@@ -101,8 +101,6 @@ def elsewhere() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def setup(mysql9: Server, elsewhere: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     folder = tmp_path_factory.mktemp("pages")
     database = f"pages_{random.SystemRandom().randrange(2**32):08x}"
     mysql9.execute(f"CREATE DATABASE {database}")
@@ -144,7 +142,6 @@ def setup(mysql9: Server, elsewhere: str, tmp_path_factory: pytest.TempPathFacto
         browser.quit()
         airflow.stop()
         mysql9.execute(f"DROP DATABASE {database}")
-        patch.undo()
 
 
 def test_the_page_inside_airflow(setup: Setup) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.config import load
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS, RestartedCommand, wait_for
 from tests.support.apply import LOCAL, Loop
 from tests.support.real_airflow import Component, RealAirflow
@@ -82,8 +82,6 @@ def made(folder: Path, server: Server, name: str, settings: str = "") -> Loop:
 
 @pytest.fixture(scope="module")
 def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     folder = tmp_path_factory.mktemp("waiting")
     shop = made(folder, mysql9, "shop", "start: data, start_pause: 1s")
     late = made(folder, mysql9, "late", "until: interval_end")
@@ -107,7 +105,6 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         running.capture.stop(terminate=True)
         for loop in (shop, late):
             mysql9.execute(f"DROP DATABASE {loop.db}")
-        patch.undo()
 
 
 def test_a_commit_starts_a_run(setup: Setup) -> None:
@@ -214,9 +211,8 @@ def failed(setup: Setup, dag_id: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def at_server(mysql9: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Shop, ServerProcess]]:
+def at_server(mysql9: Server, tmp_path: Path) -> Iterator[tuple[Shop, ServerProcess]]:
     """A server that captures and has the store, and an Airflow that sees neither store nor meta."""
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     shop = made(tmp_path, mysql9, "shop")
     config = with_tokens(shop.config, capture="always")
     with server_process(config, tmp_path) as server:

@@ -25,7 +25,7 @@ from cdc.lake import pipeline
 from cdc.lake.runtime import session
 from cdc.store.formats.state import is_locked, lock_holder
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS, RestartedCommand, configure, require_exactly_once, wait_for
 from tests.support.load import TABLES, Load
 from tests.support.real_airflow import OVER, RealAirflow, kill
@@ -149,8 +149,6 @@ class Setup:
 
 @pytest.fixture(scope="module")
 def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Setup]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     database = f"airflow_{random.SystemRandom().randrange(2**32):08x}"
     mysql9.execute(f"CREATE DATABASE {database}")
     folder = tmp_path_factory.mktemp("airflow")
@@ -177,7 +175,6 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -
         made.capture.stop(terminate=True)
         session.discard()
         mysql9.execute(f"DROP DATABASE {database}")
-        patch.undo()
 
 
 @pytest.fixture(autouse=True)

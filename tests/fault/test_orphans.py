@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from cdc.base.targets import table_path
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.fault.held import Driver, release
 from tests.fault.support import configure, require_exactly_once, wait_for, with_delta_rs
 from tests.support.compare import select_rows
@@ -74,8 +74,6 @@ def setup(
     mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int, request: pytest.FixtureRequest
 ) -> Iterator[Setup]:
     """A destination whose tables exist and have rows, and the engines of its drivers."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     rng = random.Random(f"{seed} orphans")
     database = f"orphans_{random.SystemRandom().randrange(2**32):08x}"
     mysql9.execute(f"CREATE DATABASE {database}")
@@ -96,7 +94,6 @@ def setup(
         for driver in drivers:
             driver.end()
         mysql9.execute(f"DROP DATABASE {database}")
-        patch.undo()
 
 
 def take_over(setup: Setup, transactions: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cdc.batches.service import BatchService
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.field.case import Case, Scenario, Session, all_cases
 from tests.support.apply import Loop
 from tests.support.compare import ordered
@@ -92,13 +92,6 @@ class Field:
             f"{db}.{refused_name}" for refused_name in case.refused
         }
         assert not others, [self.parked[parked_name].reason for parked_name in others]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _password() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.lake.runtime import session
-from cdc.testing.servers import PASSWORD
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
 
 COMPILED = ("test_apply", "test_apply_reduce")
 """Modules whose driver compiles queries. They run first, so that one warm session serves them."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cdc.store.formats.layout import index_path
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.servers_bad_input import Site, bundle, refused, rows, succeeded
 
 CAPTURE = ("capture", "shop", "--until-current")
@@ -36,7 +36,6 @@ def server() -> Iterator[Server]:
 def template(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A captured store of several segments, with a meta and an outstanding batch."""
     site = Site(tmp_path_factory.mktemp("template"))
-    os.environ["TOWPATH_TEST_PASSWORD"] = PASSWORD
     site.configure(server.url, DB, more=MORE)
     captured, got = site.bundle(CAPTURE, ["batch", "get", "shop", "--json"])
     succeeded(captured)

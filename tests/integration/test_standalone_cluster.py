@@ -83,7 +83,6 @@ class Setup:
 def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     folder = tmp_path_factory.mktemp("cluster")
     patch = pytest.MonkeyPatch()
-    patch.setenv("TOWPATH_TEST_PASSWORD", "pw")
     patch.setenv("LAKE_SECRET", LAKE_SECRET)
     patch.setenv("CLUSTER_SECRET", CLUSTER_SECRET)
     db = f"cluster_{os.getpid()}"

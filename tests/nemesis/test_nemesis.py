@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from cdc.lake.runtime import session
-from cdc.testing.servers import PASSWORD
 from tests.nemesis.disturbances import DISTURBANCES, RARE_DISTURBANCES
 from tests.nemesis.environment import Clock
 from tests.nemesis.faults import FAULTS
@@ -78,7 +77,6 @@ def test_twenty_seeds_have_every_fault_and_disturbance() -> None:
 def test_every_fault_is_repaired_or_reported(
     seed: int, sources: Sources, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     monkeypatch.setattr("cdc.capture.reconnect._FIRST_PAUSE_S", 0.05)
     steps: list[str] = []
     try:

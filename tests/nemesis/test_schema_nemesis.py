@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cdc.lake.runtime import session
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.nemesis.schema_scenario import Scenario
 
 KINDS = ("mysql9", "mariadb11", "mysql56", "mariadb10")
@@ -39,7 +39,6 @@ def test_no_silent_difference(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     # Of servers without GTIDs: nothing else commits there, and nobody waits for a minute.
     monkeypatch.setattr("cdc.source.snapshot.positions.MARGIN_S", 1.0)
     kind = KINDS[number % len(KINDS)]

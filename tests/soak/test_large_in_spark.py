@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.lake.runtime import session
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.apply import Loop
 
 SIZE_MB = int(os.environ.get("TOWPATH_LARGE_MB", "1000"))
@@ -51,11 +51,6 @@ def answers(server: Server, table: str) -> dict[int, str]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT id, SHA1(CONVERT(v USING utf8mb4)) FROM {table}")
         return dict(cursor.fetchall())
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 @pytest.mark.timeout(1800)

@@ -148,9 +148,6 @@ def repair_job(config: DestinationConfig, table: str, keep_seq: int, reason: str
 
 def require_included(config: DestinationConfig, table: str) -> None:
     """Raises UsageError if this is not the name of a table that the configuration includes."""
-    db, dot, name = table.partition(".")
-    if not (db and dot and name):
-        raise UsageError(f"{table!r} is not the name of a table", remedy="Give it as DB.TABLE.")
     if not config.tables.includes(*split_table(table)):
         raise UsageError(
             f"table {table} is not among the tables that {config.name} captures",

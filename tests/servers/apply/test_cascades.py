@@ -17,7 +17,7 @@ from cdc.lake.apply.foreign_keys.reach import transactions_of
 from cdc.lake.apply.foreign_keys.search import CascadeSearch
 from cdc.lake.foreign_keys.events import row_changes
 from cdc.lake.runtime.session import TableSession
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.foreign_keys import RandomRows
 
@@ -68,8 +68,7 @@ def rows_after(loop: Loop, manifest: Manifest) -> dict[str, list[tuple[Any, ...]
 
 
 @pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Server:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def server(request: pytest.FixtureRequest) -> Server:
     server: Server = request.getfixturevalue(request.param)
     return server
 

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.canal import canal_server, enable_canal, go_client, java_client
 from benchmarks.peers import Peer
 from cdc.disk.cache import cache_dir
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.canal_shop import capture, write_shop
 
 Database = Callable[[Server], str]
@@ -65,11 +65,6 @@ while rows < wanted or (wanted == 0 and not ended):
             print(entry.header.eventType, *[f"{column.name}={column.value}" for column in columns], flush=True)
 client.disconnect()
 """
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from benchmarks.canal import RunningPeer, canal_server, enable_canal, peer_serve
 from cdc.canal import packets as p
 from cdc.canal.fields import data
 from cdc.connector import connect
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.canal_client import Batch, RawClient
 from tests.support.canal_compare import Difference, all_entries, differences, refusal
 from tests.support.canal_proto import parsed
@@ -98,8 +98,7 @@ def is_left_out(entry: Any) -> bool:
 
 
 @pytest.fixture
-def pair(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     program = peer_server()
     if program.missing:
         pytest.skip(program.missing)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from benchmarks.canal import canal_server
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.canal_client import CanalRefusedError, RawClient
 from tests.support.canal_shop import capture, write_shop
 
@@ -69,7 +69,6 @@ class Readers:
 def test_a_hundred_clients_and_hostile_ones(
     mysql9: Server, database: Callable[[Server], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     monkeypatch.setenv("CANAL_PASSWORD", "secret")
     file = write_rows(mysql9, database(mysql9), tmp_path)
     canal = {"enabled": True, "password_env": "CANAL_PASSWORD", "max_clients": 120, "max_answer_bytes": ANSWER_BYTES}

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.testing.servers import PASSWORD, Server
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets the variable that the configurations name."""
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+from cdc.testing.servers import Server
 
 
 @pytest.fixture(params=["mysql9", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long)])

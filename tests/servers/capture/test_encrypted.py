@@ -20,7 +20,7 @@ from cdc.disk.encryption import keys
 from cdc.disk.encryption.container import BLOCK_BYTES, frames_of
 from cdc.disk.encryption.read import file_is_encrypted
 from cdc.store.formats.layout import list_segments
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, USER, Server
 from tests.support.capturing import stored_ids
 from tests.support.encryption import FIRST
 
@@ -29,10 +29,7 @@ KILLS = 5
 
 
 @pytest.fixture
-def config(
-    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DestinationConfig]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def config(tmp_path: Path, mysql9: Server, database: Callable[[Server], str]) -> Iterator[DestinationConfig]:
     db = database(mysql9)
     mysql9.execute("FLUSH BINARY LOGS", f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(3000))")
     with mysql9.connect() as connection, connection.cursor() as cursor:

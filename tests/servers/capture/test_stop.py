@@ -20,10 +20,9 @@ MOST_S = 10.0
 
 
 def test_a_capture_loads_its_kernels_before_it_reads(
-    mysql9: Server, database: Callable[[Server], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mysql9: Server, database: Callable[[Server], str], tmp_path: Path
 ) -> None:
     """No kernel is loaded, or compiled, once SIGTERM waits for what was begun."""
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     name = database(mysql9)
     file = write_shop(tmp_path, mysql9, name)
     capture(file)

@@ -31,11 +31,6 @@ ONE = pytest.mark.parametrize("server", ["mariadb10"], indirect=True, scope="mod
 """For cases that the preflight's own tests try on both kinds of servers."""
 
 
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
-
 @pytest.fixture(scope="module", params=["mysql9", pytest.param("mariadb10", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of this module, since its settings are changed."""

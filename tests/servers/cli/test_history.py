@@ -19,17 +19,12 @@ from cdc.lake.history import add_unlogged, definition_of
 from cdc.lake.history import search as find
 from cdc.lake.rows.row_keys import RowKey
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.foreign_keys import RandomRows, RandomTable
 
 Database = Callable[[Server], str]
 HISTORY_ROUNDS = int(os.environ.get("TOWPATH_HISTORY_ROUNDS") or 3)
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 class Asked:

@@ -23,16 +23,11 @@ from cdc.config import load
 from cdc.meta import open_meta
 from cdc.store.formats.state import is_locked
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.removals import wait_for_server_id
 
 Database = Callable[[Server], str]
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 def cdc(conf: Path, *words: str) -> int:

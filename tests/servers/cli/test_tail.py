@@ -23,17 +23,12 @@ from cdc.capture import Capture
 from cdc.cli.main import main
 from cdc.store.formats.missing import Removed, finish_removal, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.server import client_config, server_process, with_tokens
 
 Database = Callable[[Server], str]
 KEYS = ["table", "seq", "row", "op", "commit_time", "gtid", "file", "pos", "before", "after"]
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 def command(loop: Loop, *words: str) -> list[str]:

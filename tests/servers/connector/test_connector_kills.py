@@ -22,16 +22,11 @@ from kazoo.client import KazooClient
 from cdc.base.errors import BatchError, LeaseHeldError
 from cdc.canal.cluster.nodes import Tree, render_running
 from cdc.connector import Connector, ZooKeeper, connect, connect_cluster
-from cdc.testing.servers import PASSWORD, Server, free_port
+from cdc.testing.servers import Server, free_port
 from tests.support.apply import Loop
 from tests.support.writing import RowWriter
 
 Database = Callable[[Server], str]
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.capture import Capture
 from cdc.decode import read
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.servers.capture.test_capture import configure
 from tests.servers.decode.test_promises import decoded
 from tests.support.binlog_files import new_binlog_file
@@ -61,10 +61,8 @@ def make(
     request: pytest.FixtureRequest,
     database: Callable[[Server], str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Make:
     """Returns a function that creates the table on a kind of server."""
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
     def table(kind: str, columns: str) -> Table:
         server: Server = request.getfixturevalue(kind)

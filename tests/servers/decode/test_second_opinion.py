@@ -21,7 +21,7 @@ from cdc.lake.second_opinion import values
 from cdc.lake.second_opinion.report import SecondOpinion
 from cdc.lake.second_opinion.sample import of_store
 from cdc.server.destinations import ServedDestination
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.servers.capture.test_capture import configure, position
 from tests.servers.capture.test_compressed import Compression
 from tests.support.encryption import FIRST, encrypted
@@ -123,11 +123,8 @@ Make = Callable[[str], Source]
 
 
 @pytest.fixture
-def make(
-    request: pytest.FixtureRequest, database: Callable[[Server], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Make:
+def make(request: pytest.FixtureRequest, database: Callable[[Server], str], tmp_path: Path) -> Make:
     """Returns a function that makes a database on a server of a kind."""
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
     def source(kind: str) -> Source:
         server: Server = request.getfixturevalue(kind)

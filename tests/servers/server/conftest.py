@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.testing.servers import PASSWORD
 from tests.support.instances import OPERATOR, VIEWER
 
 
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets the variables that the configurations name."""
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     monkeypatch.setenv("TOWPATH_OPERATOR", OPERATOR)
     monkeypatch.setenv("TOWPATH_VIEWER", VIEWER)

@@ -88,9 +88,7 @@ def case(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Case]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     server: Server = request.getfixturevalue(request.param)
     db = f"plan_{uuid4().hex[:8]}"
     server.execute(f"CREATE DATABASE {db} DEFAULT CHARACTER SET utf8mb4")

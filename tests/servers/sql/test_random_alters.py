@@ -21,7 +21,7 @@ from cdc.lake.migration.trial import differences
 from cdc.source.connection import connect
 from cdc.source.schemas import read_schemas
 from cdc.source.server import Connection
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.conftest import Database
 from tests.support.ddl_random import RandomAlter
 
@@ -43,8 +43,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture
-def source(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def source(server: Server) -> Iterator[Connection]:
     with connect(SourceConfig(url=server.url, password_env="TOWPATH_TEST_PASSWORD", server_id=79)) as connection:
         yield connection
 

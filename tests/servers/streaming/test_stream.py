@@ -224,10 +224,7 @@ def _gtids_up_to(server: Server, transaction: Transaction) -> str:
     return f"{source}:1-{number}"
 
 
-def test_a_configuration_names_source_and_tables(
-    server: Server, db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def test_a_configuration_names_source_and_tables(server: Server, db: str, tmp_path: Path) -> None:
     small_table(server, db)
     file = tmp_path / "conf" / "shop.yaml"
     file.parent.mkdir()

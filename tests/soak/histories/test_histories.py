@@ -21,7 +21,7 @@ from cdc.binlog.gtids import Flavor, GtidSet, parse_state
 from cdc.config import DestinationConfig, load
 from cdc.store.formats.gtids import gtids_at_end
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, USER, Server
 from tests.conftest import SEED
 from tests.fault.support import RestartedCommand, run_to_success
 from tests.soak.histories.accounts import DATABASE, EXCLUDED, Account, first_difference
@@ -63,10 +63,8 @@ def test_the_store_has_the_transactions_of_the_server(
     kind: str,
     history: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     seed, began = f"{history} {kind}", time.monotonic()
     rng = random.Random(seed)
     with (

@@ -67,7 +67,7 @@ def files(config: DestinationConfig) -> dict[str, bytes]:
     ("arguments", "words"),
     [
         (["snapshot", "absent"], ("'absent'", "shop")),
-        (["snapshot", "shop", "o"], ("'o' is not the name of a table", "DB.TABLE")),
+        (["snapshot", "shop", "o"], ("'o' is not the name of a table", "db.table")),
         (["snapshot", "shop", "other.o"], ("other.o is not among the tables", "tables.include")),
         (["snapshot", "bat.none"], ("the source has no table bat.none", "bat.empty, bat.o")),
         (["snapshot", "shop", "--keys", "1..2"], ("--keys and --where choose rows of tables that are named",)),
@@ -86,7 +86,7 @@ def files(config: DestinationConfig) -> dict[str, bytes]:
         (["adopt", "shop", "other.o", "--from", "dms"], ("other.o is not among the tables",)),
         (["adopt", "shop", "bat.missing", "--from", "dms"], ("the source has no table bat.missing",)),
         (["adopt", "bat.o", "--from", "dms"], ("there is no Delta table that could be taken over", "cdc snapshot")),
-        (["remask", "shop", "o"], ("'o' is not the name of a table", "DB.TABLE")),
+        (["remask", "shop", "o"], ("'o' is not the name of a table", "db.table")),
         (["remask", "shop", "other.o"], ("other.o is not among the tables",)),
         (["remask", "shop", "bat.o", "--dry-run"], ("there is no Delta table of bat.o", "cdc apply shop")),
         (["replay", "shop", "bat.o", "--to", "yesterday"], ("'yesterday' is neither a seq, nor a time", "Give a seq")),

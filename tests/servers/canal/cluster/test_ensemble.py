@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.testing.servers import PASSWORD, Server, ZooKeeperEnsemble
+from cdc.testing.servers import Server, ZooKeeperEnsemble
 from tests.support.cluster import Cluster, ClusterServer, seeds, until
 
 Database = Callable[[Server], str]
@@ -22,11 +22,6 @@ CHROOT = "/towpath"
 ANSWER_S = 10.0
 SESSION_S = 4.0
 """The session time-out of the servers in :class:`Cluster`."""
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 @pytest.fixture

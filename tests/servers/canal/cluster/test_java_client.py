@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from benchmarks.canal import java_cluster_client
 from cdc.canal.cluster.discovery import Discovery
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.cluster import ClusterServer, Load, until
 
 ROOT = "/otter/canal"
@@ -23,12 +23,11 @@ ROOT = "/otter/canal"
 
 @pytest.mark.long
 def test_the_java_cluster_client_follows_the_leader(
-    mysql9: Server, database: Callable[[Server], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mysql9: Server, database: Callable[[Server], str], tmp_path: Path
 ) -> None:
     client = java_cluster_client()
     if client.missing:
         pytest.skip(client.missing)
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     name, out = database(mysql9), tmp_path / "client.txt"
     with ExitStack() as stack:
         zookeeper = stack.enter_context(Server("zookeeper", folder=tmp_path / "zookeeper"))

@@ -17,15 +17,10 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, USER, Server
 from tests.support.cluster import until
 
 Database = Callable[[Server], str]
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 class Pair:

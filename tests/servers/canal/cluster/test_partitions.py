@@ -20,7 +20,7 @@ import pytest
 
 from cdc.connector.cluster import ClusterConnector, ZooKeeper
 from cdc.connector.link import Login
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.cluster import CANAL_PASSWORD, Cluster, ClusterServer, seeds, until
 from tests.support.machines import Machine, Site
 
@@ -34,11 +34,6 @@ pytestmark = [
 TAKEOVER_S = 10.0
 SESSION_S = 4.0
 """The session time-out of the servers in :class:`Cluster`."""
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 @contextmanager

@@ -14,17 +14,12 @@ import psutil
 import pytest
 
 from cdc.store.formats.state import read_capture_state
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.cluster import Cluster, ClusterServer, seeds, until
 
 Database = Callable[[Server], str]
 
 TAKEOVER_S = 10.0
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 @dataclass(frozen=True)

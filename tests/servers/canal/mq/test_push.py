@@ -19,7 +19,7 @@ import yaml
 
 from cdc.capture import Capture
 from cdc.config import load
-from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
+from cdc.testing.servers import HOST, USER, Server, free_port
 from tests.fault.support import wait_for
 from tests.servers.server.test_instances import ROLES, is_alive
 from tests.support.canal_proto import parsed
@@ -30,11 +30,6 @@ from tests.support.kafka import CDC, Record, configure, create_topic, push, reco
 from tests.support.server import client_config, server_process, with_tokens
 
 Database = Callable[[Server], str]
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 @pytest.fixture(scope="module")
