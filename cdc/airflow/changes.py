@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 
 from cdc.airflow.assets import changes_asset, delta_asset
-from cdc.base.errors import UsageError
+from cdc.base.errors import DamagedError, UsageError
 from cdc.base.log import hide_password
 from cdc.base.run_identity import RunIdentity, current_run
+from cdc.binlog.gtids import Flavor, parse_state
 from cdc.lake import pipeline
 
 if TYPE_CHECKING:
@@ -84,6 +85,20 @@ class TableChange:
         was busy, none if the run was started otherwise. ``context``: the task's."""
         events = sorted(context["triggering_asset_events"].get(asset, ()), key=lambda event: event.timestamp)
         return [cls.from_extra(event.extra) for event in events]
+
+    def includes(self, gtid: str) -> bool | None:
+        """Whether the table has what a transaction, or each of a set, has changed in it; None if the event does not
+        tell. ``gtid``: as the source prints it. Raises UsageError for another text."""
+        if self.gtids is None:
+            return None
+        flavor: Flavor = "mysql" if ":" in self.gtids else "mariadb"
+        try:
+            asked = parse_state(gtid, flavor)
+        except DamagedError as error:
+            raise UsageError(str(error)) from None
+        if not asked:
+            raise UsageError(f"{gtid!r} names no transaction")
+        return asked <= parse_state(self.gtids, flavor)
 
 
 def telling_batches(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,18 @@ def test_the_asset_of_a_table_is_its_own_address(path: str, uri: str) -> None:
 def test_an_event_of_something_else_is_refused() -> None:
     with pytest.raises(UsageError, match="not an event of a table's change: it has no 'destination'"):
         TableChange.from_extra({"rows": 1})
+
+
+def test_a_consumer_asks_for_its_own_transaction() -> None:
+    change = TableChange("shop", "shop.orders", "/lake", "apply", 7, 1, 9, 3)
+    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    assert change.includes(f"{uuid}:5") is None
+    mysql = replace(change, gtids=f"{uuid}:1-4:6")
+    assert [mysql.includes(f"{uuid.upper()}:{number}") for number in ("4", "5", "2-4", "4-6")] == [
+        True, False, True, False
+    ]  # fmt: skip
+    mariadb = replace(change, gtids="0-1-7,0-2-3")
+    assert [mariadb.includes(gtid) for gtid in ("0-1-7", "0-1-8", "0-2-3", "1-1-1")] == [True, False, True, False]
+    for event, text in ((mysql, "0-1-7"), (mariadb, f"{uuid}:5"), (mysql, " "), (mariadb, "")):
+        with pytest.raises(UsageError, match=r"is not a|names no transaction"):
+            event.includes(text)
