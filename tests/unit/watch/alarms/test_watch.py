@@ -123,7 +123,7 @@ def test_a_server_that_drips_is_given_up(tmp_path: Path, hook: Receiver) -> None
 
     threading.Thread(target=drip, daemon=True).start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    config = prepared(tmp_path, webhook={"url": url}, command=program(tmp_path), timeout_s=0.2)
+    config = prepared(tmp_path, webhook={"url": url}, command=["cat"], timeout_s=0.2)
     with capture_logs() as logs, watching(config) as watch:
         wait_until(lambda: watch.counts["webhook", False] == 1, "the failure")
         wait_until(lambda: watch.counts["command", True] == 1, "the other one")
