@@ -243,7 +243,8 @@ def _uncertain(reader: Store, epoch: int, lows: Sequence[LowMark]) -> Iterator[i
             reader.find_by_store_time(local_us - margin_us),
         ):
             if seq is not None:
-                yield seq - 1
+                # The first entry may be the position of the beginning: what lies before it is older than the margin.
+                yield max(seq - 1, begins.seq)
     for low in lows:
         if low.pending:
             yield from _before_pending(reader, epoch, low, begins.seq)

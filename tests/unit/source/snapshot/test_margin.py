@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdc.base.errors import StoreIncompleteError
+from cdc.base.errors import RetryableError, StoreIncompleteError
 from cdc.binlog.positions import split_seq
 from cdc.source.snapshot.positions import MARGIN_S, LowMark, low_seq
+from cdc.store.formats.state import Beginning
 from cdc.store.reader.reader import StoreReader
 from tests.support.unit_store import fill
 
@@ -48,6 +49,21 @@ def test_young_transactions_do_not(reader: StoreReader, clock: str) -> None:
         first = int(np.flatnonzero(entries[clock] >= entries[clock][index])[0])
         assert low == int(entries["seq"][first]) - 1
         assert low < int(entries["seq"][index])
+
+
+def test_the_position_of_the_beginning_is_no_young_transaction(
+    reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Capture stores it a second after it has begun, and a snapshot waits until a minute has passed since then."""
+    entries = np.concatenate(list(reader.all_entries()))
+    began_us, seq = int(entries["store_time_us"][0]) - 1_000_000, int(entries["seq"][0])
+    beginning = Beginning(seq, "binlog.000001", 4, None, began_us, "first start")
+    monkeypatch.setattr(reader, "beginning", lambda: beginning)
+    for late_us in (0, 999_999, 1_000_000):
+        low = _low(reader, int(entries["commit_time_us"].max()) + MARGIN_US + 1, began_us + MARGIN_US + late_us)
+        assert low_seq(reader, split_seq(seq).epoch, [low]) == seq
+    with pytest.raises(RetryableError, match="capture began less than a minute before"):
+        low_seq(reader, split_seq(seq).epoch, [_low(reader, began_us, began_us + MARGIN_US - 1)])
 
 
 def test_the_store_must_reach_the_position_unless_it_is_known_to_be_complete(reader: StoreReader) -> None:
