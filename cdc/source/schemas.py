@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,10 +39,9 @@ from cdc.source.findings import Finding, error
 from cdc.source.server import variables
 
 _WEEK_S = 7 * 24 * 3600
-_PARTS = 100
+_PARTS = 16
 _FIRST_DAY_S, _LAST_YEAR_S = 24 * 3600, int(datetime(2038, 1, 1, tzinfo=UTC).timestamp())
 """The times of a TIMESTAMP, to a day and some days."""
-_OFFSETS_IN_QUERY = 1000
 _TABLES = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind,
     TABLE_COMMENT AS comm, ENGINE AS engine
@@ -212,7 +211,7 @@ def system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
     """Returns the server's own time zone from two years before this one to the end of the next, and whether it was the
     same in all years before. Of later years it has the first week with another offset. ``conn`` is in UTC.
 
-    A server reads its zone when it starts, so it is asked once in each connection: the answer takes 80 ms.
+    A server reads its zone when it starts, so it is asked once in each connection.
     """
     offsets = _zones.get(conn)
     if offsets is None:
@@ -220,6 +219,19 @@ def system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
     return offsets
 
 
+_OFFSET = "TIMESTAMPDIFF(SECOND, {time}, CONVERT_TZ({time}, '+00:00', 'SYSTEM'))"
+_MOST_TIMES = 10_000
+_DIGITS = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
+_FIRST_OTHER = " ".join(
+    (
+        "SELECT t, o FROM (SELECT t,",
+        _OFFSET.format(time="FROM_UNIXTIME(t)"),
+        "AS o FROM (SELECT %s + %s * (a.n + 10 * b.n + 100 * c.n + 1000 * d.n) AS t FROM",
+        ", ".join(f"({_DIGITS}) AS {name}" for name in "abcd"),
+        ") AS times WHERE t < %s) AS offsets WHERE o <> %s ORDER BY t LIMIT 1",
+    )
+)
+"""The arguments: the first time, the step, the end of the times (exclusive), and the offset."""
 _zones: WeakKeyDictionary[pymysql.connections.Connection[Any], Offsets] = WeakKeyDictionary()
 
 
@@ -228,8 +240,8 @@ def _ask_system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
     begin, end = (int(datetime(first_of, 1, 1, tzinfo=UTC).timestamp()) for first_of in (year - 2, year + 2))
     times = list(range(begin, end, _WEEK_S))
     offsets = _system_offsets(conn, times)
-    earlier = _system_offsets(conn, range(_FIRST_DAY_S, begin, _WEEK_S))
-    changes = [(0 if set(earlier) == {offsets[0]} else begin, offsets[0])]
+    is_constant = _first_other(conn, range(_FIRST_DAY_S, begin, _WEEK_S), offsets[0]) is None
+    changes = [(0 if is_constant else begin, offsets[0])]
     for (early, before), (late, after) in pairwise(zip(times, offsets, strict=True)):
         if before == after:
             continue
@@ -238,25 +250,23 @@ def _ask_system_zone(conn: pymysql.connections.Connection[Any]) -> Offsets:
             changed = next(i for i, offset in enumerate(_system_offsets(conn, points)) if offset != before)
             early, late = points[changed - 1], points[changed]
         changes.append((late, after))
-    later = range(end, _LAST_YEAR_S, _WEEK_S)
-    differing = ((time, o) for time, o in zip(later, _system_offsets(conn, later), strict=True) if o != offsets[-1])
-    changes.extend(islice(differing, 1))
-    return tuple(changes)
+    other = _first_other(conn, range(end, _LAST_YEAR_S, _WEEK_S), offsets[-1])
+    return tuple(changes if other is None else [*changes, other])
+
+
+def _first_other(conn: pymysql.connections.Connection[Any], times: range, offset: int) -> tuple[int, int] | None:
+    """Returns the first of these times at which the server's zone has another offset, and that offset; None if it has
+    this one at all of them. The server counts, since thousands of expressions would take longer to parse."""
+    assert len(times) <= _MOST_TIMES
+    rows = query(conn, _FIRST_OTHER, (times.start, times.step, times.stop, offset))
+    return (int(rows[0]["t"]), int(rows[0]["o"])) if rows else None
 
 
 def _system_offsets(conn: pymysql.connections.Connection[Any], times: Sequence[int]) -> list[int]:
     """Returns the offsets from UTC in seconds at these times, in seconds since 1970."""
-    offsets: list[int] = []
-    for first in range(0, len(times), _OFFSETS_IN_QUERY):
-        part = times[first : first + _OFFSETS_IN_QUERY]
-        utc = [f"FROM_UNIXTIME({time})" for time in part]
-        asked = ", ".join(
-            f"TIMESTAMPDIFF(SECOND, {time}, CONVERT_TZ({time}, '+00:00', 'SYSTEM')) AS o{n}"
-            for n, time in enumerate(utc)
-        )
-        row = query(conn, f"SELECT {asked}")[0]
-        offsets += [int(row[f"o{n}"]) for n in range(len(part))]
-    return offsets
+    asked = ", ".join(f"{_OFFSET.format(time=f'FROM_UNIXTIME({time})')} AS o{n}" for n, time in enumerate(times))
+    row = query(conn, f"SELECT {asked}")[0]
+    return [int(row[f"o{n}"]) for n in range(len(times))]
 
 
 def silent_keys(
