@@ -70,12 +70,8 @@ class TableChange:
     def from_extra(cls, extra: Mapping[str, Any]) -> Self:
         """Returns the change that the ``extra`` of an event describes. Raises UsageError if it describes none."""
         try:
-            return cls(
-                **{
-                    field.name: extra[field.name] if field.default is MISSING else extra.get(field.name, field.default)
-                    for field in fields(cls)
-                }
-            )
+            given = [field.name for field in fields(cls) if field.default is MISSING or field.name in extra]
+            return cls(**{name: extra[name] for name in given})
         except KeyError as error:
             raise UsageError(f"this is not an event of a table's change: it has no {error}") from None
 

@@ -504,7 +504,7 @@ class BatchService:
                 # The search for changes by foreign keys reads the tables as they are before a batch.
                 selection = self._select(subscription, after_seq, replace(request.limits, mixes=False))
             if selection is not None:
-                lease = self._hand_out(selection, subscription, request)
+                lease = self._hand_out(selection, subscription, state.source, request)
                 if lease is not None:
                     return lease
                 continue
@@ -589,9 +589,11 @@ class BatchService:
             manifest = manifest.model_copy(update={"acked": None})
             return Lease(manifest, path, entry.token, entry.expires)
 
-    def _hand_out(self, selection: Selection, seen: Subscription, request: _Request) -> Lease | None:
+    def _hand_out(
+        self, selection: Selection, seen: Subscription, source: SourceIdentity | None, request: _Request
+    ) -> Lease | None:
         """Makes a new batch of a selection. None: another process was faster: look again."""
-        gtids = self._gtids(selection, self.meta.source(), request.subscriber, seen.next_batch, seen.start_seq())
+        gtids = self._gtids(selection, source, request.subscriber, seen.next_batch, seen.start_seq())
         files = self._files(selection, seen, request.subscriber)
         lease = None
         try:
@@ -604,7 +606,7 @@ class BatchService:
                     return None
                 if self._due(subscription, request) is not None:
                     return None
-                source = self._bound_source(state)
+                bound = self._bound_source(state)
                 manifest = build_manifest(
                     selection,
                     files,
@@ -612,7 +614,7 @@ class BatchService:
                     subscriber=request.subscriber,
                     subscription=seen,
                     gaps=subscription.gaps,
-                    server_uuid=source.of_seq(selection.last_seq).server_uuid,
+                    server_uuid=bound.of_seq(selection.last_seq).server_uuid,
                     beginning=self._reader.beginning(),
                 ).model_copy(update={"gtids": gtids})
                 path = self.manifests.save(manifest)
@@ -624,7 +626,7 @@ class BatchService:
                     owner=request.owner,
                     token=request.token,
                     expires=self._expiry(request.lease_s),
-                    mark=history_mark(selection, gtids, source.flavor),
+                    mark=history_mark(selection, gtids, bound.flavor),
                 )
                 subscription.add(entry)
                 lease = Lease(manifest, path, entry.token, entry.expires)

@@ -24,7 +24,7 @@ from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.resume import LastStored, Resume, find_resume, require_all
 from cdc.source.server import Connection, ServerInfo, Source
-from cdc.store.formats.gtids import gtids_at_end
+from cdc.store.formats.gtids import gtids_until
 
 log = get_logger(__name__)
 
@@ -171,7 +171,7 @@ def move(
 
 def store_gtids(config: DestinationConfig, captured: SourceIdentity, last_seq: int) -> GtidSet:
     """Returns the GTIDs of all transactions that the store has read. Raises IdentityError if they are not known."""
-    gtids = gtids_at_end(config.store.path, captured.flavor, last_seq)
+    gtids = gtids_until(config.store.path, captured.flavor, last_seq)
     if gtids is None:
         raise IdentityError(
             f"another server answers than the one that the store was captured from ({captured.server_uuid}), and "

@@ -12,7 +12,7 @@ from cdc.capture.start import Start
 from cdc.config import DestinationConfig
 from cdc.source.resume import gtids_before
 from cdc.source.server import Source
-from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, lacks_some, record_newest, write_checkpoint
+from cdc.store.formats.gtids import GtidCheckpoint, gtids_until, lacks_some, record_newest, write_checkpoint
 
 log = get_logger(__name__)
 
@@ -31,7 +31,7 @@ class GtidRecorder:
         self._recorded_at = time.monotonic()
         self._active = True
         seq = start.seq if last_seq is None else last_seq
-        is_known = gtids_at_end(self._store, self._flavor, seq) is not None
+        is_known = gtids_until(self._store, self._flavor, seq) is not None
         if is_known and not lacks_some(self._store):
             return
         identity = start.identity

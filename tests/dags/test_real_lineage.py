@@ -58,7 +58,7 @@ RUN_EVENT = {
     },
     "required": ["eventTime", "producer", "schemaURL", "run", "job"],
 }
-"""What OpenLineage's specification demands of a RunEvent (https://openlineage.io/spec/2-0-2/OpenLineage.json)."""
+"""The required parts of a RunEvent in OpenLineage's specification (https://openlineage.io/spec/2-0-2/OpenLineage.json)."""
 
 
 class _Endpoint(ThreadingHTTPServer):

@@ -13,7 +13,7 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.history import executed_gtids
-from cdc.store.formats.gtids import gtids_at_end
+from cdc.store.formats.gtids import gtids_until
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.support.writing import BackgroundWriter
@@ -45,7 +45,7 @@ def executed(server: Server) -> GtidSet:
 def stored_gtids(config: DestinationConfig, server: Server) -> GtidSet | None:
     """The GTIDs that the store has read."""
     path = config.store.path
-    return gtids_at_end(path, flavor_of(server), StoreReader(path).last_seq() or 0)
+    return gtids_until(path, flavor_of(server), StoreReader(path).last_seq() or 0)
 
 
 def flavor_of(server: Server) -> Flavor:

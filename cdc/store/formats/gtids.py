@@ -103,17 +103,9 @@ def _write(store: Path, flavor: Flavor, checkpoints: list[GtidCheckpoint], *, la
     replace_file(store / GTIDS_FILE, json.dumps(document, indent=1).encode() + b"\n")
 
 
-def gtids_at_end(store: Path, flavor: Flavor, last_seq: int) -> GtidSet | None:
-    """Returns the GTIDs of all transactions up to the store's newest entry, ``last_seq``. None if they are not known:
-    there is no checkpoint, or entries after it were removed or lost.
-
-    Raises DamagedError, VersionError, StorageError.
-    """
-    return gtids_until(store, flavor, last_seq, None)
-
-
-def gtids_until(store: Path, flavor: Flavor, last_seq: int, earlier: GtidCheckpoint | None) -> GtidSet | None:
-    """Returns the GTIDs of all transactions up to ``last_seq``; None if they are not known.
+def gtids_until(store: Path, flavor: Flavor, last_seq: int, earlier: GtidCheckpoint | None = None) -> GtidSet | None:
+    """Returns the GTIDs of all transactions up to ``last_seq``. None if they are not known: there is no checkpoint, or
+    entries after it were removed or lost.
 
     ``earlier``: the GTIDs up to an earlier seq, for the case that all checkpoints are later ones or much older. GTIDs
     of transactions without captured changes may be absent after a kill of capture. Raises DamagedError, VersionError,

@@ -205,7 +205,7 @@ def test_a_long_wait_for_a_schema_change_names_the_process(meta: FileMeta, monke
     orphan.start()
     assert inside.wait(10)
     with capture_logs() as logs:
-        threading.Timer(2.0, done.set).start()
+        threading.Timer(0.3, done.set).start()
         with gate.enter(T) as entry:
             assert entry is None
     orphan.join(10)

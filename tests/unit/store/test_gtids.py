@@ -18,8 +18,8 @@ from cdc.store.formats.gtids import (
     GTIDS_FILE,
     GtidCheckpoint,
     entries_with,
-    gtids_at_end,
     gtids_of,
+    gtids_until,
     lacks_some,
     numbers_of,
     read_checkpoints,
@@ -93,9 +93,9 @@ def test_checkpoints_are_kept_and_replaced(tmp_path: Path) -> None:
     assert [checkpoint.seq for checkpoint in read_checkpoints(tmp_path, "mysql")] == list(range(14, 30))
     write_checkpoint(tmp_path, "mysql", GtidCheckpoint(20, GtidSet.parse(f"{A}:1-7")))
     assert [checkpoint.seq for checkpoint in read_checkpoints(tmp_path, "mysql")][-2:] == [19, 20]
-    assert gtids_at_end(tmp_path, "mysql", 20) == GtidSet.parse(f"{A}:1-7")
-    assert gtids_at_end(tmp_path, "mysql", 15) == GtidSet.parse(f"{A}:1-15")
-    assert gtids_at_end(tmp_path, "mysql", 13) is None
+    assert gtids_until(tmp_path, "mysql", 20) == GtidSet.parse(f"{A}:1-7")
+    assert gtids_until(tmp_path, "mysql", 15) == GtidSet.parse(f"{A}:1-15")
+    assert gtids_until(tmp_path, "mysql", 13) is None
 
 
 def test_missing_gtids_are_remembered_until_the_source_has_told_them(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_missing_gtids_are_remembered_until_the_source_has_told_them(tmp_path: P
     write_checkpoint(tmp_path, "mysql", GtidCheckpoint(1, GtidSet.parse(f"{A}:1")))
     assert not lacks_some(tmp_path)
     record_missing(tmp_path)
-    assert lacks_some(tmp_path) and gtids_at_end(tmp_path, "mysql", 1) == GtidSet.parse(f"{A}:1")
+    assert lacks_some(tmp_path) and gtids_until(tmp_path, "mysql", 1) == GtidSet.parse(f"{A}:1")
     write_checkpoint(tmp_path, "mysql", GtidCheckpoint(2, GtidSet.parse(f"{A}:1:3")))
     assert lacks_some(tmp_path)
     write_checkpoint(tmp_path, "mysql", GtidCheckpoint(3, GtidSet.parse(f"{A}:1-3")), is_complete=True)
@@ -112,7 +112,7 @@ def test_missing_gtids_are_remembered_until_the_source_has_told_them(tmp_path: P
 
 
 def test_a_store_without_checkpoints_knows_no_gtids(tmp_path: Path) -> None:
-    assert gtids_at_end(tmp_path, "mysql", 5) is None
+    assert gtids_until(tmp_path, "mysql", 5) is None
 
 
 def test_version_1_is_read(tmp_path: Path) -> None:
