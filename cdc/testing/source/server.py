@@ -291,6 +291,7 @@ _ANSWERS = (
     Answer(r"SELECT GTID_SUBSET\('([^']*)', '([^']*)'\)", _subset),
     Answer(r"SHOW (BINARY LOG|MASTER) STATUS", _status),
     Answer(r"CONVERT_TZ\(", lambda _, match: [dict.fromkeys(re.findall(r"AS (o\d+)", match.string), 0)]),
+    Answer(r"SELECT t, o FROM .*CONVERT_TZ\(", _nothing),
     Answer(r"UNIX_TIMESTAMP\(SYSDATE\(6\)\)", lambda *_: [{"time_us": time.time_ns() // 1000}]),
     Answer(r"SHOW (REPLICAS|SLAVE HOSTS)", _nothing),
     Answer(r"SHOW (REPLICA|SLAVE|ALL SLAVES) STATUS", _nothing),
