@@ -167,6 +167,7 @@ def _show_table(console: Console, table_report: TableReport) -> None:
         f"column {name} is not compared: {reason}" if name != "*" else f"the rows are not compared: {reason}"
         for name, reason in [*checksums.left_out.items(), *checksums.excepted.items()]
     ]
+    lines += checksums.remarks
     lines += [f"accepted as lost: the transactions after {a} up to {b}" for a, b in table_report.ledger.accepted]
     if not lines and not checksums.differences:
         return

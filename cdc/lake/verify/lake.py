@@ -135,10 +135,20 @@ class TableRows:
         columns: TableColumns,
         buckets: Buckets,
         base: int,
+        *,
+        repeats: bool = True,
     ) -> None:
-        """``base``: the seq of the newest snapshot of a table in mode ``append``; rows before it do not count."""
+        """``base``: the seq of the newest snapshot of a table in mode ``append``; rows before it do not count.
+        ``repeats``: whether a row counts each time that a transaction deletes it; see :meth:`without_repeats`."""
         self._config, self._session, self._table, self._columns = config, session, table, columns
-        self._buckets, self._base = buckets, base
+        self._buckets, self._base, self._repeats = buckets, base, repeats
+
+    def without_repeats(self) -> TableRows:
+        """Returns the same rows, in which a row is deleted once if one transaction deletes it several times without
+        inserting it in between. MySQL 9.7 writes that when a cascade comes back to the row that it began with."""
+        return TableRows(
+            self._config, self._session, self._table, self._columns, self._buckets, self._base, repeats=False
+        )
 
     # --- sums
 
@@ -252,7 +262,17 @@ class TableRows:
         old = self._canonical(
             rows.where(f.col("_op").isin(*GONE)), f"{BEFORE}.", f.lit(-1), f.col("_seq"), f.col("_row"), shown=shown
         )
-        return new.unionByName(old)
+        return self._images(new, old)
+
+    def _images(self, new: DataFrame, old: DataFrame) -> DataFrame:
+        """Returns new and old images of changes together."""
+        images = new.unionByName(old)
+        if self._repeats:
+            return images
+        previous = f.lag(f.struct("sign", "row")).over(Window.partitionBy("k", "seq").orderBy("row", "sign"))
+        images = images.withColumn("previous", previous)
+        # The same row of an event twice is a fault of the Delta table's, and stays.
+        return images.where("sign = 1 OR previous IS NULL OR previous.sign = 1 OR previous.row = row").drop("previous")
 
     def _changed(self, manifest: Manifest) -> DataFrame | None:
         """Returns the images of a batch's changes after the table's position; None if it has none of the table."""
@@ -283,7 +303,7 @@ class TableRows:
         old = self._canonical(
             rows.where(f.col(BEFORE).isNotNull()), f"{BEFORE}.", f.lit(-1), f.col("_seq"), f.col("_row")
         )
-        return new.unionByName(old)
+        return self._images(new, old)
 
     def _canonical(
         self, rows: DataFrame, prefix: str, sign: Column, seq: Column, row: Column, *, shown: bool = False

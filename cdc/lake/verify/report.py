@@ -59,6 +59,8 @@ class ChecksumResult:
     """Whether there are further differences that were not looked for."""
     faults: list[str] = field(default_factory=list)
     """Differences of the whole table, such as missing columns."""
+    remarks: list[str] = field(default_factory=list)
+    """Sentences about the comparison that are no differences."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Columns that could not be compared, with the reason: the table is not proved as a whole."""
     excepted: dict[str, str] = field(default_factory=dict)
@@ -206,6 +208,7 @@ def _table_document(table: TableReport) -> dict[str, Any]:
             ],
             "more": checksums.more,
             "faults": checksums.faults,
+            "remarks": checksums.remarks,
             "left_out": checksums.left_out,
             "excepted": checksums.excepted,
             "seq": checksums.seq,
