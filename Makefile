@@ -26,7 +26,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers test-docs types docs docs-reference bench bench-scale bench-memory bench-peers kernels demo lock test-upgrade release clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers test-docs types docs docs-reference bench bench-scale bench-memory bench-peers bench-pipelines kernels demo lock test-upgrade release clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -124,6 +124,9 @@ bench-memory: install ## the memory of capture over a stream of 10 GB (10 minute
 
 bench-peers: install ## capture against other readers of binlogs: connector-java, Debezium (mvn, javac), go-mysql (go), mysql-replication
 	@$(WITH_JAVA) $(PY) -m benchmarks.peers $(ARGS)
+
+bench-pipelines: install ## Towpath against Debezium with Kafka and Spark, JDBC copies and dlt (mvn; 30 minutes); BENCH_WRITE=1 makes the page of them; ARGS='--only jdbc'
+	@$(WITH_JAVA) BENCH_WRITE=$(BENCH_WRITE) $(PY) -m benchmarks.pipelines $(ARGS)
 
 kernels: install ## compile all kernels ahead, for each type of CPU of this kind of machine (minutes); the wheel takes them along
 	@$(PY) -m cdc.kernels.build
