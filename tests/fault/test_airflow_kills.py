@@ -135,7 +135,7 @@ class Setup:
                 assert manifest.batch <= last or not counted, f"batch {manifest.batch} is not told"
                 if counted:
                     rows[result.table] = rows.get(result.table, 0) + counted
-        events = {table: self.airflow.asset_events(self.uri(table)) for table in rows}
+        events = {table: self.airflow.asset_events(self.uri(table)) for table in {*rows, self.table}}
         told = {table: sum(event["extra"]["rows"] for event in events[table]) for table in rows}
         assert told == rows
         expected = [event["id"] for event in events[self.table]]
