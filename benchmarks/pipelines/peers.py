@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.accounting import ROOT
 from benchmarks.peers import built, missing_tools
 from benchmarks.pipelines.pipeline import SETTINGS, Pipeline
 from benchmarks.snapshot import PACKAGES
@@ -35,15 +36,18 @@ class Towpath(Pipeline):
         self.write_files()
 
     def load(self) -> None:
-        self.start("spark")
         self.start("capture")
-        self.wait("Spark Connect", lambda: _listens(int(self.variables["spark_port"])))
+        self._start_spark()
         self.finish("snapshot")
         self.start("apply")
 
     @property
     def target(self) -> Path:
         return self.folder / "lake" / "bench" / "orders"
+
+    def _start_spark(self) -> None:
+        self.start("spark")
+        self.wait("Spark Connect", lambda: _listens(int(self.variables["spark_port"])))
 
     @contextmanager
     def without_loop(self) -> Iterator[None]:
@@ -54,13 +58,14 @@ class Towpath(Pipeline):
         (self.folder / "bench.yaml").write_text(re.sub(", remote: '[^']*'", "", warm))
         yield
         (self.folder / "bench.yaml").write_text(warm)
-        for service in ("spark", "apply"):
-            self.start(service)
+        self._start_spark()
+        self.start("apply")
 
     def cold(self) -> None:
         """Applies what is there, in a process of its own."""
         command = [sys.executable, "-m", "cdc", "--conf-dir", str(self.folder), "apply", "bench", "--wait", "10"]
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "BENCH_PASSWORD": PASSWORD})
+        environment = {**os.environ, "BENCH_PASSWORD": PASSWORD}
+        subprocess.run(command, check=True, capture_output=True, env=environment, cwd=ROOT)
 
     def versions(self) -> dict[str, str]:
         return {}
@@ -73,7 +78,6 @@ class Debezium(Pipeline):
         "The streaming job names its columns, so a new column arrives only after somebody has changed the job and "
         "the table, and rows that were merged before lack it."
     )
-    kafka = "3.9.1"
 
     def prepare(self) -> None:
         _require_tools(self.title, "mvn")
@@ -123,8 +127,8 @@ class Debezium(Pipeline):
         jars = Path(self.variables["connect_jars"])
         connector = next(jars.glob("debezium-connector-mysql-*.jar")).stem.rpartition("mysql-")[2]
         connect = next(jars.glob("connect-runtime-*.jar")).stem.rpartition("-")[2]
-        broker = re.findall(r"kafka_2\.13-([\d.]+)", self.variables["kafka"])
-        return {"Debezium": connector, "Kafka Connect": connect, "Kafka": broker[0] if broker else self.kafka}
+        broker = next(find_kind("kafka").root().glob("kafka_2.13-*.jar")).stem.rpartition("-")[2]
+        return {"Debezium": connector, "Kafka Connect": connect, "Kafka": broker}
 
 
 class Jdbc(Pipeline):
