@@ -74,14 +74,14 @@ def main() -> int:
                 say(f"{name} begins")
                 try:
                     measured[name] = measure(PEERS[name], server, sizes, say)
-                except LookupError as error:
+                except (LookupError, RuntimeError) as error:  # the page says so, and the next one is measured
                     skipped[PEERS[name].title] = str(error)
                 server.kill()
                 publish()
         finally:
             server.stop()
     print(publish())
-    return 0
+    return 1 if skipped.keys() - UNAVAILABLE.keys() else 0
 
 
 def _rounded(value: Any) -> Any:

@@ -171,7 +171,7 @@ def _faults(results: Results) -> Iterator[str]:
         )
     heads = (
         "killed, and readable again after",
-        "ended by itself",
+        "started once more",
         "missing",
         "wrong",
         "extra",
