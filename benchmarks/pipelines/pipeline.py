@@ -9,6 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from string import Template
 from typing import ClassVar
@@ -92,7 +93,7 @@ class Pipeline(ABC):
         with (self.folder / f"{service}.log").open("ab") as log:
             self.running[service] = self.tree.start(
                 ["setpriv", "--pdeathsig", "KILL", "sh", "-c", self.command(service)],
-                env={**os.environ, _MARK: str(self.folder), "BENCH_PASSWORD": PASSWORD},
+                env={**os.environ, _MARK: f"{self.folder}/{service}", "BENCH_PASSWORD": PASSWORD},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -110,7 +111,9 @@ class Pipeline(ABC):
     def kill(self, service: str) -> None:
         """Sends SIGKILL to all processes of a service at once."""
         process = self.running.pop(service)
-        os.killpg(process.pid, signal.SIGKILL)
+        for pid in list(self.pids(service)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
     def supervise(self) -> None:
@@ -122,10 +125,8 @@ class Pipeline(ABC):
                 self.start(service)
 
     def stop(self) -> None:
-        for service, process in list(self.running.items()):
-            if process.poll() is None:
-                self.kill(service)
-        self.running.clear()
+        for service in list(self.running):
+            self.kill(service)
 
     def log_end(self, service: str) -> str:
         lines = (self.folder / f"{service}.log").read_text(errors="replace").strip().splitlines()
@@ -141,14 +142,16 @@ class Pipeline(ABC):
                 raise RuntimeError(f"{self.name}: {what} has not come about: {logs}")
             time.sleep(_POLL_S)
 
-    def pids(self) -> Iterator[int]:
-        mark = f"{_MARK}={self.folder}".encode()
+    def pids(self, service: str = "") -> Iterator[int]:
+        """Returns the processes of a service, or of all, whatever session they are in."""
+        mark = f"{_MARK}={self.folder}/{service}".encode()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
-                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                    yield int(name)
+                variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # it has ended
+            if any(variable == mark or (not service and variable.startswith(mark)) for variable in variables):
+                yield int(name)
 
     def written_mb(self) -> float:
         """Returns the megabytes that its processes have written to disks; those that have ended count for who waited
