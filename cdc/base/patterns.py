@@ -15,6 +15,8 @@ REFERENCE = re.compile(r"\\([1-9])")
 """A reference to a group of an expression, in a template."""
 _COUNT_WITHOUT_LEAST = re.compile(r"(?<!\\)(?:\\\\)*\{,\d+\}")
 _MOST_MEMORY_BYTES = 8 << 20
+_MOST_NAMES = 1 << 16
+"""Names whose result is remembered. With more tables than this, each look at all of them in turn would find none."""
 
 
 class PatternError(ValueError):
@@ -33,7 +35,7 @@ class TablePattern:
         """Raises PatternError."""
         self.expression, self._ignores_case = expression, ignores_case
         self._compiled = _compile(expression, ignores_case)
-        self.matches = lru_cache(maxsize=8192)(self._matches)
+        self.matches = lru_cache(maxsize=_MOST_NAMES)(self._matches)
         """Returns whether the expression matches the whole name. Calling RE2 takes ten times as long as a look here."""
 
     def _matches(self, name: str) -> bool:
@@ -107,7 +109,7 @@ _KEPT = frozenset("ȠϘϴҊӅӉӍԀԂԄԆԈԊԌԎ")
 """Letters of Unicode 3.2 that servers do not know yet."""
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_MOST_NAMES)
 def lower_name(name: str) -> str:
     """Returns the name of a database or table in lower case, as servers convert it with ``lower_case_table_names`` 1
     and 2: character by character, with the letters of Unicode 3.0. All servers from MySQL 5.6 to 9 and from MariaDB

@@ -46,11 +46,13 @@ class UnstoredNumbers:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
 
     def number(self, name: str) -> int:
-        if name not in self.names:
+        if name not in self._numbers:
+            self._numbers[name] = len(self.names)
             self.names.append(name)
-        return self.names.index(name)
+        return self._numbers[name]
 
 
 class AlterSearch:

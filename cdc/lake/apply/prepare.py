@@ -162,10 +162,11 @@ def prepare(
     ]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # An included table exists in Delta even while it is empty. Those that the meta knows are there.
+        left_out = {*tables, *subscription.parked}
         tables += [
             table
             for table in sorted(schemas.tables)
-            if table not in (*tables, *subscription.parked)
+            if table not in left_out
             and subscription.table(table) is None
             and manifest.wants(table)
             and config.tables.includes(*split_table(table))

@@ -210,7 +210,8 @@ def take_snapshots(
             if table in jobs:
                 jobs[table].note(failure)
     raise_failure("snapshot", errors)
-    return sorted(results, key=lambda result: names.index(result.table))
+    order = {name: number for number, name in enumerate(names)}
+    return sorted(results, key=lambda result: order[result.table])
 
 
 def _may_be_older(error: CdcError, files: SnapshotFiles) -> bool:

@@ -59,3 +59,11 @@ def test_an_expression_for_one_name_matches_it_alone(name: str) -> None:
     assert TablePattern(".*").matches(name)
     assert not pattern.matches(name.upper())
     assert TablePattern(exact(name.lower()), ignores_case=True).matches(name.upper().replace("SS", "ß"))
+
+
+def test_a_second_look_at_many_tables_asks_no_expression_again() -> None:
+    pattern, names = TablePattern(r"shop\..*"), [f"shop.t{number}" for number in range(20_000)]
+    assert all(map(pattern.matches, names))
+    misses = pattern.matches.cache_info().misses
+    assert all(map(pattern.matches, names))
+    assert pattern.matches.cache_info().misses == misses
