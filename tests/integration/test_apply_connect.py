@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from cdc.lake import pipeline
@@ -20,6 +21,7 @@ from cdc.lake.runtime import session, spark_settings
 from cdc.lake.runtime.jars import delta_jars, spark_home
 from cdc.testing.servers import Server, free_port
 from tests.support.apply import Loop
+from tests.support.capturing import capturing
 from tests.support.run_identity import require_signed, sign
 
 OF_A_TEAM = {
@@ -138,4 +140,13 @@ def test_connect(
     loop.capture()
     loop.apply_all()
     loop.require_equal("mirror")
+
+    # New generations have types that other readers know.
+    with capturing(loop.config):
+        pipeline.snapshot(loop.config, [f"{loop.db}.mirror"])
+    pipeline.replay(loop.config, [f"{loop.db}.times"])
+    for table in ("mirror", "times"):
+        assert "collate" not in DeltaTable(loop.path(table)).schema().to_json()
+    loop.require_equal("mirror")
+    loop.require_equal("times")
     assert KEY not in (tmp_path / "connect.log").read_text(errors="replace")

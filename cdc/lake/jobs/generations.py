@@ -15,7 +15,8 @@ from cdc.lake.delta.comments import follow_comments
 from cdc.lake.delta.constraints import follow_constraints
 from cdc.lake.delta.layout import layout_of
 from cdc.lake.delta.log import clear_unborn
-from cdc.lake.delta.tables import Target, sql_properties
+from cdc.lake.delta.sql import quote
+from cdc.lake.delta.tables import Target, ddl_type, sql_properties
 from cdc.lake.delta.tracked import tracked_schema
 from cdc.lake.rows.columns import SourceColumns
 from cdc.lake.runtime.commit_metadata import commit_metadata
@@ -116,11 +117,14 @@ def replace_table(
     ``state``: the table as it is; None if there is none."""
     clear_unborn(target.path)
     generation = int(properties[GENERATION_PROPERTY])
+    # A type that was sent to Spark Connect is `string collate UTF8_BINARY` there, which Delta would write into its log
+    # and other readers refuse. A type in SQL is plain.
+    names = ", ".join(f"CAST({quote(x.name)} AS {ddl_type(x.dataType)}) AS {quote(x.name)}" for x in rows.schema.fields)
     with view_of(rows) as view, carrying(spark, target, position, generation, rebuild):
         spark.sql(
             f"CREATE OR REPLACE TABLE {target.sql} USING delta"  # noqa: S608 - names are quoted
             f"{layout_of(target, rows.schema.fields, state).clause} "
-            f"TBLPROPERTIES ({sql_properties(properties)}) AS SELECT * FROM {view}"
+            f"TBLPROPERTIES ({sql_properties(properties)}) AS SELECT {names} FROM {view}"
         )
 
 
