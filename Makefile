@@ -26,7 +26,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers test-docs types docs docs-reference bench bench-scale bench-memory bench-peers bench-pipelines kernels demo lock test-upgrade release clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-numbas test-sparks test-versions test-objects test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-field test-readers test-docs types docs docs-reference bench bench-scale bench-day bench-growth bench-memory bench-peers bench-pipelines kernels demo lock test-upgrade release clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -118,6 +118,12 @@ bench: install ## every figure of docs/reference/performance.md (20 minutes); BE
 
 bench-scale: install ## 100 destinations with 50 tables each: processors, memory, slots, latency, requests (20 minutes, 12 GB); BENCH_WRITE=1 makes the page of them
 	@$(WITH_JAVA) BENCH_WRITE=$(BENCH_WRITE) $(PY) -m benchmarks.scale $(ARGS)
+
+bench-day: install ## a day of a shop in two hours, with kills, ALTERs and maintenance: nothing grows that should not; BENCH_WRITE=1 makes a page of it
+	@$(WITH_JAVA) $(PY) -m benchmarks.day $(if $(BENCH_WRITE),--write) $(ARGS)
+
+bench-growth: install ## time and memory against tables, commits, files, destinations, bytes and rows, as curves (an hour); BENCH_WRITE=1 makes the page of them
+	@$(WITH_JAVA) $(PY) -m benchmarks.growth $(if $(BENCH_WRITE),--write) $(ARGS)
 
 bench-memory: install ## the memory of capture over a stream of 10 GB (10 minutes, 22 GB of disk); ARGS='--gigabytes 50'
 	@$(PY) -m benchmarks.long_stream $(ARGS)
