@@ -119,11 +119,11 @@ bench: install ## every figure of docs/reference/performance.md (20 minutes); BE
 bench-scale: install ## 100 destinations with 50 tables each: processors, memory, slots, latency, requests (20 minutes, 12 GB); BENCH_WRITE=1 makes the page of them
 	@$(WITH_JAVA) BENCH_WRITE=$(BENCH_WRITE) $(PY) -m benchmarks.scale $(ARGS)
 
-bench-day: install ## a day of a shop in two hours, with kills, ALTERs and maintenance: nothing grows that should not; BENCH_WRITE=1 makes a page of it
-	@$(WITH_JAVA) $(PY) -m benchmarks.day $(if $(BENCH_WRITE),--write) $(ARGS)
+bench-day: install ## a day of a shop in two hours, with kills, ALTERs and maintenance: nothing grows that should not; ARGS='--page FILE'
+	@$(WITH_JAVA) $(PY) -m benchmarks.day $(ARGS)
 
-bench-growth: install ## time and memory against tables, commits, files, destinations, bytes and rows, as curves (an hour); BENCH_WRITE=1 makes the page of them
-	@$(WITH_JAVA) $(PY) -m benchmarks.growth $(if $(BENCH_WRITE),--write) $(ARGS)
+bench-growth: install ## time and memory against tables, commits, files, destinations, bytes and rows, as curves (an hour); ARGS='--only commits --page FILE'
+	@$(WITH_JAVA) $(PY) -m benchmarks.growth $(ARGS)
 
 bench-memory: install ## the memory of capture over a stream of 10 GB (10 minutes, 22 GB of disk); ARGS='--gigabytes 50'
 	@$(PY) -m benchmarks.long_stream $(ARGS)

@@ -10,7 +10,7 @@ store go ten minutes after their ack, and files and logs of the Delta tables aft
 The exit status is 1 if a verification differs, if a command fails that nobody has killed, or if one of the curves that
 ought to be level has grown.
 
-    python -m benchmarks.day [--minutes 120] [--rate 500] [--json FILE] [--write]
+    python -m benchmarks.day [--minutes 120] [--rate 500] [--json FILE] [--page FILE]
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from benchmarks import day_page
-from benchmarks.day_page import KEPT, Event, Results, Sample, grown, render
+from benchmarks.day_page import Event, Results, Sample, grown, markdown, plot, render
 from benchmarks.results import current_versions, this_machine
 from benchmarks.scale.processes import Look, pss_mb
 from benchmarks.workload import PASSWORD_ENV
@@ -378,7 +377,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=500, help="changes a second")
     parser.add_argument("--folder", type=Path, help="where store, meta and lake are kept meanwhile")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--write", action="store_true", help="make the page of the documentation from it")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="a page in Markdown, with its picture beside it")
     options = parser.parse_args()
     console = Console(width=160)
     machine = this_machine()
@@ -396,9 +395,10 @@ def main() -> int:
     )
     if options.json:
         options.json.write_text(render(results), encoding="utf-8")
-    if options.write:
-        KEPT.write_text(render(results), encoding="utf-8")
-        day_page.main()
+    if options.page:
+        picture = options.page.with_suffix(".svg")
+        options.page.write_text(markdown(results, picture.name), encoding="utf-8")
+        picture.write_text(plot(results), encoding="utf-8")
     faults = [*results.failures, *(f"{text}" for text in grown(results))]
     for fault in faults:
         console.print(fault, markup=False)

@@ -1,24 +1,15 @@
-"""The page ``docs/reference/long-run.md`` and its picture, made from the kept results of ``make bench-day``.
-
-``python -m benchmarks.day_page`` writes both anew; a test fails while one is out of date.
-"""
+"""The figures of ``make bench-day``, and the page and the picture that are made from them."""
 
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from benchmarks.accounting import ROOT
-from benchmarks.results import Machine, ResultsError, Strict, load_as
+from benchmarks.results import Machine, Strict
 
 VERSION = 1
-KEPT = ROOT / "benchmarks" / "results" / "day.json"
-PAGE = ROOT / "docs" / "reference" / "long-run.md"
-PLOT = ROOT / "docs" / "images" / "long-run.svg"
 LEAST_MINUTES = 120
 """A shorter run is not judged: what it keeps for twenty minutes is not level in its second quarter."""
 _MOST_GROWTH = 1.25
@@ -128,8 +119,8 @@ def grown(results: Results) -> list[str]:
     return sentences
 
 
-def markdown(results: Results) -> str:
-    """Returns the page."""
+def markdown(results: Results, picture: str) -> str:
+    """Returns the page. ``picture``: the name of the file with :func:`plot`, beside it."""
     machine, versions, last = results.machine, results.versions, results.samples[-1]
     counts = {kind: sum(event.kind == kind for event in results.events) for kind in ("alter", "kill", "verify")}
     proved = sum(event.kind == "verify" and event.text == "everything is proved" for event in results.events)
@@ -142,7 +133,7 @@ def markdown(results: Results) -> str:
         rows.append(f"| {curve.title}{curve.unit and ', ' + curve.unit} | {' | '.join(cells)} |")
     blocks = [
         "# A long run",
-        "<!-- Written by `make bench-day BENCH_WRITE=1` from benchmarks/results: change benchmarks/day_page.py. -->",
+        "<!-- Written by `make bench-day`: change benchmarks/day_page.py. -->",
         _text(
             "This page shows whether anything grows over a day that should not: memory, files, lag and CPU, for those who "
             "run Towpath for months. `make bench-day` puts what happens in a day into two hours."
@@ -160,7 +151,7 @@ def markdown(results: Results) -> str:
             f"{machine.memory_gb:.0f} GB, whose load was {machine.load} at the start. All commands together took "
             f"{last.cpu_s / (60 * results.minutes) * 100:.0f} % of a core."
         ),
-        "![Memory, files, lag and time of an apply over the run](../images/long-run.svg)",
+        f"![Memory, files, lag and time of an apply over the run]({picture})",
         "\n".join(
             (
                 "| figure | median, second quarter | median, last quarter | most |",
@@ -254,25 +245,3 @@ def _panel(results: Results, curve: Curve, x: int, y: int) -> list[str]:
         *marks,
         f'  <path class="line" d="{path}"/>',
     ]
-
-
-def pages() -> dict[Path, str]:
-    """Returns the page and the picture with the texts that they must have."""
-    results = load_as(Results, KEPT, VERSION)
-    return {PAGE: markdown(results), PLOT: plot(results)}
-
-
-def main() -> int:
-    try:
-        texts = pages()
-    except ResultsError as error:
-        print(error, file=sys.stderr)
-        return 1
-    for path, text in texts.items():
-        path.write_text(text, encoding="utf-8")
-        print(path.relative_to(ROOT))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,10 @@
 """Time, CPU seconds and memory against the size of things, as curves with their exponents: ``make bench-growth``.
 
-    python -m benchmarks.growth [--only tables,commits] [--tables 10,100,1000,10000] [--json FILE] [--write]
+    python -m benchmarks.growth [--only tables,commits] [--tables 10,100,1000,10000] [--json FILE] [--page FILE]
 
 Each axis has a list of sizes, which an option of its name changes. A work is measured at each size by a whole process
 of its own. The exponent of a curve is the slope of the logarithm of the CPU seconds against that of the size, by least
-squares over the three largest sizes: 0 does not grow, 1 is linear. ``--write`` keeps the results in
-``benchmarks/results`` and makes the page of the documentation; axes that are not measured keep their former results.
+squares over the three largest sizes: 0 does not grow, 1 is linear.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rich.console import Console
 
 from benchmarks import results as machines
 from benchmarks.accounting import ROOT, compile_sources, run
-from benchmarks.results import Machine, Strict, load_as
+from benchmarks.results import Machine, Strict
 from benchmarks.scale.workload import INSERT, PASSWORD_ENV, Template, merge_all
 from cdc.base.targets import LOG_FOLDER, table_path
 from cdc.capture import Capture
@@ -37,8 +36,6 @@ from cdc.config import DestinationConfig, load
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
 VERSION = 1
-KEPT = ROOT / "benchmarks" / "results" / "growth.json"
-PAGE = ROOT / "docs" / "reference" / "growth.md"
 CDC = (sys.executable, "-m", "cdc")
 SIZES = {
     "tables": (10, 100, 1000, 10_000),
@@ -158,11 +155,6 @@ class Results(Strict):
     """The load of the machine at the start and the end of each axis."""
     versions: dict[str, str]
     curves: tuple[Curve, ...]
-
-
-def load_results(file: Path) -> Results:
-    """Reads a file of results. Raises ResultsError for a newer version and for anything unknown."""
-    return load_as(Results, file, VERSION)
 
 
 def render(results: Results) -> str:
@@ -420,14 +412,14 @@ def markdown(results: Results) -> str:
     machine = results.machine
     blocks = [
         "# Growth",
-        "<!-- Written by `make bench-growth BENCH_WRITE=1` from benchmarks/results: change benchmarks/growth.py. -->",
+        "<!-- Written by `make bench-growth`: change benchmarks/growth.py. -->",
         (
             "This page shows how time and memory grow with the tables, commits, files, destinations and bytes that there "
             "are, for\nthose who plan for more of them than they have. At its end you know what becomes slow first."
         ),
         (
             f"Measured on {results.date[:10]} with Towpath {results.versions['towpath']} ({results.versions['commit']}), on "
-            f"{machine.cpus} CPUs\n({machine.cpu}) with {machine.memory_gb:.0f} GB. Others used the machine, so compare CPU "
+            f"{machine.cpus} CPUs\n({machine.cpu}) with {machine.memory_gb:.0f} GB. Where others used the machine, compare CPU "
             "seconds; a wait for a busy CPU is in the\nseconds."
         ),
         (
@@ -449,10 +441,10 @@ def markdown(results: Results) -> str:
         "## How it was measured",
         (
             "- The server is MySQL 9, without syncs to its disk. delta-rs merges the batches.\n"
-            "- Delta tables are copies of one that Spark has created, as on the page of [scale](scale.md).\n"
+            "- Delta tables are copies of one that Spark has created, as in `make bench-scale`.\n"
             "- The commits of a long log have the form that delta-rs writes, with a checkpoint after each hundred. The files "
             "of a\n  table with many files have other keys than the rows of the merge.\n"
-            "- `make bench-growth` measures all of it, and `make bench-growth BENCH_WRITE=1` makes this page from it.\n"
+            "- `make bench-growth` measures all of it, and `ARGS='--page FILE'` makes this page from it.\n"
             "  `ARGS='--only tables --tables 10,100,1000'` measures one axis with other sizes."
         ),
     ]
@@ -497,16 +489,6 @@ def _cell(point: Point | None) -> str:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def merged(old: Results | None, new: Results) -> Results:
-    """Returns the new results with the former ones of axes that the new run left out."""
-    if old is None:
-        return new
-    axes = {curve.axis for curve in new.curves}
-    curves = [curve for curve in old.curves if curve.axis not in axes] + list(new.curves)
-    ordered = tuple(curve for axis in TITLES for curve in curves if curve.axis == axis)
-    return new.model_copy(update={"curves": ordered, "loads": old.loads | new.loads})
-
-
 def measured(options: argparse.Namespace, say: Callable[[str], None]) -> Results:
     """Measures the chosen axes, one after the other."""
     os.environ[PASSWORD_ENV] = PASSWORD
@@ -542,7 +524,7 @@ def main() -> int:
         parser.add_argument(f"--{axis}", type=_sizes, default=sizes, metavar="SIZES", help=f"the sizes ({listed})")
     parser.add_argument("--folder", type=Path, help="folder of the files, which need some gigabytes")
     parser.add_argument("--json", type=Path, help="write the results into this file")
-    parser.add_argument("--write", action="store_true", help="make the page of the documentation from it")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write a page in Markdown into this file")
     options = parser.parse_args()
     if unknown := [axis for axis in options.only if axis not in MEASURES]:
         parser.error(f"unknown axis {unknown[0]!r}; known: {', '.join(MEASURES)}")
@@ -555,10 +537,8 @@ def main() -> int:
     Console(width=160).print(markdown(results), markup=False, soft_wrap=True)
     if options.json:
         options.json.write_text(render(results), encoding="utf-8")
-    if options.write:
-        results = merged(load_results(KEPT) if KEPT.exists() else None, results)
-        KEPT.write_text(render(results), encoding="utf-8")
-        PAGE.write_text(markdown(results), encoding="utf-8")
+    if options.page:
+        options.page.write_text(markdown(results), encoding="utf-8")
     return 0
 
 

@@ -35,8 +35,8 @@ def test_a_curve_that_has_grown_is_named() -> None:
     assert day_page.grown(day(120, store_mb=13, lag_s=59)) == ["store: 10 MB in the second quarter, 13 in the last"]
     assert day_page.grown(day(120, lag_s=61)) == ["lag of the Delta tables: 10 s in the second quarter, 61 in the last"]
     assert day_page.grown(day(60, store_mb=99)) == []
-    assert "no curve is judged" in day_page.markdown(day(60, store_mb=99))
-    page = day_page.markdown(day(120, store_mb=13))
+    assert "no curve is judged" in day_page.markdown(day(60, store_mb=99), "run.svg")
+    page = day_page.markdown(day(120, store_mb=13), "run.svg")
     assert "- store: 10 MB" in page and "no curve is judged" not in page
 
 
