@@ -124,7 +124,7 @@ def make(
         seconds=round(seconds, 1),
         machine=machine,
         versions=current_versions(),
-        lines=tuple(Measurement(**_rounded(asdict(measurement))) for measurement in measurements),
+        lines=tuple(Measurement(**rounded(asdict(measurement))) for measurement in measurements),
     )
 
 
@@ -196,5 +196,10 @@ def _commit() -> str:
     return described.stdout.strip()
 
 
-def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
+def rounded(value: Any) -> Any:
+    """Returns a value of JSON with all numbers to three places."""
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return round(value, 3) if isinstance(value, float) else value

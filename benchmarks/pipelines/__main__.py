@@ -12,7 +12,6 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from benchmarks import results as machines
 from benchmarks.pipelines import page, source
@@ -53,7 +52,7 @@ def main() -> int:
             versions=machines.current_versions("deltalake"), rows=sizes.rows, changes=sizes.changes,
             pipelines=tuple(measured[name] for name in PEERS if name in measured), skipped=left_out | skipped,
         )  # fmt: skip
-        results = Results.model_validate(_rounded(results.model_dump()))
+        results = Results.model_validate(machines.rounded(results.model_dump()))
         for file in (*([options.json] if options.json else []), *([KEPT] if options.write else [])):
             file.write_text(render(results), encoding="utf-8")
         text = page.markdown(results)
@@ -82,14 +81,6 @@ def main() -> int:
             server.stop()
     print(publish())
     return 1 if skipped.keys() - UNAVAILABLE.keys() else 0
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

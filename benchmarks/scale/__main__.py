@@ -221,7 +221,7 @@ def main() -> int:
         versions=machines.current_versions("apache-airflow", "deltalake"),
         **results,
     )
-    done = Results.model_validate(_rounded(done.model_dump()))
+    done = Results.model_validate(machines.rounded(done.model_dump()))
     console.print(page.markdown(done), markup=False, soft_wrap=True)
     if options.json:
         options.json.write_text(render(done), encoding="utf-8")
@@ -229,14 +229,6 @@ def main() -> int:
         KEPT.write_text(render(done), encoding="utf-8")
         page.PAGE.write_text(page.markdown(done), encoding="utf-8")
     return 0
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
