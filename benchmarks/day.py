@@ -361,13 +361,13 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[Day, b
             stop.set()
             for thread in threads:
                 thread.join(600)
-        finally:
             shop.stop()
-        day.commands.run("apply", "--until-empty")
-        proved = day.verify()
-        if BatchService(day.config).subscription().parked:
-            day.commands.failures.append("tables are parked at the end")
-        day.capture.stop(terminate=True)
+            day.commands.run("apply", "--until-empty")
+            proved = day.verify()
+            if BatchService(day.config).subscription().parked:
+                day.commands.failures.append("tables are parked at the end")
+        finally:
+            day.capture.stop(terminate=True)
         return day, proved
 
 
@@ -399,7 +399,7 @@ def main() -> int:
         picture = options.page.with_suffix(".svg")
         options.page.write_text(markdown(results, picture.name), encoding="utf-8")
         picture.write_text(plot(results), encoding="utf-8")
-    faults = [*results.failures, *(f"{text}" for text in grown(results))]
+    faults = [*results.failures, *grown(results)]
     for fault in faults:
         console.print(fault, markup=False)
     return 1 if faults or not proved else 0

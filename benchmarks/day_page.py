@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.markdown import bullets, text
 from benchmarks.results import Machine, Strict
 
 VERSION = 1
@@ -134,18 +134,18 @@ def markdown(results: Results, picture: str) -> str:
     blocks = [
         "# A long run",
         "<!-- Written by `make bench-day`: change benchmarks/day_page.py. -->",
-        _text(
+        text(
             "This page shows whether anything grows over a day that should not: memory, files, lag and CPU, for those who "
             "run Towpath for months. `make bench-day` puts what happens in a day into two hours."
         ),
-        _text(
+        text(
             f"A shop on MySQL 9 commits {results.rate} changes a second in three tables, for {results.minutes:g} minutes: "
             f"{last.changes:,} changes. Beside it {counts['alter']} ALTERs were executed, {counts['kill']} processes were "
             "killed (capture, a running apply, the server, in turn), the binlog was rotated and purged, segments went ten "
             "minutes after their ack, and `cdc maintain` ran every twenty minutes, with tables that keep old files and "
             f"logs for twenty. `cdc verify` ran {counts['verify']} times and proved everything {proved} times."
         ),
-        _text(
+        text(
             f"Measured on {results.date[:10]} with Towpath {versions['towpath']} ({versions['commit']}), deltalake "
             f"{versions['deltalake']} and Python {versions['python']}, on {machine.cpus} CPUs ({machine.cpu}) with "
             f"{machine.memory_gb:.0f} GB, whose load was {machine.load} at the start. All commands together took "
@@ -163,9 +163,9 @@ def markdown(results: Results, picture: str) -> str:
     if results.minutes < LEAST_MINUTES:
         blocks.append(f"The run was shorter than {LEAST_MINUTES} minutes, so no curve is judged.")
     if sentences:
-        blocks.append("Not as wanted:\n\n" + "\n".join(_text(text, "- ", "  ") for text in sentences))
+        blocks.append("Not as wanted:\n\n" + bullets(*sentences))
     blocks.append(
-        _text(
+        text(
             "A curve counts as level if its median in the last quarter is at most 1.25 times that of the second quarter; a "
             "lag below a minute always does. An apply starts every half minute, so the lag is that long at times. The "
             "command fails if a curve grows, if a verification does not prove everything, or if a command fails that was "
@@ -173,14 +173,6 @@ def markdown(results: Results, picture: str) -> str:
         )
     )
     return "\n\n".join(blocks) + "\n"
-
-
-def _text(text: str, first: str = "", following: str = "") -> str:
-    return "\n".join(
-        textwrap.wrap(
-            text, 120, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False
-        )
-    )
 
 
 # --- the picture

@@ -427,7 +427,7 @@ def markdown(results: Results) -> str:
             "largest sizes: with 0 the value does not grow, with 1 it is linear, with 2 it is quadratic. Each figure is of "
             "one\nwhole process, its start included (about one CPU second), and memory is PSS."
         ),
-        "## What grows",
+        "## Summary",
         *_summary(results),
     ]
     for axis, title in TITLES.items():

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from benchmarks.accounting import ROOT
+from benchmarks.markdown import bullets, table, text
 from benchmarks.pipelines.peers import PEERS
 from benchmarks.pipelines.results import KEPT, Measured, Results, load
 from benchmarks.results import ResultsError
@@ -54,12 +54,12 @@ def _head(results: Results) -> Iterator[str]:
     machine, versions = results.machine, results.versions
     yield "# Comparison with other pipelines"
     yield "<!-- Written by `make bench-pipelines BENCH_WRITE=1`: change benchmarks/pipelines/page.py. -->"
-    yield _text(
+    yield text(
         "This page compares Towpath with the pipelines that people build from MySQL into a lake, for those who choose "
         "one. All of them read the same table of the same server on one machine, one after the other."
     )
     if machine.load > _QUIET:
-        yield "!!! warning\n\n" + _text(
+        yield "!!! warning\n\n" + text(
             f"Others used the machine: its load was {machine.load:.1f}, on {machine.cpus} CPUs, when the run began. Repeat the run on a quiet machine before you rely on seconds. CPU seconds, memory, writes, lines, "
             "processes and lost rows depend little on the load."
             + ("" if _shows_seconds(results) else " Seconds are left out here; the file of results has them."),
@@ -67,16 +67,16 @@ def _head(results: Results) -> Iterator[str]:
             "    ",
         )
     named = {"MySQL": "9", **{name: text for peer in results.pipelines for name, text in peer.versions.items()}}
-    yield _text(
+    yield text(
         f"Measured on {results.date[:10]} with Towpath {versions['towpath']} ({versions['commit']}), Spark "
         f"{versions['pyspark']}, Delta {versions['delta-spark']}, Python {versions['python']}, Java {versions['java']}, "
         f"{', '.join(f'{name} {text}' for name, text in named.items())}, on {machine.cpus} CPUs ({machine.cpu}) with "
         f"{machine.memory_gb:.0f} GB. The table has {results.rows:,} rows at the start, and the backlog "
         f"{results.changes:,} changes."
     )
-    yield _bullets(f"`{peer.name}`: {PEERS[peer.name].title}." for peer in results.pipelines)
+    yield bullets(*(f"`{peer.name}`: {PEERS[peer.name].title}." for peer in results.pipelines))
     for name, reason in results.skipped.items():
-        yield _text(f"Not measured: {name}. {reason}")
+        yield text(f"Not measured: {name}. {reason}")
 
 
 def _shows_seconds(results: Results) -> bool:
@@ -92,10 +92,10 @@ def _figures(results: Results) -> Iterator[str]:
     if _shows_seconds(results):
         for title, works in (("first load", [p.load for p in peers]), ("backlog", [p.backlog for p in peers])):
             rows.append((f"{title}, rows/s", *(f"{work.rows_per_s:,.0f}" for work in works)))
-    yield _table(("", *(f"`{peer.name}`" for peer in peers)), rows)
+    yield table(("", *(f"`{peer.name}`" for peer in peers)), rows)
     for peer in peers:
         if peer.cold_commits is not None and _shows_seconds(results):
-            yield _text(
+            yield text(
                 f"With a `cdc apply` of its own for each commit, and without a Connect server, Towpath's median is "
                 f"{peer.cold_commits.median_s:.1f} s, the start of the process included."
             )
@@ -129,7 +129,7 @@ def _better(results: Results) -> Iterator[str]:
     ours = next((peer for peer in results.pipelines if peer.name == _OURS), None)
     if ours is None:
         return
-    yield "## Where others are better than Towpath"
+    yield "## Advantages of the others"
     lines = []
     for peer in results.pipelines:
         better = [
@@ -139,8 +139,8 @@ def _better(results: Results) -> Iterator[str]:
         ]
         if peer is not ours:
             lines.append(f"`{peer.name}`: {', '.join(better) if better else 'in none of these figures'}.")
-    yield _bullets(lines)
-    yield _text(
+    yield bullets(*lines)
+    yield text(
         "A copy reads the whole table each time, so it fits small tables and long intervals; it sees no state between "
         "two copies. Streams through Kafka serve further readers from the same topic, and other databases than MySQL "
         "and MariaDB."
@@ -178,8 +178,8 @@ def _faults(results: Results) -> Iterator[str]:
         "new column",
         "equal after",
     )
-    yield _table(("", *heads), rows)
-    yield _text(
+    yield table(("", *heads), rows)
+    yield text(
         '"Readable again" is from the SIGKILL until a row that was committed after it was readable. "Equal after" is from '
         'the end of the traffic until all rows equalled the source. "Started once more" counts services that ended by '
         "themselves, and copies that were made a second time because the first one after the SIGKILL differed from the "
@@ -194,20 +194,7 @@ def _notes(results: Results) -> Iterator[str]:
         if not peer.faults.new_column and (note := PEERS[peer.name].fixed_columns)
     ]
     if notes:
-        yield _bullets(notes)
-
-
-def _text(text: str, first: str = "", following: str = "") -> str:
-    return textwrap.fill(text, 116, initial_indent=first, subsequent_indent=following, break_on_hyphens=False)
-
-
-def _bullets(texts: Iterable[str]) -> str:
-    return "\n".join(_text(text, "- ", "  ") for text in texts)
-
-
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [heads, ("---", *("---:" for _ in heads[1:])), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        yield bullets(*notes)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What each pipeline does, measured: it loads the table, follows commits and a backlog, and survives faults."""
+"""The measured work of a pipeline: it loads the table, follows commits and a backlog, and survives faults."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from benchmarks.accounting import ROOT
+from benchmarks.markdown import bullets, table, text
 from benchmarks.results import ResultsError
 from benchmarks.scale.results import CHANGED, KEPT, UNCHANGED, Cost, Requests, Results, Window, load
 from cdc.base.units import human_bytes
@@ -41,12 +41,12 @@ def _head(results: Results) -> Iterator[str]:
     machine, versions = results.machine, results.versions
     yield "# Scale"
     yield "<!-- Written by `make bench-scale BENCH_WRITE=1` from benchmarks/results: change benchmarks/scale/page.py. -->"
-    yield _text(
+    yield text(
         "This page shows the costs of many destinations and many tables, for those who size a machine for them. At its "
         "end you can compute processors, memory, slots of Airflow, sizes of files and requests to an object store for "
         "numbers of your own."
     )
-    yield _text(
+    yield text(
         f"The figures are of {results.destinations} destinations with {results.tables} tables each, on {machine.cpus} "
         f"CPUs ({machine.cpu}) with {machine.memory_gb:.0f} GB. They were measured on {results.date[:10]} with Towpath "
         f"{versions['towpath']} ({versions['commit']}), Airflow {versions['apache-airflow']}, Python "
@@ -60,7 +60,7 @@ def _destinations(results: Results) -> Iterator[str]:
     idle, traffic = results.idle, results.traffic
     busy = traffic.window
     yield f"## {results.destinations} destinations, {traffic.destinations} of them with traffic"
-    yield _text(
+    yield text(
         "Each destination has a capture outside Airflow, which its capture DAG watches, and an apply DAG that changes "
         "start (`airflow: {start: data, capture: external}`, see [wait without slots](../how-to/waiting.md)). delta-rs "
         "merges small batches. All of it runs on one machine, MySQL included. 100 % is one core."
@@ -86,8 +86,8 @@ def _destinations(results: Results) -> Iterator[str]:
             f"{sum(share.mb for share in idle.shares):,.0f}",
         )
     )
-    yield _table(("part", "processes", "CPU, idle", "CPU, with traffic", "memory, MB"), rows)
-    yield _table(
+    yield table(("part", "processes", "CPU, idle", "CPU, with traffic", "memory, MB"), rows)
+    yield table(
         ("", "idle", "with traffic"),
         (
             ("seconds", f"{idle.seconds:.0f}", f"{busy.seconds:.0f}"),
@@ -107,14 +107,14 @@ def _destinations(results: Results) -> Iterator[str]:
 def _captures(results: Results) -> Iterator[str]:
     captures = results.captures
     yield "## Captures"
-    yield _text(
+    yield text(
         f"A capture is a process of its own. It takes {captures.mb:.0f} MB (PSS) and, while nothing changes, "
         f"{_capture_percent(results):.2f} % of a core; {captures.count} of them take "
         f"{captures.count * captures.mb / 1000:.1f} GB. "
         f"Its start takes {captures.start_cpu_s:.1f} CPU seconds, so all of them read the source after "
         f"{captures.start_s:.0f} s."
     )
-    yield _text(
+    yield text(
         "The source sends its whole binlog to each capture, and keeps two connections for each: raise "
         f"`max_connections`. MySQL took {captures.source_mb:,.0f} MB with all of them."
     )
@@ -123,14 +123,14 @@ def _captures(results: Results) -> Iterator[str]:
 def _airflow(results: Results) -> Iterator[str]:
     start, watches, empty = results.start, results.watches, results.empty_runs
     yield "## Airflow"
-    yield _text(
+    yield text(
         "The DAG processor parses each file again and again, every 30 s by default, in a process that has imported "
         "Airflow:"
     )
     rows = [(f"`{parsing.file}`", f"{parsing.dags}", f"{parsing.cpu_s:.2f}") for parsing in results.parsing]
     total = sum(parsing.dags for parsing in results.parsing), sum(parsing.cpu_s for parsing in results.parsing)
-    yield _table(("DAG file", "DAGs", "CPU, s"), [*rows, ("**all**", f"{total[0]}", f"{total[1]:.2f}")])
-    yield _bullets(
+    yield table(("DAG file", "DAGs", "CPU, s"), [*rows, ("**all**", f"{total[0]}", f"{total[1]:.2f}")])
+    yield bullets(
         f"Airflow knows all {start.dags} DAGs {start.ready_s:.0f} s after its start, which takes {start.cpu_s:.0f} CPU "
         "seconds.",
         f"{watches.runs} capture DAGs that begin to watch at once take {watches.seconds:.0f} s, and "
@@ -140,7 +140,7 @@ def _airflow(results: Results) -> Iterator[str]:
         f"A run that merges a row takes {_run_cpu_s(results):.1f} CPU seconds: its three tasks and the scheduler's work.",
     )
     cores = 2 * results.destinations * empty.cpu_s / empty.runs / 60
-    yield _text(
+    yield text(
         f"With the defaults `apply_every: 60s` and `snapshot_every: 60s`, {results.destinations} destinations would begin "
         f"{2 * results.destinations} runs a minute. Most would find nothing, and they would take {cores:.1f} cores. So let "
         "changes start the runs, and choose `apply_every` and `snapshot_every` in hours."
@@ -152,11 +152,11 @@ def _waiting(results: Results) -> Iterator[str]:
     if waiting is None:
         return
     yield f"## {waiting.destinations} destinations at a server"
-    yield _text(
+    yield text(
         "With `start: data` and `store.kind: server` the triggerer asks [the server](../how-to/server.md) for changes "
         f"(measured on {waiting.date[:10]}, without Airflow around the triggers):"
     )
-    yield _table(
+    yield table(
         ("", "measured"),
         (
             ("slots of workers", "0"),
@@ -188,8 +188,8 @@ def _whole(results: Results) -> Iterator[str]:
             human_bytes(whole.schemas_bytes),
         ),
     ]
-    yield _table(("", f"{whole.few_tables} tables", f"{whole.tables:,} tables"), rows)
-    yield _bullets(
+    yield table(("", f"{whole.few_tables} tables", f"{whole.tables:,} tables"), rows)
+    yield bullets(
         "A command is a whole process of its own.",
         f"In a process that has merged before, a batch that changes one of {whole.tables:,} tables is merged in "
         f"{whole.warm_apply_s:.2f} s.",
@@ -206,7 +206,7 @@ def _whole(results: Results) -> Iterator[str]:
 
 def _requests(results: Results) -> Iterator[str]:
     yield "## Requests to an object store"
-    yield _table(
+    yield table(
         ("work", "tables", "requests for each table", "requests"),
         [
             (
@@ -218,7 +218,7 @@ def _requests(results: Results) -> Iterator[str]:
             for request in results.requests
         ],
     )
-    yield _text(
+    yield text(
         "A run looks at tables that did not change, whether they were removed, replaced or restored: at most 500 for each "
         "batch, in turn, and each table once in 300 s. Copies of the logs on the machine make that two requests a table. "
         "If they are lost with the machine's disk, the next look at a table lists its log and reads it."
@@ -233,11 +233,11 @@ def _formula(results: Results) -> Iterator[str]:
     watch = results.watches.cpu_s / results.watches.runs
     more = whole.tables - whole.few_tables
     yield "## The formula"
-    yield _text(
+    yield text(
         "D destinations with T tables each; E runs an hour that find nothing, R runs an hour that merge a few rows, and S "
         "seconds of such a run; `capture_for` in seconds:"
     )
-    yield _table(
+    yield table(
         ("", "formula"),
         (
             ("cores: captures, idle", f"D × {_capture_percent(results) / 100:.4f}"),
@@ -259,7 +259,7 @@ def _formula(results: Results) -> Iterator[str]:
             ),
         ),
     )
-    yield _text(
+    yield text(
         "Merges of large batches come on top: see [performance](performance.md). A merge that needs Spark takes a JVM of "
         "1 to 3 GB for each run, unless a Connect server serves all of them."
     )
@@ -267,7 +267,7 @@ def _formula(results: Results) -> Iterator[str]:
 
 def _how(results: Results) -> Iterator[str]:
     yield "## How it was measured"
-    yield _bullets(
+    yield bullets(
         "One MySQL 9 and an Airflow with LocalExecutor, eight workers and SQLite ran beside the captures on the same "
         "machine. The intervals of Airflow's own work are its defaults.",
         "The DAG files are those of `dags/`, all of them. Only the capture and apply DAGs are unpaused.",
@@ -322,23 +322,6 @@ def _cost(cost: Cost) -> str:
 
 def _per_table(requests: Requests) -> str:
     return f"{requests.total / requests.tables:.1f}" if requests.tables else ""
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _text(text: str, first: str = "", following: str = "") -> str:
-    return "\n".join(
-        textwrap.wrap(
-            text, 120, initial_indent=first, subsequent_indent=following, break_on_hyphens=False, break_long_words=False
-        )
-    )
-
-
-def _bullets(*texts: str) -> str:
-    return "\n".join(_text(text, "- ", "  ") for text in texts)
 
 
 def main() -> int:
