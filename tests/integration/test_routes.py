@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from deltalake import DeltaTable
 from cdc.base.errors import TargetError, UnsupportedError
 from cdc.base.targets import members_of
 from cdc.batches.service import BatchService
+from cdc.cli.main import main as cdc
 from cdc.lake import pipeline
 from cdc.lake.delta.log import table_record
 from cdc.lake.jobs.as_of import read_as_of
@@ -19,7 +21,12 @@ from cdc.lake.jobs.maintain_tables import maintain_tables
 from cdc.lake.runtime.session import acquire
 from cdc.testing.servers import Server
 from cdc.watch.status import collect
+from tests.integration.test_apply_policies import KEY, digest
+from tests.integration.test_catalog import NAMES, entry, hive
+from tests.support.groups import rows_of
 from tests.support.shards import KINDS, Database, Shards
+
+MODE_OF = {"mirror": "upsert", "marked": "soft_delete", "history": "scd2", "log": "append"}
 
 
 @pytest.fixture
@@ -192,6 +199,89 @@ def test_rows_without_events_change_in_their_own_shard(mysql9: Server, tmp_path:
     shards.require_union()
     assert not BatchService(shards.config).subscription().parked
     shards.require_proved()
+
+
+@pytest.mark.long
+def test_shards_get_a_policy_one_by_one(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWPATH_TEST_HASH_KEY", KEY)
+    overrides = ", ".join(f"lake.{kind}: {{mode: {mode}, columns: {{}}}}" for kind, mode in MODE_OF.items())
+    key = "hash_key_env: TOWPATH_TEST_HASH_KEY"
+    shards = Shards(tmp_path, mysql9, database, tables=1, overrides=overrides, apply=key)
+    shards.capture()
+    shards.fill()
+    shards.level()
+    for mode in MODE_OF.values():
+        shards.edit(f"mode: {mode}, columns: {{}}", f"mode: {mode}, columns: {{note: hash}}")
+    shards.sql(*[f"UPDATE {name} SET v = -1 WHERE id = 5" for name in shards.all_names])
+    shards.capture()
+    with pytest.raises(TargetError, match=r"Run `cdc remask shop"):
+        shards.apply_all()
+    for number in range(2):
+        chosen = [names[number] for names in shards.names.values()]
+        done = pipeline.remask(shards.config, chosen)
+        assert [result.table for result in done] == chosen
+        for kind, names in shards.names.items():
+            notes = {name: {row["note"] for row in rows_of(shards, kind) if row["_source"] == name} for name in names}
+            expected = [digest("begun") if place <= number else "begun" for place in range(2)]
+            assert notes == {name: {note} for name, note in zip(names, expected, strict=True)}
+    shards.level()
+    for kind, names in shards.names.items():
+        for name in names:
+            newest = {row["v"] for row in rows_of(shards, kind) if (row["_source"], row["id"]) == (name, 5)}
+            assert -1 in newest, name
+    shards.require_proved()
+
+
+@pytest.mark.long
+def test_a_plan_has_a_verdict_for_each_shard(mirrors: Shards, capsys: pytest.CaptureFixture[str]) -> None:
+    first, other, third, fourth = mirrors.names["mirror"]
+    mirrors.edit("on_error: block", "on_error: park, on_parked: warn")
+    mirrors.level()
+    statements = {
+        first: f"ALTER TABLE {first} MODIFY v BIGINT, ADD COLUMN extra INT NOT NULL DEFAULT 7",
+        other: f"ALTER TABLE {other} MODIFY v VARCHAR(9)",
+        third: f"ALTER TABLE {third} CHANGE note remark VARCHAR(20)",
+        fourth: f"ALTER TABLE {fourth} DROP COLUMN note",
+    }
+    file = mirrors.config.file.with_name("migration.sql")
+    file.write_text("".join(f"{statement};\n" for statement in statements.values()), encoding="utf-8")
+    capsys.readouterr()
+    cdc(["--conf-dir", str(mirrors.config.file.parent), "plan", "--json", str(file)])
+    planned = json.loads(capsys.readouterr().out)["statements"]
+    verdicts = {table["table"]: table["verdict"] for statement in planned for table in statement["tables"]}
+    for name, statement in statements.items():
+        mirrors.sql(statement, f"UPDATE {name} SET v = 5 WHERE id = 5")
+    mirrors.level()
+    parked = BatchService(mirrors.config).subscription().parked
+    assert {name for name, verdict in verdicts.items() if verdict == "refused"} == set(parked) == {other}
+    mirrors.names["mirror"].remove(other)
+    mirrors.require_union(besides=[other])
+
+
+@pytest.mark.long
+def test_the_catalog_has_the_delta_table_until_it_is_removed(
+    mysql9: Server, tmp_path: Path, database: Database
+) -> None:
+    shards = Shards(
+        tmp_path, mysql9, database, tables=1, kinds=("mirror",), overrides="", apply=NAMES, spark=hive(tmp_path)
+    )
+    shards.capture()
+    shards.fill()
+    shards.level()
+    registered = entry(shards, "mirror", "lake_lake")
+    assert registered is not None
+    assert registered.location.removeprefix("file:") == str(shards.path("mirror"))
+    shards.sql(*[f"UPDATE {name} SET v = -1 WHERE id = 5" for name in shards.all_names])
+    shards.level()
+    shards.require_union()
+    named = acquire(shards.config.spark).spark.sql("SELECT DISTINCT _source FROM lake_lake.mirror WHERE v = -1")
+    assert {row["_source"] for row in named.collect()} == set(shards.all_names)
+    assert cdc(["--conf-dir", str(shards.config.file.parent), "remove", "shop", "--yes", "--lake"]) == 0
+    assert entry(shards, "mirror", "lake_lake") is None
+    assert not shards.path("mirror").exists()
+    assert not shards.config.store.path.exists()
 
 
 ALTERS = (

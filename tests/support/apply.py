@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from pyspark.sql import SparkSession
 
 from cdc.base.errors import CdcError
 from cdc.base.targets import table_path
@@ -25,6 +24,9 @@ from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.configurations import server_id_of
 from tests.support.load import APPEND, KEYS, UPSERT, Load
+
+if TYPE_CHECKING:  # the tests of other Airflows have no Spark
+    from pyspark.sql import SparkSession
 
 OWNER = "test"
 COMPILED_CONF = {
