@@ -161,6 +161,7 @@ def _read(file: Path, default_args: Mapping[str, Any] | None) -> _Destination:
     except ConfigError as error:
         failure = f"{file}: {error}"
         settings = settings.model_copy(update={"executor": None} | ({} if has_partitions() else {"interval": "none"}))
+        config = config.model_copy(update={"airflow": settings})
     return _Destination(file, config, failure, _task_defaults(settings) | dict(default_args or {}), callback)
 
 

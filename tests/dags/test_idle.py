@@ -13,15 +13,16 @@ from cdc.testing.servers import Server
 from tests.support.apply import Loop
 
 PROGRAM = """
-import collections, json, sys, time
+import json, sys, time
 import psutil
 from airflow.sdk import BaseOperator
 from cdc.airflow.compat import DownstreamTasksSkipped
 began, cpu = time.monotonic(), time.process_time()
 from cdc.airflow import TowpathFetchOperator
+from tests.support.airflows import NoEvents
 try:
     TowpathFetchOperator(task_id="fetch", conf_file=sys.argv[1], batch_owner="airflow:apply_shop").execute(
-        {"inlet_events": collections.defaultdict(list)}
+        {"inlet_events": NoEvents()}
     )
 except DownstreamTasksSkipped:
     pass

@@ -6,15 +6,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import element_to_be_clickable
+from selenium.webdriver.support.wait import WebDriverWait
 
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
 from tests.support.apply import LOCAL, Loop
+from tests.support.browsers import chromium, set_size
 from tests.support.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -128,6 +133,32 @@ def test_a_gap_before_the_store(setup: Setup) -> None:
     run_id = setup.airflow.trigger(DAG, {"kind": "accept"})
     assert setup.airflow.wait_run(DAG, run_id) == "failed"
     assert setup.airflow.states(DAG, run_id)["plan"] == "failed"
+
+
+def test_a_person_approves_in_a_browser(setup: Setup, tmp_path: Path) -> None:
+    setup.loop.capture()
+    setup.loop.apply_all()
+    cursor = BatchService(setup.loop.config).subscription().acked_seq
+    begins = setup.begin_store_anew()
+    run_id, _ = setup.ask()
+    with chromium(tmp_path) as browser:
+        set_size(browser, 1400)
+        browser.get(f"http://127.0.0.1:{setup.airflow.port}/dags/{DAG}/runs/{run_id}/tasks/accept/required_actions")
+        by_name = {
+            name: WebDriverWait(browser, 60).until(
+                element_to_be_clickable((By.XPATH, f"//button[normalize-space()='{name}']"))
+            )
+            for name in ("Approve", "Reject")
+        }
+        (tmp_path / "question.png").write_bytes(browser.get_screenshot_as_png())
+        text = browser.find_element(By.TAG_NAME, "body").text
+        assert "Changes of shop are lost" in text
+        assert f"Apply has everything up to transaction {cursor} (" in text
+        assert f"The store has everything after transaction {begins} (" in text
+        by_name["Approve"].click()
+        assert setup.airflow.wait_run(DAG, run_id) == "success"
+        (tmp_path / "answer.png").write_bytes(browser.get_screenshot_as_png())
+    assert BatchService(setup.loop.config).subscription().acked_seq == begins
 
 
 def test_a_delta_table_that_is_gone(setup: Setup) -> None:

@@ -7,7 +7,6 @@ folder.
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -35,6 +33,7 @@ from cdc.meta import ParkedTable
 from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
 from tests.support.apply import LOCAL, Loop
+from tests.support.browsers import chromium
 from tests.support.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -127,19 +126,15 @@ def setup(mysql9: Server, elsewhere: str, tmp_path_factory: pytest.TempPathFacto
     airflow = RealAirflow(
         folder / "airflow", loop.config.file.parent, ("apply", "capture"), {"CDC_CONF": str(loop.config.file.parent)}
     )
-    options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or "chromium: run scripts/need-chromium.sh"
-    for word in (
-        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-        "disable-component-update", "disable-sync", "window-size=1280,900", f"user-data-dir={folder / 'chromium'}",
-    ):  # fmt: skip
-        options.add_argument(f"--{word}")
-    browser = Chrome(options, Service(shutil.which("chromedriver") or "chromedriver"))
+    switches = (
+        "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update", "disable-sync",
+        "window-size=1280,900",
+    )  # fmt: skip
     try:
         airflow.start(("api-server", "dag-processor"))
-        yield Setup(airflow, browser, folder, database, elsewhere)
+        with chromium(folder, *switches) as browser:
+            yield Setup(airflow, browser, folder, database, elsewhere)
     finally:
-        browser.quit()
         airflow.stop()
         mysql9.execute(f"DROP DATABASE {database}")
 

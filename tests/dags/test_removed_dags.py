@@ -27,7 +27,7 @@ def test_airflow_forgets_a_dag(write_conf: Write) -> None:
     with create_session() as session:
         session.merge(DagBundleModel(name="removed"))
         session.flush()
-        session.add(DagModel(dag_id="apply_shop", bundle_name="removed", fileloc="x.py"))  # type: ignore[no-untyped-call]
+        session.merge(DagModel(dag_id="apply_shop", bundle_name="removed", fileloc="x.py"))  # type: ignore[no-untyped-call]
     assert dags.forget(dags.program(), "apply_shop")
     with create_session() as session:
         assert session.scalar(select(DagModel).where(DagModel.dag_id == "apply_shop")) is None

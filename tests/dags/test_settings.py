@@ -63,6 +63,16 @@ def test_losses_are_approved_where_airflow_can_ask(
     assert "minItems" not in asking.params.get_param("tables").schema
 
 
+def test_intervals_are_refused_where_airflow_has_no_partitions(
+    dags: Callable[..., dict[str, DAG]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(factory, "has_partitions", lambda: False)
+    built = dags("interval: hour")
+    assert "intervals_shop" not in built
+    assert all(ERROR_TAG in dag.tags for dag in built.values())
+    assert "needs partitioned assets, which this Airflow does not have" in str(built["apply_shop"].doc_md)
+
+
 def test_cron_schedules(dags: Callable[..., dict[str, DAG]]) -> None:
     dag_by_id = dags(
         "apply_every: '*/10 6-22 * * mon-fri', snapshot_every: '@hourly', verify_every: 0 3 1 * *,"

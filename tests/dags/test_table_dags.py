@@ -134,6 +134,7 @@ def test_proved_tables_emit_events(
 
 
 def test_a_verification_tells_its_lineage(write_conf: Write, fake: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("airflow.providers.openlineage", reason="towpath[openlineage]")
     monkeypatch.setattr("airflow.providers.openlineage.conf.is_disabled", lambda: False)
     task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
     assert task.get_openlineage_facets_on_complete(None).inputs == []

@@ -9,7 +9,6 @@ import shutil
 import signal
 import threading
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +34,7 @@ from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.pipeline import FakePipeline
 from cdc.testing.stores import Filler
 from tests.fault.support import wait_for
+from tests.support.airflows import NoEvents
 from tests.support.server import client_config, in_thread, server_process, with_tokens
 from tests.support.unit_batches import make_config
 
@@ -42,7 +42,7 @@ States = dict[str, str | None]
 Write = Callable[..., Path]
 SOURCE = SourceIdentity(server_uuid="uuid-1", flavor="mysql", base_name="binlog", epoch=0, start_gtid=None)
 OWNER = "airflow:apply_shop"
-CONTEXT: Any = {"inlet_events": defaultdict(list)}
+CONTEXT: Any = {"inlet_events": NoEvents()}
 
 
 class Store:

@@ -34,15 +34,15 @@ def made(*measurements: Measurement, rows: int = 1_000_000, **changes: Any) -> R
     return Results.model_validate(values | changes)
 
 
-RATIO = Measurement("inserts", value=1.6, ours_s=4.0, other_s=2.5, cpu_s=9.1, peak_mb=2100.4)
+RATIO = Measurement("inserts", value=0.6, ours_s=4.0, other_s=2.5, cpu_s=9.1, peak_mb=2100.4)
 SLOW = Measurement("transactions", value=40_000.0, ours_s=25.0)
 SKIPPED = Measurement("capture-large", skipped="connector-java is not compared, because mvn cannot be found.")
 
 
 def test_a_line_holds_up_to_what_is_wanted() -> None:
     inserts, transactions = BY_NAME["inserts"], BY_NAME["transactions"]
-    assert [inserts.holds(value) for value in (1.0, 1.7, 1.71)] == [True, True, False]
-    assert [transactions.holds(value) for value in (49_999, 50_000, 60_000)] == [False, True, True]
+    assert [inserts.holds(value) for value in (0.5, 0.7, 0.71)] == [True, True, False]
+    assert [transactions.holds(value) for value in (119_999, 120_000, 130_000)] == [False, True, True]
     assert [verdict(inserts, measurement) for measurement in (RATIO, SKIPPED, None)] == ["held", "skipped", "not run"]
     assert verdict(transactions, SLOW) == "not held"
 
@@ -52,10 +52,10 @@ def test_goals_in_seconds_follow_the_pace_of_the_machine() -> None:
     assert made(RATIO).pace() == pytest.approx(2.5 / 2.4) and slow.pace() == pytest.approx(2.0)
     assert made(SLOW).pace() is None
     line_by_name = {line.name: line for line in slow.lines_here()}
-    cold, many, ratio = line_by_name["inserts-cold"], line_by_name["transactions"], line_by_name["inserts"]
-    assert (cold.wanted, cold.moonshot, many.wanted) == (40.0, 24.0, 25_000)
+    wide, many, ratio = line_by_name["wide-upsert"], line_by_name["transactions"], line_by_name["inserts"]
+    assert (wide.wanted, many.wanted) == (3.0, 60_000)
     assert ratio == BY_NAME["inserts"] and line_by_name["ten-cold-memory"] == BY_NAME["ten-cold-memory"]
-    assert verdict(many, SLOW) == "held" and many.goal() == "≥ 25,000/s"
+    assert verdict(many, SLOW) == "not held" and many.goal() == "≥ 60,000/s"
     assert "so its goals are 2.00 times as long" in page.markdown(slow)
     assert made(SLOW).lines_here() == list(LINES)
 
@@ -72,9 +72,6 @@ def test_every_line_has_a_group_that_measures_it() -> None:
     assert len(BY_NAME) == len(LINES)
     for name in GROUPS:
         assert callable(group(name))
-    for line in LINES:
-        if line.moonshot is not None:
-            assert line.holds(line.moonshot), f"{line.name}: the far goal is short of what is wanted"
 
 
 @pytest.mark.parametrize(
@@ -152,9 +149,9 @@ def test_the_kept_results_can_be_read_and_say_how_they_were_counted() -> None:
 def test_the_page_has_each_figure_and_each_reason() -> None:
     text = page.markdown(made(RATIO, SLOW, SKIPPED))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert rows[1].endswith("| 1.60 × | ≤ 1.70 × | held | 4.00 | 2.50 | 9.10 | 2,100 |")
-    assert "| 40,000/s | ≥ 48,000/s | not held |" in rows[2]
-    assert "| – | ≥ 1.50 × | skipped |" in rows[3]
+    assert rows[1].endswith("| 0.60 × | ≤ 0.70 × | held | 4.00 | 2.50 | 9.10 | 2,100 |")
+    assert "| 40,000/s | ≥ 115,200/s | not held |" in rows[2]
+    assert "| – | ≥ 1.80 × | skipped |" in rows[3]
     assert SKIPPED.skipped is not None and SKIPPED.skipped in text
     assert "1 of 2 figures are what is wanted" in text
     assert "trial run" not in text
