@@ -53,7 +53,7 @@ test-unit: install ## the quick tests, which need neither servers nor Spark (a m
 test-pythons: install ## the quick tests on each Python from 3.11 to 3.14 that this machine has
 	@scripts/test-pythons.sh $(ARGS)
 
-test-airflows: install ## the tests of the DAGs on the oldest and the newest Airflow 3 (minutes)
+test-airflows: install ## the tests of the DAGs on each minor version of Airflow 3 (half an hour)
 	@scripts/test-airflows.sh $(ARGS)
 
 test-numbas: install ## all kernels built with the oldest and the newest Numba, and golden files decoded with them (minutes)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of the DAGs on the oldest and the newest Airflow 3 that are supported, each in a virtual environment of its
-# own (.venv-airflow-3.0.6, …), which `make clean` removes. AIRFLOWS="3.1.8=2026-03-30" names others, each with a day:
+# The tests of the DAGs on each minor version of Airflow 3 that is supported, in a virtual environment of its own
+# (.venv-airflow-3.0.6, …), which `make clean` removes. AIRFLOWS="3.1.7=2026-02-05" names others, each with a day:
 # Airflow's dependencies are installed as they were on that day, as its constraint files do; Towpath's are the newest.
 # Tests with Spark are left out: they need no other Airflow. Arguments go to pytest.
 set -uo pipefail
@@ -12,7 +12,7 @@ ours=(cryptography deltalake llvmlite mysql-replication numba numpy prometheus-c
 mapfile -t core < <(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
 code=0
 tried=()
-for one in ${AIRFLOWS:-3.0.6=2025-10-01 $newest=$today}; do
+for one in ${AIRFLOWS:-3.0.6=2025-10-01 3.1.8=2026-04-15 3.2.2=2026-08-01 $newest=$today}; do
   version=${one%%=*} day=${one#*=}
   venv=.venv-airflow-$version
   wanted="$one $(sha256sum pyproject.toml scripts/test-airflows.sh | sha256sum | cut -d' ' -f1)"

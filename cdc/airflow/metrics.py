@@ -50,14 +50,15 @@ def _count(destination: str, stats: RunStats | None, succeeded: bool | None) -> 
 
 
 def _airflow_stats() -> Any:
-    """Returns Airflow's metrics: a module since 3.2, and a class in another place before."""
+    """Returns Airflow's metrics: a module since 3.3, a class in the module of that name in 3.2, and a class in another
+    place before."""
     try:
         from airflow.sdk.observability import stats
     except ImportError:
         from airflow.stats import Stats
 
         return Stats
-    return stats
+    return stats if hasattr(stats, "incr") else stats.Stats
 
 
 def _incr(subject: str, what: str, count: int, **tags: str) -> None:

@@ -24,16 +24,22 @@ def statsd(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     stats = pytest.importorskip("airflow.sdk.observability.stats", reason="Airflow 3.2 began with this module")
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
+    def initialize() -> None:
+        if hasattr(stats, "initialize"):
+            stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+        else:  # 3.2
+            stats.Stats.initialize(factory=get_stats_factory())
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(0.5)
         monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
         monkeypatch.setenv("AIRFLOW__METRICS__STATSD_HOST", "127.0.0.1")
         monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(server.getsockname()[1]))
-        stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+        initialize()
         yield server
     monkeypatch.undo()
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+    initialize()
 
 
 def received(server: socket.socket) -> list[str]:
