@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -33,37 +34,25 @@ from benchmarks.accounting import ROOT, Tree, compile_sources
 from benchmarks.lines import BY_NAME, FULL_ROWS, GROUPS, LINES, Measurement, Options, shown, verdict
 from benchmarks.results import KEPT, Results, ResultsError
 
+_GROUPS = {
+    "warm": "warm.batches",
+    "transactions": "warm.transactions",
+    "scattered": "warm.scattered",
+    "inserts-cold": "cold.inserts_cold",
+    "ten": "cold.ten_tables",
+    "first-start": "startup.lines",
+    "jdbc": "snapshot.jdbc_lines",
+}
+"""The functions of groups that are not ``lines`` in the module of the group's name."""
+
 
 def group(name: str) -> Callable[[Options, Collection[str]], Iterator[Measurement]]:
     """Returns the function that measures a group's lines. Imports only what it needs."""
-    if name in ("warm", "transactions", "scattered"):
-        from benchmarks import warm
-
-        return {"warm": warm.batches, "transactions": warm.transactions, "scattered": warm.scattered}[name]
-    if name in ("inserts-cold", "ten"):
-        from benchmarks import cold
-
-        return {"inserts-cold": cold.inserts_cold, "ten": cold.ten_tables}[name]
-    if name == "wide":
-        from benchmarks import wide
-
-        return wide.lines
-    if name == "capture":
-        from benchmarks import capture
-
-        return capture.lines
-    if name == "snapshot":
-        from benchmarks import snapshot
-
-        return snapshot.lines
-    if name == "encryption":
-        from benchmarks import encryption
-
-        return encryption.lines
-    assert name == "verify"
-    from benchmarks import verify
-
-    return verify.lines
+    module, _, function = _GROUPS.get(name, f"{name}.lines").partition(".")
+    measure_lines: Callable[[Options, Collection[str]], Iterator[Measurement]] = getattr(
+        import_module(f"benchmarks.{module}"), function
+    )
+    return measure_lines
 
 
 def measure_here(name: str, options: Options, chosen: Collection[str], into: Path) -> None:

@@ -1,7 +1,7 @@
 """Lines of whole processes: ``cdc apply`` with a Spark of its own, and on a Spark Connect server that is warm already.
 
 A store is filled and copied for each run, so that all runs find the same. The tables exist in Delta before. The first
-run is not counted: it fills caches that outlive it.
+run is not counted: it fills caches that outlive it. A cold run and one of a bare Spark process take turns.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from deltalake import DeltaTable
+
 from benchmarks.accounting import ROOT, Run, Span, Stopwatch, Tree, run
 from benchmarks.lines import Measurement, Options
+from benchmarks.peers import PROGRAMS
 from benchmarks.workload import LARGE_SERVER, capture, configure, create_table, inserts
-from cdc.config.apply import ApplyConfig
+from cdc.lake.runtime.jars import delta_jars
 from cdc.testing.servers import PASSWORD, Server, free_port
 
 CDC = (sys.executable, "-m", "cdc")
@@ -49,6 +53,10 @@ class Prepared:
         self._server.execute(*statements)
         capture(config)
 
+    def lake(self, number: int) -> Path:
+        """Returns the folder of the Delta tables of a copy; the first one is number 1."""
+        return self._folder / f"copy{number}" / "lake" / "bench"
+
     def copy(self, remote: str | None = None, more: str = "") -> list[str]:
         """Copies it, and returns the command that applies the copy; the arguments are those of :func:`configure`."""
         self._copies += 1
@@ -71,21 +79,47 @@ def inserts_cold(options: Options, _: Collection[str]) -> Iterator[Measurement]:
     """The line ``inserts-cold``."""
     with prepared(options.cores) as work:
         work.fill([create_table()], inserts("orders", options.rows))
-        runs = _cold_runs(work, options.rounds, options.rows)
-    yield Measurement(
-        "inserts-cold",
-        value=median(run.seconds for run in runs),
-        ours_s=median(run.seconds for run in runs),
-        cpu_s=median(run.cpu_s for run in runs),
-        peak_mb=max(run.peak_mb for run in runs),
+
+        def written(number: int) -> list[str]:
+            delta, files = work.lake(number) / "orders", work.lake(number) / "parquet"
+            files.mkdir()
+            for uri in DeltaTable(delta).file_uris():
+                shutil.copy(uri, files)
+            return _bare(options, "write", files, work.lake(number) / "own")
+
+        ours, bare = _cold_runs(work, options.rounds, options.rows, beside=written)
+    yield _ratio("inserts-cold", ours, bare)
+
+
+def _bare(options: Options, *words: str | Path) -> list[str]:
+    """Returns the command of a bare Spark process; ``words`` are its work, see its program."""
+    jars = ",".join(map(str, delta_jars()))
+    return [sys.executable, str(PROGRAMS / "bare_spark.py"), str(options.cores), jars, *map(str, words)]
+
+
+def _ratio(line: str, ours: Sequence[Run], bare: Sequence[Run]) -> Measurement:
+    return Measurement(
+        line,
+        value=median(own.seconds / other.seconds for own, other in zip(ours, bare, strict=True)),
+        ours_s=median(run.seconds for run in ours),
+        other_s=median(run.seconds for run in bare),
+        cpu_s=median(run.cpu_s for run in ours),
+        peak_mb=max(run.peak_mb for run in ours),
     )
 
 
-def _cold_runs(work: Prepared, rounds: int, changes: int, more: str = "") -> list[Run]:
-    runs = [run(work.copy(more=more), BENCH_PASSWORD=PASSWORD) for _ in range(min(rounds, _MOST_COLD) + 1)]
-    for cold_run in runs:
-        _check(cold_run.output, changes)
-    return runs[1:]
+def _cold_runs(
+    work: Prepared, rounds: int, changes: int, more: str = "", beside: Callable[[int], list[str]] | None = None
+) -> tuple[list[Run], list[Run]]:
+    """Applies copies. ``beside`` returns the command of a bare Spark process for the copy of this number, which runs
+    after its apply. Returns the runs of both."""
+    ours, bare = [], []
+    for number in range(1, min(rounds, _MOST_COLD) + 2):
+        ours.append(run(work.copy(more=more), BENCH_PASSWORD=PASSWORD))
+        _check(ours[-1].output, changes)
+        if beside is not None:
+            bare.append(run(beside(number)))
+    return ours[1:], bare[1:]
 
 
 def _check(output: str, changes: int) -> None:
@@ -118,11 +152,13 @@ def ten_tables(options: Options, chosen: Collection[str]) -> Iterator[Measuremen
         ]
         work.fill(tables, changes)
         if {"ten-cold", "ten-cold-memory"} & set(chosen):
-            runs = _cold_runs(work, options.rounds, 2 * TABLES * EACH)
-            seconds, cpu_s = median(run.seconds for run in runs), median(run.cpu_s for run in runs)
-            peak_mb = max(run.peak_mb for run in runs)
-            yield Measurement("ten-cold", value=seconds, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)
-            yield Measurement("ten-cold-memory", value=peak_mb / 1024, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)
+            runs = _cold_runs(
+                work, options.rounds, 2 * TABLES * EACH, beside=lambda n: _bare(options, "query", work.lake(n) / "t0")
+            )
+            ratio = _ratio("ten-cold", *runs)
+            assert ratio.peak_mb is not None
+            yield ratio
+            yield replace(ratio, line="ten-cold-memory", value=ratio.peak_mb / 1024, other_s=None)
         if "ten-connect" in chosen:
             yield _on_connect(work, options)
         if "ten-deltalake" in chosen:
@@ -130,11 +166,8 @@ def ten_tables(options: Options, chosen: Collection[str]) -> Iterator[Measuremen
 
 
 def _by_deltalake(work: Prepared, options: Options) -> Measurement:
-    if "small_batches" not in ApplyConfig.model_fields:
-        reason = "This checkout has no setting apply.small_batches, which would merge such a batch without Spark."
-        return Measurement("ten-deltalake", skipped=reason)
     more = ", small_batches: {engine: deltalake, max_rows: 100000}"
-    runs = _cold_runs(work, options.rounds, 2 * TABLES * EACH, more)
+    runs, _ = _cold_runs(work, options.rounds, 2 * TABLES * EACH, more)
     seconds, cpu_s = median(run.seconds for run in runs), median(run.cpu_s for run in runs)
     peak_mb = max(run.peak_mb for run in runs)
     return Measurement("ten-deltalake", value=seconds, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)

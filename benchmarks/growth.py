@@ -28,6 +28,7 @@ from rich.console import Console
 
 from benchmarks import results as machines
 from benchmarks.accounting import ROOT, compile_sources, run
+from benchmarks.markdown import bullets, table, text
 from benchmarks.results import Machine, Strict
 from benchmarks.scale.workload import INSERT, PASSWORD_ENV, Template, merge_all
 from cdc.base.targets import LOG_FOLDER, table_path
@@ -266,6 +267,8 @@ def _measure_logs(bench: Bench, axis: str, sizes: Sequence[int], change: Callabl
     for size in sizes:
         change(path, size)
         bench.insert(config, 1)
+        merge_all(config)  # the last ack comes after these commits, as it does if Towpath has made them
+        bench.insert(config, 1)
         bench.cdc((axis, "`cdc apply`, one row", False), size, config, "apply")
         bench.cdc((axis, "`cdc status`", False), size, config, "status", "--json")
 
@@ -413,19 +416,19 @@ def markdown(results: Results) -> str:
     blocks = [
         "# Growth",
         "<!-- Written by `make bench-growth`: change benchmarks/growth.py. -->",
-        (
-            "This page shows how time and memory grow with the tables, commits, files, destinations and bytes that there "
-            "are, for\nthose who plan for more of them than they have. At its end you know what becomes slow first."
+        text(
+            "This page shows how time and memory grow with the tables, commits, files, destinations, bytes and rows that "
+            "there are, for those who plan for more of them than they have. At its end you know what becomes slow first."
         ),
-        (
+        text(
             f"Measured on {results.date[:10]} with Towpath {results.versions['towpath']} ({results.versions['commit']}), on "
-            f"{machine.cpus} CPUs\n({machine.cpu}) with {machine.memory_gb:.0f} GB. Where others used the machine, compare CPU "
-            "seconds; a wait for a busy CPU is in the\nseconds."
+            f"{machine.cpus} CPUs ({machine.cpu}) with {machine.memory_gb:.0f} GB. Where others used the machine, compare "
+            "CPU seconds; a wait for a busy CPU is in the seconds."
         ),
-        (
-            "An exponent is the slope of the logarithm of a value against that of the size, by least squares over the three\n"
-            "largest sizes: with 0 the value does not grow, with 1 it is linear, with 2 it is quadratic. Each figure is of "
-            "one\nwhole process, its start included (about one CPU second), and memory is PSS."
+        text(
+            "An exponent is the slope of the logarithm of a value against that of the size, by least squares over the "
+            "three largest sizes: with 0 the value does not grow, with 1 it is linear, with 2 it is quadratic. Each figure "
+            "is of one whole process, its start included (about one CPU second), and memory is PSS."
         ),
         "## Summary",
         *_summary(results),
@@ -433,51 +436,55 @@ def markdown(results: Results) -> str:
     for axis, title in TITLES.items():
         curves = [curve for curve in results.curves if curve.axis == axis]
         if curves:
-            blocks.append(f"## {title}")
             before, after = results.loads[axis]
-            blocks.append(f"The load of the machine was {before} at the start, and {after} at the end.")
-            blocks.append("\n".join(_table(curves)))
+            blocks += [
+                f"## {title}",
+                f"The load of the machine was {before} at the start, and {after} at the end.",
+                _curves_table(curves),
+            ]
     blocks += [
         "## How it was measured",
-        (
-            "- The server is MySQL 9, without syncs to its disk. delta-rs merges the batches.\n"
-            "- Delta tables are copies of one that Spark has created, as in `make bench-scale`.\n"
-            "- The commits of a long log have the form that delta-rs writes, with a checkpoint after each hundred. The files "
-            "of a\n  table with many files have other keys than the rows of the merge.\n"
-            "- `make bench-growth` measures all of it, and `ARGS='--page FILE'` makes this page from it.\n"
-            "  `ARGS='--only tables --tables 10,100,1000'` measures one axis with other sizes."
+        bullets(
+            "The server is MySQL 9, without syncs to its disk. delta-rs merges the batches.",
+            "Delta tables are copies of one that Spark has created, as in `make bench-scale`. Those with many rows are "
+            "loaded by `cdc snapshot`.",
+            "The commits of a long log have the form that delta-rs writes, with a checkpoint after each hundred. The files "
+            "of a table with many files have other keys than the rows of the merge.",
+            "`make bench-growth` measures all of it, and `ARGS='--page FILE'` makes this page from it. "
+            "`ARGS='--only tables --tables 10,100,1000'` measures one axis with other sizes.",
         ),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
 def _summary(results: Results) -> list[str]:
-    worse = [curve for curve in results.curves if curve.verdict == "worse than linear"]
-    grows = [curve for curve in results.curves if curve.verdict == "grows"]
-    blocks = ["Nothing is worse than linear." if not worse else "Worse than linear:"]
-    blocks += ["\n".join(map(_sentence, worse))] if worse else []
-    if grows:
-        blocks += ["These grow with what they should not depend on:", "\n".join(map(_sentence, grows))]
-    else:
-        blocks.append("Nothing grows with what it should not depend on.")
+    blocks = []
+    for verdict, some, none in (
+        ("worse than linear", "Worse than linear:", "Nothing is worse than linear."),
+        (
+            "grows",
+            "These grow with what they should not depend on:",
+            "Nothing grows with what it should not depend on.",
+        ),
+    ):
+        sentences = [_sentence(curve) for curve in results.curves if curve.verdict == verdict]
+        blocks += [some, bullets(*sentences)] if sentences else [none]
     return blocks
 
 
 def _sentence(curve: Curve) -> str:
     cpu, memory = curve.exponent(), curve.exponent("peak_mb")
-    return f"- {curve.work} by {curve.axis}: CPU seconds with exponent {cpu:.2f}, memory with {memory:.2f}."
+    return f"{curve.work} by {curve.axis}: CPU seconds with exponent {cpu:.2f}, memory with {memory:.2f}."
 
 
-def _table(curves: list[Curve]) -> list[str]:
+def _curves_table(curves: list[Curve]) -> str:
     sizes = sorted({point.size for curve in curves for point in curve.points})
-    heads = ["work", *(f"{size:,}" for size in sizes), "exponent of CPU", "of seconds", "of memory"]
-    lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
+    rows = []
     for curve in curves:
         points = {point.size: point for point in curve.points}
-        cells = [_cell(points.get(size)) for size in sizes]
         exponents = [f"{curve.exponent(value):.2f}" for value in ("cpu_s", "seconds", "peak_mb")]
-        lines.append(f"| {' | '.join([curve.work, *cells, *exponents])} |")
-    return lines
+        rows.append((curve.work, *(_cell(points.get(size)) for size in sizes), *exponents))
+    return table(("work", *(f"{size:,}" for size in sizes), "exponent of CPU", "of seconds", "of memory"), rows)
 
 
 def _cell(point: Point | None) -> str:

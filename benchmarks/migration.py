@@ -12,14 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accounting import compile_sources, run
+from benchmarks.accounting import Run, compile_sources, run
 from benchmarks.cold import CDC
+from benchmarks.lines import Measurement, Options
 from benchmarks.workload import COLUMNS, capture, configure
 from cdc.testing.servers import PASSWORD, Server
 
@@ -43,6 +45,35 @@ def statements(tables: int, rows: int) -> list[str]:
     return listed
 
 
+def apply_cold(tables: int, rows: int, cores: int, mode: str) -> tuple[Run, int]:
+    """Captures the backlog, and applies it by a process of its own. Returns its run, and the number of its batches."""
+    with TemporaryDirectory(prefix="towpath-bench-") as folder, Server("mariadb10") as server:
+        config = configure(Path(folder), server, cores, more=f", mode: {mode}")
+        server.execute("CREATE DATABASE bench", *statements(tables, rows))
+        capture(config)
+        command = [*CDC, "--conf-dir", str(Path(folder) / "conf"), "apply", "bench", "--until-empty", "--json"]
+        applied = run(command, BENCH_PASSWORD=PASSWORD)
+    batches = json.loads(applied.output)["batches"]
+    inserted = sum(result["inserted"] for batch in batches for result in batch["tables"])
+    expected = tables * rows + tables // _ALTER_EVERY
+    if inserted != expected:
+        raise RuntimeError(f"cdc apply has inserted {inserted} rows instead of {expected}")
+    return applied, len(batches)
+
+
+def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
+    """The line ``migration``, in one round: 150 tables with three rows each, whatever ``rows`` is."""
+    applied, batches = apply_cold(150, 3, options.cores, "upsert")
+    yield Measurement(
+        "migration",
+        value=applied.seconds,
+        ours_s=applied.seconds,
+        cpu_s=applied.cpu_s,
+        peak_mb=applied.peak_mb,
+        note=f"{batches} batches, one round",
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tables", type=int, default=150)
@@ -51,24 +82,13 @@ def main() -> None:
     parser.add_argument("--mode", choices=("upsert", "soft_delete", "scd2", "append"), default="upsert")
     options = parser.parse_args()
     compile_sources()
-    with TemporaryDirectory(prefix="towpath-bench-") as folder, Server("mariadb10") as server:
-        config = configure(Path(folder), server, options.cores, more=f", mode: {options.mode}")
-        server.execute("CREATE DATABASE bench", *statements(options.tables, options.rows))
-        capture(config)
-        command = [*CDC, "--conf-dir", str(Path(folder) / "conf"), "apply", "bench", "--until-empty", "--json"]
-        done = run(command, BENCH_PASSWORD=PASSWORD)
-    batches = json.loads(done.output)["batches"]
-    results = [result for batch in batches for result in batch["tables"]]
-    inserted = sum(result["inserted"] for result in results)
-    wanted = options.tables * options.rows + options.tables // _ALTER_EVERY
-    if inserted != wanted:
-        raise RuntimeError(f"cdc apply has inserted {inserted} rows instead of {wanted}")
+    applied, batches = apply_cold(options.tables, options.rows, options.cores, options.mode)
     console = Console(width=None if sys.stdout.isatty() else 120)
     table = Table(title=f"{options.tables} new tables with {options.rows} rows each, cold, mode {options.mode}")
     for column in ("s", "CPU s", "batches", "s per table", "CPU s per table"):
         table.add_column(column, justify="right")
-    each = [f"{value / options.tables:.2f}" for value in (done.seconds, done.cpu_s)]
-    table.add_row(f"{done.seconds:.1f}", f"{done.cpu_s:.1f}", str(len(batches)), *each)
+    each = [f"{value / options.tables:.2f}" for value in (applied.seconds, applied.cpu_s)]
+    table.add_row(f"{applied.seconds:.1f}", f"{applied.cpu_s:.1f}", str(batches), *each)
     console.print(table)
 
 

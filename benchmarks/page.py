@@ -162,7 +162,7 @@ _STYLE = """\
   <style>
     text { font-family: Helvetica, Arial, sans-serif; font-size: 13px; fill: #1b2a33 }
     .small { font-size: 12px; fill: #4a5c66 }
-    .held { fill: #00897b } .not { fill: #bf360c } .moonshot { stroke: #37474f; stroke-width: 1.6 }
+    .held { fill: #00897b } .not { fill: #bf360c }
     .wanted { stroke: #37474f; stroke-width: 1.4; stroke-dasharray: 4 3 } .grid { stroke: #dfe6e9; stroke-width: 1 }
   </style>"""
 
@@ -196,9 +196,6 @@ def plot(results: Results) -> str:
         parts.append(f'  <text class="small" x="{x:.1f}" y="46" text-anchor="middle">{factor:g} ×</text>')
     for number, (line, value, factor) in enumerate(bars):
         parts += _bar(line, value, factor, _TOP + _STEP * number, center)
-    parts.append(
-        f'  <text class="small" x="{_LEFT}" y="{height - 10}">The short upright line of a bar is the far goal.</text>'
-    )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -217,7 +214,7 @@ def _bar(line: Line, value: float, factor: float, y: int, center: float) -> list
     offset = _offset(factor)
     left, width = min(center, center + offset), max(1.0, abs(offset))
     style = "held" if line.holds(value) else "not"
-    parts = [
+    return [
         f'  <text x="{_LEFT - 70}" y="{y + 13}" text-anchor="end">{escape(line.name)}</text>',
         f'  <rect class="{style}" x="{left:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" rx="2"/>',
         (
@@ -225,10 +222,6 @@ def _bar(line: Line, value: float, factor: float, y: int, center: float) -> list
             f"{escape(shown(value, line.unit))}</text>"
         ),
     ]
-    if line.moonshot is not None:
-        x = center + _offset(_better(line, line.moonshot))
-        parts.append(f'  <path class="moonshot" d="M{x:.1f} {y - 3}v{_BAR + 6}"/>')
-    return parts
 
 
 def main() -> int:

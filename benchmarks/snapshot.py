@@ -6,7 +6,7 @@ same table.
 - *files*: its first part, up to the synced Parquet files.
 - *mysqldump* (mariadb-dump, ``--single-transaction``): writes SQL into a file that is not synced.
 - *JDBC* (with ``--jdbc``): Spark reads the table by as many connections, with the server's own driver, and writes
-  Parquet files. The driver comes from Maven Central.
+  a Delta table. The driver comes from Maven Central.
 - *PyMySQL*: fetches all rows with its default cursor, once.
 
 The connections use TLS in all of them, as the server offers it. ``cpu`` are the seconds of this process with
@@ -58,7 +58,7 @@ def fill(server: Server, rows: int) -> None:
 
 
 def read_by_jdbc(config: DestinationConfig, server: Server, parallel: int, folder: Path) -> None:
-    """Reads the table with Spark's JDBC source into Parquet files."""
+    """Reads the table with Spark's JDBC source into a Delta table."""
     from cdc.lake.runtime.session import acquire
 
     spark = acquire(config.spark).spark
@@ -78,7 +78,7 @@ def read_by_jdbc(config: DestinationConfig, server: Server, parallel: int, folde
         upperBound=str(largest),
         numPartitions=str(parallel),
     )
-    rows.load().write.mode("overwrite").parquet(str(folder / "jdbc"))
+    rows.load().write.format("delta").mode("overwrite").save(str(folder / "jdbc"))
 
 
 JDBC = {
@@ -174,15 +174,23 @@ def _in_turn(ways: dict[str, Callable[[], None]], tree: Tree, rounds: int) -> di
 
 def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
     """The line ``snapshot``. The server is not counted."""
-    setup = Setup(options.rows, options.cores)
+    yield _against("snapshot", "mariadb-dump", Setup(options.rows, options.cores), options.rounds)
+
+
+def jdbc_lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
+    """The line ``snapshot-jdbc``."""
+    yield _against("snapshot-jdbc", "JDBC", Setup(options.rows, options.cores, jdbc=True), options.rounds)
+
+
+def _against(line: str, other: str, setup: Setup, rounds: int) -> Measurement:
     with Server(setup.server, options=_SERVER) as server, Tree(join=True) as tree, ready(setup, server) as ways:
-        spans = _in_turn({name: ways[name] for name in ("into Delta", "mariadb-dump")}, tree, options.rounds)
-        ours, dumps = spans["into Delta"], spans["mariadb-dump"]
-        yield Measurement(
-            "snapshot",
-            value=median(other.seconds / own.seconds for own, other in zip(ours, dumps, strict=True)),
+        spans = _in_turn({name: ways[name] for name in ("into Delta", other)}, tree, rounds)
+        ours, theirs = spans["into Delta"], spans[other]
+        return Measurement(
+            line,
+            value=median(span.seconds / own.seconds for own, span in zip(ours, theirs, strict=True)),
             ours_s=median(span.seconds for span in ours),
-            other_s=median(span.seconds for span in dumps),
+            other_s=median(span.seconds for span in theirs),
             cpu_s=median(span.cpu_s for span in ours),
             peak_mb=tree.peak_mb(*ours),
             note=f"{setup.parallel} connections",
@@ -214,7 +222,7 @@ def _print(options: argparse.Namespace, spans: dict[str, list[Span]]) -> None:
         title=f"{options.rows:,} rows of 11 columns, {options.server}, {options.parallel} connections, "
         f"{os.cpu_count()} CPUs"
     )
-    for name in ("", "wall s", "rows/s", "cpu s", f"speed / {base}", "ratio of cpu", "goal"):
+    for name in ("", "wall s", "rows/s", "cpu s", f"speed / {base}", "ratio of cpu"):
         table.add_column(name, justify="right")
     for name in spans:
         seconds, busy = min(wall[name]), min(cpu[name])
@@ -225,7 +233,6 @@ def _print(options: argparse.Namespace, spans: dict[str, list[Span]]) -> None:
             f"{busy:.2f}",
             f"{min(wall[base]) / seconds:.2f}",
             f"{min(cpu[base]) / busy:.2f}",
-            "1.0" if name == "into Delta" and base == "mariadb-dump" else "",
         )
     console.print(table)
     console.print(f"Best of {options.rounds}, in turn; the load of the machine: {os.getloadavg()[0]:.1f}")

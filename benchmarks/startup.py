@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accounting import ROOT, compile_sources
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
-
-CDC = [sys.executable, "-m", "cdc"]
+from benchmarks.cold import CDC
+from benchmarks.lines import Measurement, Options
+from benchmarks.workload import configure
+from cdc.testing.servers import PASSWORD, Server
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,29 @@ def least(case: Case, repeats: int, server: Server) -> Cost:
     return Cost(min(c.cpu_s for c in costs), min(c.wall_s for c in costs))
 
 
+@contextmanager
+def captured() -> Iterator[tuple[Server, Path, Path]]:
+    """Yields a server, the folder of a configuration, and a segment of its store."""
+    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+        server.execute(
+            "CREATE DATABASE bench",
+            "CREATE TABLE bench.t (id INT PRIMARY KEY, v VARCHAR(20))",
+            "INSERT INTO bench.t VALUES (1, 'a'), (2, 'b')",
+        )
+        configure(Path(folder), server, 1)
+        conf = Path(folder) / "conf"
+        once(Case("cdc capture", [*CDC, "--conf-dir", str(conf), "capture", "bench", "--until-current"]), server)
+        yield server, conf, next((Path(folder) / "store" / "segments").glob("*.binlog"))
+
+
+def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
+    """The line ``first-start``: the least of the rounds."""
+    with captured() as (server, conf, segment):
+        case = next(case for case in cases(conf, segment) if case.fresh)
+        cost = least(case, options.rounds, server)
+        yield Measurement("first-start", value=cost.wall_s, ours_s=cost.wall_s, cpu_s=cost.cpu_s)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=7)
@@ -140,22 +166,7 @@ def main() -> None:
     table = Table(title="From the start of the process, with a warm kernel cache")
     for name in ("command", "CPU s", "wall s", "goal, wall s", "CPU against import numba"):
         table.add_column(name, justify="left" if name == "command" else "right")
-    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
-        server.execute(
-            "CREATE DATABASE bench",
-            "CREATE TABLE bench.t (id INT PRIMARY KEY, v VARCHAR(20))",
-            "INSERT INTO bench.t VALUES (1, 'a'), (2, 'b')",
-        )
-        conf = Path(folder) / "conf"
-        conf.mkdir()
-        (conf / "bench.yaml").write_text(
-            f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: BENCH_PASSWORD, server_id: 4711,"
-            " start: earliest}\n"
-            "tables: {include: ['bench\\..*']}\n"
-            "store: {path: store}\nmeta: {path: meta}\napply: {target: lake}\n"
-        )
-        once(Case("cdc capture", [*CDC, "--conf-dir", str(conf), "capture", "bench", "--until-current"]), server)
-        segment = next((Path(folder) / "store" / "segments").glob("*.binlog"))
+    with captured() as (server, conf, segment):
         base: Cost | None = None
         for case in cases(conf, segment):
             cost = least(case, options.repeats, server)

@@ -72,7 +72,6 @@ def _line(options: Options, name: str, mode: str) -> Measurement:
             with Stopwatch(tree) as watch:
                 apply(config)
             spans.append(watch.span)
-            print(turn, watch.span.seconds, watch.span.cpu_s, flush=True)
         if mode == "upsert" and (rows := count(config, names[0])) != (expected := ROWS + 2 * len(spans)):
             raise RuntimeError(f"{names[0]} has {rows} rows instead of {expected}")
         counted = spans[_WARM_UP:]
