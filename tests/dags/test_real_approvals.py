@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.expected_conditions import element_to_be_clickable
-from selenium.webdriver.support.wait import WebDriverWait
 
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
 from tests.support.apply import LOCAL, Loop
-from tests.support.browsers import chromium, set_size
 from tests.support.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -136,6 +132,13 @@ def test_a_gap_before_the_store(setup: Setup) -> None:
 
 
 def test_a_person_approves_in_a_browser(setup: Setup, tmp_path: Path) -> None:
+    pytest.importorskip("selenium", reason="the environments of other Airflows have no browser")
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.expected_conditions import element_to_be_clickable
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    from tests.support.browsers import chromium, set_size
+
     setup.loop.capture()
     setup.loop.apply_all()
     cursor = BatchService(setup.loop.config).subscription().acked_seq
