@@ -28,7 +28,7 @@ def statsd(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         if hasattr(stats, "initialize"):
             stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
         else:  # 3.2
-            stats.Stats.initialize(factory=get_stats_factory())
+            stats.Stats.initialize(factory=get_stats_factory(stats.Stats))
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
