@@ -27,7 +27,7 @@ for one in ${AIRFLOWS:-3.0.6=2025-10-01 3.1.8=2026-04-15 3.2.2=2026-08-01 $newes
     for package in "${ours[@]}"; do overrides+=(--exclude-newer-package "$package=$today"); done
     .venv/bin/python -m venv --clear "$venv" && VIRTUAL_ENV=$PWD/$venv .venv/bin/uv pip install -q --no-config --exclude-newer "$day" "${overrides[@]}" \
       "apache-airflow==$version" apache-airflow-providers-standard "${providers[@]}" deltalake httpx hypothesis jsonschema \
-      prometheus-client psutil pytest pytest-timeout hatchling editables "${core[@]}" &&
+      prometheus-client psutil pytest pytest-timeout statsd hatchling editables "${core[@]}" &&
       VIRTUAL_ENV=$PWD/$venv .venv/bin/uv pip install -q --no-config --no-deps --no-build-isolation -e . &&
       printf '%s\n' "$wanted" >"$venv/.installed" || { code=1; tried+=("$version: not installed"); continue; }
   fi

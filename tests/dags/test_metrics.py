@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -21,14 +22,14 @@ Apply = Callable[..., dict[str, str | None]]
 @pytest.fixture
 def statsd(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A StatsD server: a socket, to which Airflow sends as its task runner is set up by ``[metrics]``."""
-    stats = pytest.importorskip("airflow.sdk.observability.stats", reason="Airflow 3.2 began with this module")
-    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+    stats: Any = pytest.importorskip("airflow.sdk.observability.stats", reason="Airflow 3.2 began with this module")
+    utils: Any = import_module("airflow.sdk.observability.metrics.stats_utils")
 
     def initialize() -> None:
         if hasattr(stats, "initialize"):
-            stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+            stats.initialize(factory=utils.get_stats_factory(), export_legacy_names=False)
         else:  # 3.2
-            stats.Stats.initialize(factory=get_stats_factory(stats.Stats))
+            stats.Stats.initialize(factory=utils.get_stats_factory(stats.Stats))
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
