@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import airflow
 import pytest
+
+from tests.support.airflows import VERSION
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
 Write = Callable[..., Path]
-VERSION = tuple(int(part) for part in airflow.__version__.split(".")[:2])
 pytestmark = pytest.mark.skipif(VERSION < (3, 3), reason="what the API shows of plugins, and how it logs in, is older")
 
 

@@ -15,8 +15,9 @@ from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.testing.servers import Server
 from tests.fault.support import DELTA_RS
+from tests.support.airflows import VERSION
 from tests.support.apply import LOCAL, Loop
-from tests.support.real_airflow import RealAirflow
+from tests.support.real_airflow import COMPONENTS, RealAirflow
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -80,7 +81,8 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     loop.apply_all()
     airflow = RealAirflow(folder / "airflow", file.parent, ("backfill",), {"AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO"})
     try:
-        airflow.start(("api-server", "scheduler", "dag-processor"))
+        # Before 3.3 a question waits in the triggerer.
+        airflow.start(COMPONENTS if VERSION < (3, 3) else ("api-server", "scheduler", "dag-processor"))
         airflow.unpause(DAG)
         yield Setup(loop, airflow)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 BUNDLE = "dags-folder"
+VERSION = tuple(int(part) for part in version("apache-airflow").split(".")[:2])
 
 
 class NoEvents:
