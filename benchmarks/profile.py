@@ -265,7 +265,7 @@ def markdown(profiles: list[Profile], options: Options) -> str:
         md.table(("line", "wall s", "CPU s", *COLUMNS), [tuple(each.cells()) for each in profiles]),
         md.text(_MEANINGS.replace("\n", " ")),
         md.text(
-            "`python -m benchmarks.profile --page docs/reference/profile.md` writes this page. `--only updates "
+            "`python -m benchmarks.profile --page FILE` writes this page. `--only updates "
             "--functions` lists the functions that are on most stacks of a line."
         ),
     )
