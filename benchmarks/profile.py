@@ -43,8 +43,11 @@ LINES = {
     "inserts-cold": -2, "ten-cold": -2, "snapshot": -2, "replay": -1, "verify": -1,
 }  # fmt: skip
 """The lines that can be profiled, with the place of the line's own work among the spans that its group measures."""
+_JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 _LOOK_S = 0.05
 _SHOWN = 25
+_LEAST_JAVA_S = 0.2
+"""CPU seconds of Java that some sample must have seen."""
 _THREADS = (("JIT", re.compile(r"C[12] Compiler|Sweeper")), ("GC", re.compile(r"GC|G1 |VM Thread")))
 """Java's own threads, by the names that the kernel knows; all others run Java."""
 _STACKS = (
@@ -145,11 +148,15 @@ def _thread_category(pid: int, thread: int) -> str:
     return next((category for category, pattern in _THREADS if pattern.search(name)), "Java")
 
 
+def _run_java_tool(*command: str) -> bytes:
+    environment = {name: value for name, value in os.environ.items() if name != _JAVA_OPTIONS}
+    return subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+
+
 def java_stacks(file: Path, began: float, ended: float) -> list[tuple[str, list[str]]]:
     """Returns the sampled stacks of a recording between two points in time, each with the name of its thread."""
     kinds = "jdk.ExecutionSample,jdk.NativeMethodSample"
-    command = ["jfr", "print", "--json", "--stack-depth", "64", "--events", kinds, str(file)]
-    document = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    document = json.loads(_run_java_tool("jfr", "print", "--json", "--stack-depth", "64", "--events", kinds, str(file)))
     stacks = []
     for event in document["recording"]["events"]:
         values = event["values"]
@@ -199,18 +206,23 @@ def profile(line: str, options: Options) -> Profile:
         with ExitStack() as stack:
             recorder = f"-XX:StartFlightRecording:filename={folder},settings=profile,dumponexit=true"
             java_options = f"{recorder} -Xlog:disable -Xlog:all=error:stderr"
-            stack.enter_context(mock.patch.dict(os.environ, JAVA_TOOL_OPTIONS=java_options))
+            stack.enter_context(mock.patch.dict(os.environ, {_JAVA_OPTIONS: java_options}))
             stack.enter_context(_spans_of(accounting.Stopwatch, spans))
             stack.enter_context(mock.patch.object(cold, "run", _timed(accounting.run, spans)))
             stack.enter_context(looks.beside())
             for _ in group(BY_NAME[line].group)(options, [line]):
                 time.sleep(2 * _LOOK_S)
+            for process in psutil.Process().children(recursive=True):
+                if process.name() == "java":  # a JVM that is told to end writes no recording
+                    _run_java_tool("jcmd", str(process.pid), "JFR.dump", f"filename={folder}/{process.pid}-dump.jfr")
             session.discard()
         began, ended = spans[LINES[line]]
         stacks = [pair for file in Path(folder).glob("*.jfr") for pair in java_stacks(file, began, ended)]
     cpu_s = looks.between(began, ended)
     categories = Counter(_stack_category(*stack) for stack in stacks)
     java_s, samples = cpu_s.pop("Java", 0.0), sum(categories.values())
+    if java_s > _LEAST_JAVA_S and not samples:
+        raise RuntimeError(f"{line}: the recorder has no stack of {java_s:.1f} s of Java")
     for name, count in categories.items():
         cpu_s[name] = cpu_s.get(name, 0.0) + java_s * count / samples
     functions = {
