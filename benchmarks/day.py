@@ -190,7 +190,7 @@ class Commands:
                 cpu_s = max(cpu_s, look.usage([process.pid]).cpu_s)
                 if words[0] == "apply":
                     self.peak_mb = max(self.peak_mb, pss_mb(pids))
-                time.sleep(0.5)
+                time.sleep(0.1)
         self.cpu_s += cpu_s
         if words[0] == "apply":
             self.apply, self.apply_s = None, time.monotonic() - began
