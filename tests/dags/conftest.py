@@ -20,6 +20,7 @@ os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
 os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "WARNING")
 os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] = "True"
 os.environ["AIRFLOW__CORE__TEST_CONNECTION"] = "Enabled"
+os.environ["AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL"] = "0"  # tests store other DAGs under one id
 os.environ["AIRFLOW__API_AUTH__JWT_SECRET"] = "of the tests, long enough " * 4
 
 if TYPE_CHECKING:
