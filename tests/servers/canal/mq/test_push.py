@@ -187,6 +187,42 @@ def final_state(pushed: list[Record]) -> dict[int, tuple[Any, ...]]:
 
 
 @pytest.mark.long
+def test_two_sources_fill_one_topic(
+    kafka: Server, source: tuple[Server, str, Path], mysql9: Server, database: Database
+) -> None:
+    """Each keeps its own order, whatever the other sends meanwhile."""
+    server, name, file = source
+    other_name, other_file = database(mysql9), file.with_name("other.yaml")
+    document = yaml.safe_load(file.read_text())
+    document["source"] |= {"url": f"mysql://{USER}@{HOST}:{mysql9.port}", "server_id": server_id_of(other_file)}
+    document |= {"tables": {"include": [rf"{other_name}\..*"]}, "store": {"path": "o/store"}, "meta": {"path": "o/meta"}}
+    other_file.write_text(yaml.safe_dump(document))
+    Capture(load(other_file)).run(until_current=True)
+    mysql9.execute(f"CREATE TABLE {other_name}.orders (id INT PRIMARY KEY, note VARCHAR(40), price DECIMAL(10,2), n INT)")
+    made = {name: change(server, name, 80, seed=1), other_name: change(mysql9, other_name, 80, seed=2)}
+    topic = f"{name}_both"
+    create_topic(kafka.url, topic, 3)
+    pushes = []
+    for each in (file, other_file):
+        Capture(load(each)).run(until_current=True)
+        configure(each, servers=[kafka.url], topic=topic, partitions=3, partition_hash=r".*\..*:$pk$")
+        command = [*CDC, "--conf-dir", str(each.parent), "push", each.stem, "--until-empty"]
+        pushes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    assert [process.wait(120) for process in pushes] == [0, 0]
+    seen: dict[tuple[str, int], list[int | None]] = {}
+    for record in records(kafka.url, topic):
+        message = json.loads(record.value or b"")
+        for row in message["data"] or ():
+            n = None if message["type"] == "DELETE" else int(row["n"])
+            seen.setdefault((message["database"], int(row["id"])), []).append(n)
+    expected: dict[tuple[str, int], list[int | None]] = {}
+    for database_name, changes in made.items():
+        for key, n in changes:
+            expected.setdefault((database_name, key), []).append(n)
+    assert seen == expected
+
+
+@pytest.mark.long
 def test_kills_of_the_push_and_of_the_broker_lose_nothing_and_keep_the_order_of_each_key(
     source: tuple[Server, str, Path], tmp_path: Path, seed: int
 ) -> None:
