@@ -29,7 +29,8 @@ _HOW = """\
   columns, of nearly every type, and 1,000 rows; each batch inserts, updates and deletes rows in all of them.
 - *Warm* lines run in one Spark session that has done the same before, with tables of its own for each round. *Cold*
   lines are whole processes of `cdc apply`, from their start to their end, JVM included; the store and the Delta tables
-  exist, and an earlier process has filled the caches on the disk.
+  exist, and an earlier process has filled the caches on the disk. *A bare Spark process* is PySpark with Delta and
+  nothing of Towpath. It starts, reads or writes one table, and ends.
 - *Spark's own* is the time in which the same session reads the same rows from Parquet files and writes them into a new
   Delta table. It finds no keys and merges nothing.
 - *Debezium* is embedded, with queues of 131,072 and batches of 16,384 records, without a serializer, and its records
