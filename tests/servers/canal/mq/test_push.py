@@ -195,10 +195,16 @@ def test_two_sources_fill_one_topic(
     other_name, other_file = database(mysql9), file.with_name("other.yaml")
     document = yaml.safe_load(file.read_text())
     document["source"] |= {"url": f"mysql://{USER}@{HOST}:{mysql9.port}", "server_id": server_id_of(other_file)}
-    document |= {"tables": {"include": [rf"{other_name}\..*"]}, "store": {"path": "o/store"}, "meta": {"path": "o/meta"}}
+    document |= {
+        "tables": {"include": [rf"{other_name}\..*"]},
+        "store": {"path": "o/store"},
+        "meta": {"path": "o/meta"},
+    }
     other_file.write_text(yaml.safe_dump(document))
     Capture(load(other_file)).run(until_current=True)
-    mysql9.execute(f"CREATE TABLE {other_name}.orders (id INT PRIMARY KEY, note VARCHAR(40), price DECIMAL(10,2), n INT)")
+    mysql9.execute(
+        f"CREATE TABLE {other_name}.orders (id INT PRIMARY KEY, note VARCHAR(40), price DECIMAL(10,2), n INT)"
+    )
     made = {name: change(server, name, 80, seed=1), other_name: change(mysql9, other_name, 80, seed=2)}
     topic = f"{name}_both"
     create_topic(kafka.url, topic, 3)
