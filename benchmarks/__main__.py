@@ -9,7 +9,7 @@ tools are here. A line that does not hold is no failure: it is in the table.
 ``--write`` (or BENCH_WRITE=1) keeps the results in ``benchmarks/results`` and makes the page of the documentation anew.
 More detailed benchmarks of single parts: ``python -m benchmarks.NAME``, with NAME one of startup, capture, store,
 memory_ring, decode, ways, settings, scattered, many_tables, snapshot, verify, encryption. ``python -m benchmarks.profile``
-shows where the time of a warm line goes.
+shows what the processor does during a line.
 """
 
 from __future__ import annotations

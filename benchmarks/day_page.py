@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.markdown import bullets, text
+from benchmarks.markdown import bullets, table, text
 from benchmarks.results import Machine, Strict
 
 VERSION = 1
@@ -143,8 +143,8 @@ def markdown(results: Results, picture: str) -> str:
     for curve in CURVES:
         early, late = quarters(results, curve)
         most = max((value for _, value in _values(results, curve)), default=0.0)
-        cells = (f"{early:,.4g}", f"{late:,.4g}", f"{most:,.4g}")
-        rows.append(f"| {curve.title}{curve.unit and ', ' + curve.unit} | {' | '.join(cells)} |")
+        title = f"{curve.title}{curve.unit and ', ' + curve.unit}"
+        rows.append((title, f"{early:,.4g}", f"{late:,.4g}", f"{most:,.4g}"))
     blocks = [
         "# A long run",
         "<!-- Written by `make bench-day`: change benchmarks/day_page.py. -->",
@@ -168,13 +168,7 @@ def markdown(results: Results, picture: str) -> str:
             f"{last.cpu_s / (60 * results.minutes) * 100:.0f} % of a core."
         ),
         f"![Memory, files, lag and time of an apply over the run]({picture})",
-        "\n".join(
-            (
-                "| figure | median, second quarter | median, last quarter | most |",
-                "|---|---:|---:|---:|",
-                *rows,
-            )
-        ),
+        table(("figure", "median, second quarter", "median, last quarter", "most"), rows),
     ]
     if results.minutes < LEAST_MINUTES:
         blocks.append(f"The run was shorter than {LEAST_MINUTES} minutes, so no curve is judged.")

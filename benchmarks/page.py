@@ -44,8 +44,8 @@ _HOW = """\
 
 `make bench` measures all of it again and prints the same table. `make bench ARGS='--only inserts,scattered --rows
 100000'` measures some lines quickly, `make bench BENCH_WRITE=1` makes this page from a new run, and `make bench-peers`
-compares capture with more readers of binlogs. `python -m benchmarks.profile --line wide-upsert` shows where the time
-of a warm line goes. Times of two machines cannot be compared; their ratios can, roughly.
+compares capture with more readers of binlogs. [Profiles](profile.md) show what the processor
+does meanwhile. Times of two machines cannot be compared; their ratios can, roughly.
 """
 _ACCOUNTING = {
     "cgroup": "The kernel has counted them in a cgroup, so no process is missed.",

@@ -1,4 +1,4 @@
-"""Where the time of lines of ``make bench`` goes: CPU seconds of Java's threads, of their stacks, and of Python.
+"""Profiles of lines of ``make bench``: the CPU seconds of Java's threads, divided by their stacks, and of Python.
 
     python -m benchmarks.profile [--only wide-upsert,inserts] [--functions] [--rows 1000000] [--page FILE]
 
@@ -57,7 +57,7 @@ _STACKS = (
     ("Delta", re.compile(r"\.sql\.delta\.|io\.delta")),
     ("planning", re.compile(r"\.catalyst\.|\.QueryExecution|\.sql\.Dataset|\.DataFrame")),
 )
-"""What a stack is about, by the functions on it: the first that matches."""
+"""The categories of stacks: the first pattern that matches a function on a stack counts."""
 _TASK = "Executor task launch worker"
 _NATIVE_WAIT = re.compile(r"sun\.nio\.ch\.|java\.net\.|[eE][pP]oll|accept0|Unsafe\.park|FileDispatcherImpl\.read")
 _PYTHON_WAIT = re.compile(r"\b(wait|acquire|readinto|recv|accept|poll|select|_worker|_relay|FinalizerWorker\.run)$")
@@ -267,7 +267,7 @@ def markdown(profiles: list[Profile], options: Options) -> str:
         f"{machine.memory_gb:.0f} GB, {options.rows:,} rows for a million."
     )
     blocks = (
-        "# Where the time goes",
+        "# Profiles",
         "<!-- Written by python -m benchmarks.profile: change benchmarks/profile.py. -->",
         md.text(
             "This page shows what the processor does during the lines of [the page of performance](performance.md), for "
