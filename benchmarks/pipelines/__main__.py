@@ -21,7 +21,7 @@ from benchmarks.pipelines.results import KEPT, Results, load, render
 from cdc.testing.servers import Server
 
 
-def main() -> int:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default=",".join(PEERS), help=f"some of {', '.join(PEERS)}")
     parser.add_argument("--rows", type=int, default=Sizes.rows, help="rows of the table at the start")
@@ -29,6 +29,11 @@ def main() -> int:
     parser.add_argument("--commits", type=int, default=Sizes.commits, help="single commits")
     parser.add_argument("--json", type=Path, help="write the results into this file")
     parser.add_argument("--write", action="store_true", default=bool(os.environ.get("BENCH_WRITE")))
+    return parser
+
+
+def main() -> int:
+    parser = arguments()
     options = parser.parse_args()
     if unknown := [name for name in options.only.split(",") if name not in PEERS]:
         parser.error(f"unknown pipeline {unknown[0]!r}; known: {', '.join(PEERS)}")
@@ -39,7 +44,7 @@ def main() -> int:
 
     kept = load(KEPT) if options.write and KEPT.exists() else None
     sizes = Sizes(options.rows, options.changes, options.commits)
-    measured = {} if kept is None or (kept.rows, kept.changes) != sizes[:2] else {p.name: p for p in kept.pipelines}
+    measured = {} if kept is None or (kept.rows, kept.changes) != (sizes.rows, sizes.changes) else {p.name: p for p in kept.pipelines}
     if kept is not None and measured:
         machine = max(kept.machine, machine, key=lambda machine: machine.load)
     skipped = dict(UNAVAILABLE)

@@ -9,10 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -29,7 +28,10 @@ _RECOVERY_ID = 1_000_000_000
 """The id of the first row that is committed after a SIGKILL."""
 
 
-class Sizes(NamedTuple):
+@dataclass(frozen=True)
+class Sizes:
+    """How much work is measured."""
+
     rows: int = 1_000_000
     changes: int = 400_000
     commits: int = 11

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.pipelines import page
+from benchmarks.pipelines.__main__ import arguments
 from benchmarks.pipelines.peers import PEERS
 from benchmarks.pipelines.pipeline import Pipeline
 from benchmarks.pipelines.results import KEPT, Commits, Faults, Measured, Results, Work, load, render
@@ -78,3 +79,8 @@ def test_the_page_is_that_of_the_kept_results() -> None:
 def test_every_setting_of_a_peer_is_a_file(peer: type[Pipeline]) -> None:
     assert {file.name for file in peer.files()} >= {"commands"}
     assert peer.lines() > 5
+
+
+def test_a_run_without_arguments_has_whole_numbers_of_rows() -> None:
+    options = arguments().parse_args([])
+    assert (options.rows, options.changes, options.commits) == (1_000_000, 400_000, 11)
