@@ -44,7 +44,11 @@ def main() -> int:
 
     kept = load(KEPT) if options.write and KEPT.exists() else None
     sizes = Sizes(options.rows, options.changes, options.commits)
-    measured = {} if kept is None or (kept.rows, kept.changes) != (sizes.rows, sizes.changes) else {p.name: p for p in kept.pipelines}
+    measured = (
+        {}
+        if kept is None or (kept.rows, kept.changes) != (sizes.rows, sizes.changes)
+        else {p.name: p for p in kept.pipelines}
+    )
     if kept is not None and measured:
         machine = max(kept.machine, machine, key=lambda machine: machine.load)
     skipped = dict(UNAVAILABLE)

@@ -163,7 +163,7 @@ def _faults(results: Results) -> Iterator[str]:
                 recoveries + (" (not in time)" if late and PEERS[peer.name].continuous else ""),
                 f"{faults.restarts}",
                 f"{faults.missing:,}",
-                f"{faults.wrong:,}",
+                f"{faults.wrong:,}" + (f" (in {', '.join(faults.columns)})" if faults.columns else ""),
                 f"{faults.extra:,}",
                 "yes" if faults.new_column else "no",
                 "–" if faults.settled_s is None else f"{faults.settled_s:.0f} s",

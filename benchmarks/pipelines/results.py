@@ -56,6 +56,8 @@ class Faults(Strict):
     wrong: int
     extra: int
     new_column: bool
+    columns: tuple[str, ...] = ()
+    """The columns in which wrong rows differ from the source."""
 
 
 class Measured(Strict):

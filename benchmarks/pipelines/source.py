@@ -117,6 +117,8 @@ class Difference:
     extra: int
     """Rows that the source does not have, and second rows of a key."""
     new_column: bool
+    columns: tuple[str, ...] = ()
+    """The columns in which :attr:`wrong` rows differ."""
 
 
 def select(server: Server) -> pa.Table:
@@ -142,16 +144,20 @@ def compare(source: pa.Table, target: pa.Table) -> Difference:
     in_source = pc.is_in(target["id"], value_set=source["id"].combine_chunks())
     kept = target.filter(pc.and_(first, in_source))
     ours = source.select(names).filter(pc.is_in(source["id"], value_set=kept["id"].combine_chunks()))
-    wrong = pa.chunked_array([pa.array([False] * len(kept), pa.bool_())])
+    wrong, columns = pa.chunked_array([pa.array([False] * len(kept), pa.bool_())]), []
     for name in names:
         same = pc.fill_null(pc.equal(ours[name], kept[name]), False)
         both_null = pc.and_(pc.is_null(ours[name]), pc.is_null(kept[name]))
-        wrong = pc.or_(wrong, pc.invert(pc.or_(same, both_null)))
+        differs = pc.invert(pc.or_(same, both_null))
+        if pc.any(differs).as_py():
+            columns.append(name)
+        wrong = pc.or_(wrong, differs)
     return Difference(
         missing=len(source) - len(kept),
         wrong=int(pc.sum(wrong).as_py() or 0),
         extra=len(target) - len(kept),
         new_column="extra" in names,
+        columns=tuple(columns),
     )
 
 

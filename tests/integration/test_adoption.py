@@ -18,13 +18,14 @@ from pyspark.sql import types as t
 
 from cdc.base.errors import RetryableError
 from cdc.config import SparkConfig
+from cdc.decode.parquet_files import RowGroupWriter
 from cdc.lake.delta import adoption
 from cdc.lake.delta.adoption import Adoption, ParquetFile, Replacement, begin
 from cdc.lake.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION
 from cdc.lake.delta.tables import sql_properties
 from cdc.lake.rows.column_types import from_arrow
 from cdc.lake.runtime import session
-from cdc.source.snapshot.files import ChunkWriter
+from cdc.lake.runtime.driver_jvm import DriverJvm
 from tests.support.apply import LOCAL_CONF
 
 SCHEMA = pa.schema(
@@ -107,7 +108,7 @@ def made_rows(first: int, count: int, seed: int) -> Rows:
 
 def write_chunk(path: Path, rows: Rows, schema: pa.Schema = SCHEMA) -> ParquetFile:
     """Writes a chunk as a snapshot does."""
-    writer = ChunkWriter(path, schema)
+    writer = RowGroupWriter(path, schema)
     if rows:
         writer.add(pa.RecordBatch.from_pylist(rows, schema=schema))
     writer.close()
@@ -131,7 +132,7 @@ class Lake:
     def begin(self, properties: dict[str, str] | None = None, schema: t.StructType = FIELDS) -> Adoption | None:
         version = DeltaTable(str(self.path)).version() if self.path.exists() else -1
         chosen = PROPERTIES | (properties or {})
-        return begin(self.spark, Replacement(str(self.path), version, schema, chosen), self.chunks)
+        return begin(DriverJvm.of(self.spark), Replacement(str(self.path), version, schema, chosen), self.chunks)
 
     def adopt(self, seq: int = 7, properties: dict[str, str] | None = None) -> None:
         begun = self.begin(properties)
@@ -390,7 +391,7 @@ def test_another_commit_in_between_is_a_conflict(lake: Lake) -> None:
             begun.commit("towpath:t", 8, "{}")
         assert DeltaTable(str(lake.path)).version() == before
     with pytest.raises(RetryableError, match="another writer has committed"):
-        begin(lake.spark, Replacement(str(lake.path), 0, FIELDS, PROPERTIES), lake.chunks)
+        begin(DriverJvm.of(lake.spark), Replacement(str(lake.path), 0, FIELDS, PROPERTIES), lake.chunks)
 
 
 def test_a_table_that_appears_in_between_is_a_conflict(lake: Lake) -> None:

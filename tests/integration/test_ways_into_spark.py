@@ -32,7 +32,7 @@ from cdc.lake.rows.columns import columns_of_layout
 from cdc.lake.rows.data_source import register
 from cdc.lake.rows.key_plan import FileOutput, make_plan, planned_frame
 from cdc.lake.rows.row_choice import RowChoice
-from cdc.lake.rows.row_files import RowFiles, row_files
+from cdc.lake.rows.row_files import RowFiles, TableRowFiles, row_files
 from cdc.lake.rows.split_reader import SplitReader
 from cdc.lake.runtime import session
 from cdc.lake.runtime.session import TableSession, setting_of
@@ -228,19 +228,21 @@ def test_a_bitmap_that_keeps_an_older_change_is_found(
     assert mirror_faults(mysql9, loop.config.apply.target, loop.db, "t")
 
 
+@pytest.mark.parametrize("kind", [TableRowFiles, pytest.param(RowFiles, marks=pytest.mark.long)])
 def test_rows_that_cannot_be_written_are_decoded_by_tasks(
-    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    kind: type, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full after the first file. The folder is gone afterwards."""
     monkeypatch.setattr(changes, "SMALL_BYTES", 0)
     folders: list[Path] = []
 
-    def full(files: RowFiles, *_given: object) -> None:
+    def full(files: RowFiles | TableRowFiles, *_given: object) -> None:
         folders.append(files.folder)
         (files.folder / "0.parquet").write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(RowFiles, "write", full)
+    monkeypatch.setattr(kind, "write", full)
+    monkeypatch.setattr(merge, "_own_format", merge._own_format if kind is TableRowFiles else lambda *_: None)
     loop = Loop(tmp_path, mysql9, database(mysql9))
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)", "UPDATE t SET v = 3")
     loop.capture()
@@ -260,9 +262,10 @@ def test_files_that_change_before_they_are_read_fail_the_batch(
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", *(f"INSERT INTO t VALUES ({i}, {i})" for i in range(40)))
     loop.capture()
     loop.apply()
-    lease, made = loop.fetch(), RowFiles.frame
+    monkeypatch.setattr(merge, "may_change", lambda *_: False)  # so that Spark reads them
+    lease, made = loop.fetch(), TableRowFiles.frame
 
-    def damaged(files: RowFiles, table: TableSession, fields: StructType) -> DataFrame:
+    def damaged(files: TableRowFiles, table: TableSession, fields: StructType) -> DataFrame:
         held.enter_context(setting_of(table.spark, PASS_OVER))
         rows = made(files, table, fields)
         written = sorted(files.folder.glob("*.parquet"))
@@ -275,7 +278,7 @@ def test_files_that_change_before_they_are_read_fail_the_batch(
 
     before = loop.version("t")
     with monkeypatch.context() as patch, ExitStack() as held:
-        patch.setattr(RowFiles, "frame", damaged)
+        patch.setattr(TableRowFiles, "frame", damaged)
         with pytest.raises(MergeFailedError):
             pipeline.merge(loop.config, lease)
     assert loop.version("t") == before

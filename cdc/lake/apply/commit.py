@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cdc.lake.apply.large_values import careful_parquet, has_large_values
 from cdc.lake.apply.statements import empty_statement
-from cdc.lake.delta import small_tables
+from cdc.lake.delta import local_tables
 from cdc.lake.delta.row_replacement import LoggedTable, NewRows, Replaced, replace_rows
 from cdc.lake.delta.transaction import AlreadyThereError, commit_position
 from cdc.lake.delta.vectors import has_deletion_vectors, marking_rows
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cdc.lake.delta.files import TableFiles
+    from cdc.lake.delta.local_tables import Change, LocalTable
     from cdc.lake.delta.log import DeltaState
-    from cdc.lake.delta.small_tables import Change, SmallTable
     from cdc.lake.delta.tables import Target
     from cdc.lake.rows.key_plan import KeyRanges
     from cdc.lake.runtime.driver_jvm import DriverJvm
@@ -124,9 +124,12 @@ class Commit:
         table, marks = LoggedTable(self.state, files, keys), bool(self.use_vectors)
         return self._by_transaction(lambda jvm: _stats(replace_rows(jvm, table, new, marks=marks)))
 
-    def change_here(self, table: LoggedTable, work: Callable[[SmallTable], Change]) -> MergeStats | None:
-        """Changes a small table in this process. Returns None, and changes nothing, if Spark has to do it."""
-        return self._by_transaction(lambda jvm: _stats(small_tables.change(jvm, table, work)))
+    def change_here(self, table: LoggedTable, work: Callable[[LocalTable], Change]) -> MergeStats | None:
+        """Changes a table in this process. Returns None, and changes nothing, if Spark has to do it."""
+        file_format = local_tables.table_format(self.session, self.state)
+        if file_format is None:
+            return None
+        return self._by_transaction(lambda jvm: _stats(local_tables.change(jvm, table, file_format, work)))
 
     def _position(self) -> MergeStats | None:
         """Commits the position without a statement, where this is possible."""

@@ -43,9 +43,10 @@ from cdc.lake.apply.statements import (
 from cdc.lake.apply.table_changes import TableChanges
 from cdc.lake.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from cdc.lake.delta.files import TableFiles
+from cdc.lake.delta.keyed_rows import Clauses, FewRows, WrittenRows
+from cdc.lake.delta.local_tables import may_change, may_write, table_format
 from cdc.lake.delta.proof import require_all_rows, require_applied
 from cdc.lake.delta.row_replacement import LoggedTable, NewRows
-from cdc.lake.delta.small_tables import FewRows, may_change
 from cdc.lake.delta.tables import Target, delta_schema, schema_of
 from cdc.lake.delta.vectors import add_deletion_vectors, may_mark_rows
 from cdc.lake.rows import null_dates
@@ -53,12 +54,13 @@ from cdc.lake.rows.changes import changes_frame, is_small
 from cdc.lake.rows.columns import SourceColumns
 from cdc.lake.rows.key_plan import FileOutput, KeyPlan, KeyRanges, integer_spans, make_plan, planned_frame
 from cdc.lake.rows.row_choice import SEEN
-from cdc.lake.rows.row_files import row_files
+from cdc.lake.rows.row_files import TableRowFiles, row_files
 from cdc.lake.runtime.phases import in_phase
 from cdc.lake.runtime.session import view_name, view_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import types as t
 
     from cdc.binlog.sql.schemas import TableSchema
     from cdc.decode import TableLayout
@@ -66,7 +68,13 @@ if TYPE_CHECKING:
     from cdc.lake.apply.schema.moved_rows import MovedRows
     from cdc.lake.delta.log import DeltaState
     from cdc.lake.rows.input_splits import InputSplit
+    from cdc.lake.rows.table_format import TableFormat
     from cdc.lake.runtime.session import TableSession
+
+
+_DELETES = f"_op = {DELETE}"
+_UPSERT_CLAUSES: Clauses = ([(f"({_DELETES})", "delete"), (None, "update")], [(f"(NOT ({_DELETES}))", "insert")])
+"""The clauses that a commit names which replaces rows by key."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ def _last_states(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: S
     small = is_small(splits)
     first = columns if small else columns.only([*keys.names, *columns.dates])
     reader = merge.changes.reader(first, state.applied_seq, "after", counts=bool(columns.dates))
-    with nullcontext() if small else row_files(merge.session) as files:
+    with nullcontext() if small else row_files(merge.session, _own_format(merge, state, columns)) as files:
         output = None
         if files is not None:
             output = FileOutput(files, merge.changes.reader(columns, state.applied_seq, "after"), _marks(merge))
@@ -189,6 +197,18 @@ def _last_states(merge: TableMerge, state: DeltaState, keys: RowKeys, columns: S
 def _marks(merge: TableMerge) -> bool:
     """Whether deleted rows stay and are marked."""
     return merge.target.apply.mode == "soft_delete"
+
+
+def _own_format(merge: TableMerge, state: DeltaState, columns: SourceColumns) -> TableFormat | None:
+    """Returns the form of the table's files if the rows of a batch may become such files."""
+    apply = merge.target.apply
+    if (
+        apply.mode != "upsert"
+        or apply.shared
+        or not may_write(state, {field.name: field.dataType for field in columns.fields})
+    ):
+        return None
+    return table_format(merge.session, state)
 
 
 def _merge_plan(
@@ -232,10 +252,11 @@ def _merge_plan(
         if not merge.target.apply.shared:  # rows that are replaced are found by their keys alone
             table = LoggedTable(commit.state, files, integers)
             ways.append(lambda: _replace_here(commit, table, plan, columns, keys, marks=marks))
+            ways.append(lambda: _take_files(commit, table, plan, reader.fields, keys))
             if not marks:
                 is_stored = bool(plan.tables) or plan.files is not None
                 upserts = plan.upserts(seen=False)
-                new = NewRows(view, keys.names, f"_op = {DELETE}", ranges, plan.rows, upserts, is_stored)
+                new = NewRows(view, keys.names, _DELETES, ranges, plan.rows, upserts, is_stored)
                 ways.append(lambda: commit.replace_rows(new, files, integers))
         stats = commit.execute(statement, *ways, nothing_yet)
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
@@ -258,7 +279,8 @@ def _replace_here(
     """Replaces rows of a small table in this process, if the changes are decoded here, too. ``marks``: deleted rows
     stay and are marked."""
     fields = [*columns.fields, *(delta_schema([], "soft_delete") if marks else ())]
-    if not plan.tables or not may_change(table, keys.names, fields):
+    is_small = table.files is not None and table.files.is_small
+    if not plan.tables or not is_small or not may_change(table, keys.names, fields):
         return None
     rows = plan.winners(seen=marks)
     deletes = rows.column("_op").to_numpy() == DELETE
@@ -268,10 +290,19 @@ def _replace_here(
         rows = rows.append_column("_deleted", pa.array(deletes))
         few = FewRows(rows, keys.names, none, ~is_new, ([(None, "update")], [(SEEN, "insert")]))
     else:
-        condition = f"(_op = {DELETE})"
-        clauses = ([(condition, "delete"), (None, "update")], [(f"(NOT {condition})", "insert")])
-        few = FewRows(rows, keys.names, deletes, none, clauses)
+        few = FewRows(rows, keys.names, deletes, none, _UPSERT_CLAUSES)
     return commit.change_here(table, few.replace)
+
+
+def _take_files(
+    commit: Commit, table: LoggedTable, plan: KeyPlan, fields: t.StructType, keys: RowKeys
+) -> MergeStats | None:
+    """Makes the files of the plan's rows files of the table, if they have its form. ``fields``: those of the rows."""
+    files = plan.files
+    if not isinstance(files, TableRowFiles) or commit.use_vectors or not may_change(table, keys.names, fields):
+        return None
+    written = WrittenRows(files.written, lambda: files.keys(keys.names, fields), keys.names, plan.rows, _UPSERT_CLAUSES)
+    return commit.change_here(table, written.replace)
 
 
 def _plan_ranges(plan: KeyPlan, keys: RowKeys, columns: SourceColumns, files: TableFiles | None) -> list[str]:
@@ -370,6 +401,8 @@ def _versions_here(merge: TableMerge, state: DeltaState, keys: RowKeys, columns:
     if not is_small(splits) or merge.target.apply.shared:
         return None
     files = TableFiles.of(state, merge.target.table)
+    if files is None or not files.is_small:
+        return None
     table_columns = [*columns.fields, *delta_schema([], "scd2").fields]
     if not may_change(LoggedTable(state, files, {}), keys.names, table_columns):
         return None

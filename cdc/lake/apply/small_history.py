@@ -16,15 +16,16 @@ import numpy.typing as npt
 
 from cdc.base.targets import MODE_COLUMNS
 from cdc.decode.layout import DELETE
+from cdc.lake.delta.keyed_rows import KeyNumbers, columns_of
+from cdc.lake.delta.local_tables import MOST_FILES, Change, LeftToSparkError
 from cdc.lake.delta.row_replacement import Replaced
-from cdc.lake.delta.small_tables import Change, KeyNumbers, LeftToSparkError, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
 
-    from cdc.lake.delta.small_tables import SmallTable
+    from cdc.lake.delta.local_tables import LocalTable
 
 Longs = npt.NDArray[np.int64]
 _NONE = np.iinfo(np.int64).min
@@ -63,13 +64,15 @@ class FewChanges:
     """With the columns of the source's table and the metadata columns."""
     keys: Sequence[str]
 
-    def versions(self, table: SmallTable) -> Change:
+    def versions(self, table: LocalTable) -> Change:
         """Returns the change of a table that adds the new versions and closes the open ones. Raises LeftToSparkError
         if the table has versions that Spark has to tell apart."""
         import pyarrow as pa
 
         if self.rows.column("_commit_time").null_count:
             raise LeftToSparkError("a commit has no time")
+        if len(table.files) > MOST_FILES:
+            raise LeftToSparkError(f"it has {len(table.files)} files")
         numbers = KeyNumbers.of(columns_of(self.rows, self.keys))
         codes = numbers.find(columns_of(self.rows, self.keys))
         parts = {add["path"]: _read(table, add, self.keys, numbers) for add in table.files}
@@ -85,8 +88,8 @@ class FewChanges:
         ]
         replaced = Replaced(len(new), len(versions.closed), 0)
         copied = sum(len(part) for part in rewritten) - len(versions.closed)
-        rows = pa.concat_tables([*rewritten, new])
-        return Change(removed, rows, copied, replaced, *_CLAUSES, len(new) + len(versions.closed))
+        added = table.write(pa.concat_tables([*rewritten, new]).to_batches())
+        return Change(removed, added, copied, replaced, *_CLAUSES, len(new) + len(versions.closed))
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class _Part:
         return is_open & is_closed
 
 
-def _read(table: SmallTable, add: Mapping[str, Any], keys: Sequence[str], numbers: KeyNumbers) -> _Part:
+def _read(table: LocalTable, add: Mapping[str, Any], keys: Sequence[str], numbers: KeyNumbers) -> _Part:
     rows = table.read(add, [*keys, "_seq", "_valid_from", "_valid_to"])
     if rows.column("_seq").null_count:
         raise LeftToSparkError("a version has no _seq")

@@ -2,7 +2,7 @@
 
 The row groups of the files are copied as they are, several files into one of the size that readers like; nothing is
 decoded. Delta checks and writes the commit, as it does for ``CREATE OR REPLACE TABLE … AS SELECT``. The transaction is
-reached through Py4J, so this works where the driver's JVM is at hand, and not on a Spark Connect server.
+reached through Py4J (:mod:`cdc.lake.runtime.driver_jvm`).
 
 Whether a table may be replaced in this way is for :func:`begin` to say: it returns None unless the commit is provably
 the one that the statement would make.
@@ -40,14 +40,16 @@ from cdc.lake.delta.transaction import (
     scala_seq,
     some,
 )
-from cdc.lake.runtime.driver_jvm import DriverJvm
 from cdc.lake.runtime.failures import first_line, is_concurrent
-from cdc.lake.runtime.private_pyspark import is_connect, java_class, java_rows
+from cdc.lake.runtime.private_pyspark import java_class
+from cdc.lake.runtime.session import view_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql import types as t
+
+    from cdc.lake.runtime.driver_jvm import DriverJvm
 
 FILE_BYTES = 128 << 20
 """Size up to which files are joined."""
@@ -137,13 +139,16 @@ class Adoption:
     def add_files(self, files: Sequence[ParquetFile]) -> None:
         """Copies the rows of Parquet files into files of the table."""
         groups = joined(files)
+        if self.jvm.is_shared:  # it belongs to this thread
+            self._adds += map(self._join, groups)
+            return
         with ThreadPoolExecutor(COPIES, "adopt") as pool:
             self._adds += pool.map(self._join, groups)
 
     def add_rows(self, rows: DataFrame) -> None:
         """Writes rows as files of the table, as each statement of Spark does."""
-        with self.jvm.active():
-            self._adds += from_scala(self._txn.writeFiles(java_rows(rows)))
+        with view_of(rows) as view, self.jvm.active():
+            self._adds += from_scala(self._txn.writeFiles(self.jvm.session.table(view)))
 
     def commit(self, application: str, seq: int, user_metadata: str) -> None:
         """Makes the added files the whole table, in a commit that carries an applied position and user metadata.
@@ -198,17 +203,17 @@ class Adoption:
         return delta_action(jvm, {"add": content})
 
 
-def begin(spark: SparkSession, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
+def begin(jvm: DriverJvm, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
     """Begins to replace a table by files, in its schema. Returns None, and changes nothing, if Spark has to write the
     rows itself: the table is not on a disk of this machine, has properties or features that concern the content of
     files, or the files are not as Spark writes them.
 
     Raises RetryableError if the table is at another version than the one that is replaced.
     """
-    if is_connect(spark) or local_path(replacement.path) is None or not _is_plain(replacement) or not are_good(files):
+    if local_path(replacement.path) is None or not _is_plain(replacement) or not are_good(files):
         return None
     try:
-        return _begin(DriverJvm.of(spark), replacement, files)
+        return _begin(jvm, replacement, files)
     except (Py4JJavaError, Py4JNetworkError):
         raise
     except (Py4JError, TypeError) as error:  # how Py4J tells that there is no such class or method
@@ -362,9 +367,9 @@ def _hadoop(jvm: DriverJvm) -> Any:
 
 def _overtaken(path: str) -> RetryableError:
     return RetryableError(
-        "another writer has committed to the table while its snapshot was loaded",
+        "another writer has committed to the table while its new content was written",
         place=path,
-        remedy="Take the snapshot again; chunks that were read are not read again.",
+        remedy="Give the command again; chunks of a snapshot that were read are not read again.",
     )
 
 

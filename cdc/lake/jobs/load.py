@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from cdc.lake.apply.foreign_keys.changes import CascadedRows
     from cdc.lake.apply.schema.statements import DdlStatement
     from cdc.lake.delta.log import DeltaState
+    from cdc.lake.runtime.driver_jvm import DriverJvm
     from cdc.lake.runtime.session import TableSession, TableSessions
     from cdc.source.snapshot.files import SnapshotFiles
 
@@ -112,25 +113,36 @@ def _properties(load: Load) -> dict[str, str]:
 
 
 def _adopt(
-    spark: SparkSession, load: Load, files: SnapshotFiles, changes: DataFrame | None, keys: Sequence[str]
+    session: TableSession, load: Load, files: SnapshotFiles, changes: DataFrame | None, keys: Sequence[str]
 ) -> bool:
     """Makes the chunk files themselves files of the table, and lets Spark write only the rows of those chunks in which
     a key has changed meanwhile. Returns False, and changes nothing, if Spark has to write all rows.
 
     ``changes``, ``keys``: as for :func:`state_of_snapshot`.
     """
+    apply = load.target.apply
+    if apply.shared or apply.mode != "upsert" or load.columns.variants or files.folder.local is None:
+        return False
+    with session.jvm() as jvm:
+        return jvm is not None and _adopt_by(jvm, session.spark, load, files, changes, keys)
+
+
+def _adopt_by(
+    jvm: DriverJvm,
+    spark: SparkSession,
+    load: Load,
+    files: SnapshotFiles,
+    changes: DataFrame | None,
+    keys: Sequence[str],
+) -> bool:
     target, columns = load.target, load.columns
-    if target.apply.shared:
-        return False
-    if target.apply.mode != "upsert" or columns.variants or files.folder.local is None:
-        return False
     chunks = [ParquetFile.read(path) for path in files.paths()]
     properties, schema = _properties(load), delta_schema(columns.fields, target.apply.mode)
     if not layout_of(target, schema.fields, load.state).is_plain:
         return False
     clear_unborn(target.path)
     version = -1 if load.state is None else load.state.version
-    adoption = begin(spark, Replacement(target.path, version, schema, properties), chunks)
+    adoption = begin(jvm, Replacement(target.path, version, schema, properties), chunks)
     if adoption is None:
         return False
     with _cached(changes):
@@ -276,7 +288,7 @@ def load_snapshot(
     with sessions.one() as session:
         require_catalog(session.spark, config)
         changes, _ = changes_meanwhile(session, load, files, meanwhile, keys)
-        if not _adopt(session.spark, load, files, changes, keys.names):
+        if not _adopt(session, load, files, changes, keys.names):
             rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
             load_state(session, load, rows, keys)
         finish(session.spark, config, target, comments)

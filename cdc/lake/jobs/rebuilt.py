@@ -5,10 +5,25 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyspark.sql import types as t
+
 from cdc.base.errors import TargetError
-from cdc.base.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, REBUILD_PROPERTY, SINCE_PROPERTY, begins_of
+from cdc.base.targets import (
+    BEGINS_PROPERTY,
+    GENERATION_PROPERTY,
+    REBUILD_PROPERTY,
+    SINCE_PROPERTY,
+    application_id,
+    begins_of,
+    has_percent_sign,
+    local_path,
+)
 from cdc.lake.apply.statements import empty_statement
+from cdc.lake.delta.adoption import ParquetFile, Replacement, begin, make_log
 from cdc.lake.delta.catalog import require_catalog
+from cdc.lake.delta.layout import layout_of
+from cdc.lake.delta.log import clear_unborn, open_delta
 from cdc.lake.delta.tables import (
     COLUMNS_PROPERTY,
     feature_properties,
@@ -19,6 +34,7 @@ from cdc.lake.delta.tables import (
     target_of,
 )
 from cdc.lake.delta.tracked import SCHEMA_PROPERTY, SchemaRecord, tracked_schema
+from cdc.lake.delta.vectors import VECTORS_PROPERTY
 from cdc.lake.jobs.generations import (
     MAX_COLUMN_ID,
     Load,
@@ -29,6 +45,7 @@ from cdc.lake.jobs.generations import (
     kept_properties,
     replace_table,
     require_no_archive,
+    user_metadata,
 )
 from cdc.lake.jobs.shared_rows import replace_own_rows
 from cdc.lake.rows.columns import columns_of_schema
@@ -37,7 +54,9 @@ from cdc.lake.runtime.failures import SHARED_ATTEMPTS, again_if_concurrent
 if TYPE_CHECKING:
     from cdc.binlog.sql.schemas import TableComments
     from cdc.config import DestinationConfig
-    from cdc.lake.runtime.session import TableSessions
+    from cdc.lake.delta.log import DeltaState
+    from cdc.lake.delta.tables import Target
+    from cdc.lake.runtime.session import TableSession, TableSessions
 
 
 def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: LoadPosition) -> None:
@@ -117,5 +136,42 @@ def replace_by(
             replace_own_rows(session, load, rows, begins)
             finish(session.spark, config, target, comments)
             return
-        replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex), state)
+        rebuild = Rebuild("replay", uuid.uuid4().hex)
+        if not _replace_by_files(session, target, (state, built_state), properties, position, rebuild):
+            replace_table(session.spark, target, rows, properties, position, rebuild, state)
         finish(session.spark, config, target, comments)
+
+
+def _replace_by_files(
+    session: TableSession,
+    target: Target,
+    states: tuple[DeltaState | None, DeltaState],
+    properties: dict[str, str],
+    position: LoadPosition,
+    rebuild: Rebuild,
+) -> bool:
+    """Makes the files of the table that was built elsewhere files of the table. Returns False, and changes nothing, if
+    Spark has to write the rows. ``states``: the table as it is, and the one that was built."""
+    state, built_state = states
+    schema = t.StructType([t.StructField(field.name, field.dataType) for field in schema_of(built_state).fields])
+    folder = local_path(built_state.path)
+    if folder is None or has_percent_sign(built_state.path) or built_state.partition_by:
+        return False
+    if VECTORS_PROPERTY in built_state.stored or not layout_of(target, schema.fields, state).is_plain:
+        return False
+    with open_delta(built_state.path, target.table) as delta:
+        if delta is None or delta.version() != built_state.version:
+            return False
+        files = [ParquetFile.read(str(folder / path)) for path in pa.table(delta.get_add_actions())["path"].to_pylist()]
+    clear_unborn(target.path)
+    with session.jvm() as jvm:
+        replacement = Replacement(target.path, -1 if state is None else state.version, schema, properties)
+        adoption = None if jvm is None else begin(jvm, replacement, files)
+        if adoption is None:
+            return False
+        make_log(target.path)
+        adoption.add_files(files)
+        generation = int(properties[GENERATION_PROPERTY])
+        metadata = user_metadata(target, position, generation, rebuild)
+        adoption.commit(application_id(target.destination, target.table, generation), position.seq, metadata)
+    return True

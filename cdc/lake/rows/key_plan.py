@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from cdc.decode.last_changes import ChangeKeys, LastChanges
     from cdc.lake.rows.input_splits import InputSplit
-    from cdc.lake.rows.row_files import RowFiles
+    from cdc.lake.rows.row_files import RowFiles, TableRowFiles
     from cdc.lake.runtime.session import TableSession
 
 MAX_BYTES = 512 * 1024 * 1024
@@ -86,7 +86,7 @@ class KeyPlan:
     """Zero and impossible dates that became null, in all changes."""
     tables: tuple[pa.Table, ...] = ()
     """The changes of each split, if they are few."""
-    files: RowFiles | None = None
+    files: RowFiles | TableRowFiles | None = None
     """The rows that win, if they are in files."""
 
     @property
@@ -181,7 +181,7 @@ def clusters(values: npt.NDArray[np.int64], most: int = MAX_RANGES) -> list[tupl
 class FileOutput:
     """Files for the rows that win."""
 
-    files: RowFiles
+    files: RowFiles | TableRowFiles
     reader: SplitReader
     """Reads all columns."""
     seen: bool
@@ -192,15 +192,22 @@ class FileOutput:
         return with_seen(self.reader.fields) if self.seen else self.reader.fields
 
     def write(
-        self, number: int, split: InputSplit, part: _DecodedSplit, choice: RowChoice, last_rows: LastChanges
+        self, group: range, splits: Sequence[InputSplit], decoded: Sequence[_DecodedSplit], plan: KeyPlan
     ) -> None:
-        """Writes the rows of a split that win: those that were kept, else they are decoded again. Raises OSError, and
-        what :meth:`SplitReader.read` raises."""
-        if part.table is None:
-            batches = replace(self.reader, fields=self.fields).read(split, choice)
-        else:
-            batches = iter(_winners(part.table, last_rows, number, seen=self.seen).to_batches())
-        self.files.write(number, batches, self.fields)
+        """Writes the rows of some splits that win: those that were kept, else they are decoded again. Raises OSError,
+        and what :meth:`SplitReader.read` raises."""
+        self.files.write(group.start, self._rows(group, splits, decoded, plan), self.fields)
+
+    def _rows(
+        self, group: range, splits: Sequence[InputSplit], decoded: Sequence[_DecodedSplit], plan: KeyPlan
+    ) -> Iterator[pa.RecordBatch]:
+        reader = replace(self.reader, fields=self.fields)
+        for number in group:
+            table = decoded[number].table
+            if table is None:
+                yield from reader.read(splits[number], plan.choices[number])
+            else:
+                yield from _winners(table, plan.last_changes, number, seen=self.seen).to_batches()
 
 
 def make_plan(
@@ -260,11 +267,11 @@ def _large_plan(
     if output is None or not plan.rows:
         return plan
 
-    def write(number: int) -> None:
-        output.write(number, splits[number], decoded[number], plan.choices[number], last_rows)
+    def write(group: range) -> None:
+        output.write(group, splits, decoded, plan)
 
     try:
-        for _ in pool.map(write, range(len(splits))):
+        for _ in pool.map(write, output.files.groups(splits)):
             pass
     except OSError as error:
         _log.warning("the rows of a batch could not be written into files; Spark's tasks decode them",

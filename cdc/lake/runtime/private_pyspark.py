@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import SparkConf
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql import types as t
 
 NAMES = (
@@ -163,11 +163,6 @@ def java_session(spark: SparkSession) -> Any:
 def java_context(spark: SparkSession) -> Any:
     """Returns ``org.apache.spark.api.java.JavaSparkContext`` of a session of this process."""
     return spark.sparkContext._jsc
-
-
-def java_rows(rows: DataFrame) -> Any:
-    """Returns ``org.apache.spark.sql.classic.Dataset`` of a DataFrame of this process."""
-    return rows._jdf
 
 
 # --- Spark Connect ---------------------------------------------------------------------------------------------------

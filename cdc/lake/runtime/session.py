@@ -366,10 +366,10 @@ class TableSession:
 
     @property
     def is_local(self) -> bool:
-        """Whether all tasks run in a JVM of this machine, which sees its files."""
-        if is_connect(self.spark):
+        """Whether all tasks run in a JVM of this machine and user, which sees their files."""
+        if is_connect(self.spark) and self._gateway is None:
             return False
-        master = self.spark.sparkContext.master or ""
+        master = self.spark.conf.get("spark.master", "") or ""
         return master == "local" or master.startswith("local[")
 
     def observation(self) -> Any:

@@ -354,45 +354,6 @@ class SnapshotFiles:
             return None
 
 
-class ChunkWriter:
-    """Writes the Parquet file of a chunk in row groups of bounded size."""
-
-    ROWS = 131072
-    BYTES = 64 << 20
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._writer = pq.ParquetWriter(
-            path,
-            schema,
-            compression="snappy",
-            use_dictionary=False,  # which takes twice the time, and makes files of real tables no smaller
-            write_statistics=True,
-            store_decimal_as_integer=True,
-            version="2.6",
-        )
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
-        self.rows = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(batch)
-        self._rows += len(batch)
-        self._bytes += batch.nbytes
-        self.rows += len(batch)
-        if self._rows >= self.ROWS or self._bytes >= self.BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=self._rows)
-        self._waiting, self._rows, self._bytes = [], 0, 0
-
-    def close(self) -> None:
-        self._flush()
-        self._writer.close()
-
-
 def _chain(records: list[ChunkRecord], after: Key | None) -> list[ChunkRecord]:
     chain: list[ChunkRecord] = []
     for record in records:

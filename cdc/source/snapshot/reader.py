@@ -11,11 +11,12 @@ from functools import partial
 from cdc.base.errors import CdcError
 from cdc.base.log import get_logger
 from cdc.config import DestinationConfig
+from cdc.decode.parquet_files import RowGroupWriter
 from cdc.source.connection import query
 from cdc.source.server import Connection, current_position
 from cdc.source.snapshot import positions
 from cdc.source.snapshot.columns import ColumnStats
-from cdc.source.snapshot.files import ChunkWriter, SnapshotFiles, digest_of
+from cdc.source.snapshot.files import SnapshotFiles, digest_of
 from cdc.source.snapshot.keys import Key
 from cdc.source.snapshot.records import ChunkRange, ChunkRecord, LowRecord, PositionRecord, chunk_file, chunk_name
 from cdc.source.snapshot.result_set import ResultSet
@@ -137,7 +138,7 @@ class SegmentReader:
             require_definition(conn, self._config, self._info)
             with self._files.folder.new_file() as new:
                 marks = positions.begin(conn, self._info.method)
-                writer = ChunkWriter(new.path, self._table.arrow_schema)
+                writer = RowGroupWriter(new.path, self._table.arrow_schema)
                 try:
                     read = self._rows(conn, chunk, writer, stats)
                 finally:
@@ -171,7 +172,7 @@ class SegmentReader:
         self._files.folder.write(f"{name}.json", record.model_dump_json(indent=1).encode() + b"\n")
         return record
 
-    def _rows(self, conn: Connection, chunk: ChunkRange, writer: ChunkWriter, stats: ColumnStats) -> _Read:
+    def _rows(self, conn: Connection, chunk: ChunkRange, writer: RowGroupWriter, stats: ColumnStats) -> _Read:
         key: Key | None = None
         skip = len(self._paging.names) if self._paging is not None and chunk.limit is not None else 0
         can_read = partial(self._table.can_read, skip=skip)

@@ -48,7 +48,7 @@ def test_missing_wrong_and_extra_rows_are_counted_apart() -> None:
     source = rows(id=[1, 2, 3, 4], note=["a", None, "c", "d"], extra=[1, 2, 3, 4])
     assert compare(source, source.take([3, 1, 0, 2])) == Difference(0, 0, 0, new_column=True)
     target = rows(id=[1, 2, 2, 9, 4], note=["a", "b", "b", "x", None])
-    assert compare(source, target) == Difference(missing=1, wrong=2, extra=2, new_column=False)
+    assert compare(source, target) == Difference(missing=1, wrong=2, extra=2, new_column=False, columns=("note",))
     assert compare(source, target.slice(0, 0)).missing == 4
 
 

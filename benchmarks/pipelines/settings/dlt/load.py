@@ -2,6 +2,8 @@
 
 import dlt
 from dlt.sources.sql_database import sql_table
+from sqlalchemy import Double
+from sqlalchemy.dialects.mysql import DOUBLE
 
 pipeline = dlt.pipeline(
     pipeline_name="orders",
@@ -15,5 +17,6 @@ orders = sql_table(
     backend="pyarrow",
     chunk_size=50_000,
     reflection_level="full_with_precision",
+    type_adapter_callback=lambda kind: Double() if isinstance(kind, DOUBLE) else kind,
 )
 pipeline.run(orders, write_disposition="replace", table_format="delta", loader_file_format="parquet")

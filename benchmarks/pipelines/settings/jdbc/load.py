@@ -11,6 +11,7 @@ spark = (
     .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     .config("spark.sql.session.timeZone", "UTC")
     .config("spark.databricks.delta.snapshotPartitions", "$cores")
+    .config("spark.sql.legacy.charVarcharAsString", "true")
     .config("spark.ui.enabled", "false")
     .getOrCreate()
 )

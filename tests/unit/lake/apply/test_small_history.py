@@ -12,7 +12,7 @@ import pytest
 from cdc.decode.layout import DELETE, INSERT, UPDATE
 from cdc.lake.apply import small_history
 from cdc.lake.apply.small_history import _NONE, _Key, _keys_of, _Part, _versions_of
-from cdc.lake.delta.small_tables import LeftToSparkError
+from cdc.lake.delta.local_tables import LeftToSparkError
 
 
 def changes(rows: list[tuple[int, int, int]]) -> pa.Table:

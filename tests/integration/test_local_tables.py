@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -19,8 +19,8 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from cdc.lake import pipeline
 from cdc.lake.apply import merge
-from cdc.lake.delta import small_tables
-from cdc.lake.delta.small_tables import SmallTable
+from cdc.lake.delta import local_tables
+from cdc.lake.delta.local_tables import LocalTable
 from cdc.lake.runtime.session import acquire
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
@@ -77,7 +77,7 @@ def simple(rows: range, text: str) -> str:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects the way in which each table was changed: ``here``, or the reason why Spark had to do it."""
     ways: list[str] = []
-    change, left_to_spark = small_tables.change, small_tables.LeftToSparkError
+    change, left_to_spark = local_tables.change, local_tables.LeftToSparkError
 
     def seen(*given: Any) -> Any:
         replaced = change(*given)
@@ -88,7 +88,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def tell(self: Exception, reason: str) -> None:
         ways.append(reason)
 
-    monkeypatch.setattr(small_tables, "change", seen)
+    monkeypatch.setattr(local_tables, "change", seen)
     monkeypatch.setattr(left_to_spark, "__init__", tell)
     return ways
 
@@ -177,7 +177,7 @@ def test_random_batches_change_rows_and_versions_as_by_spark(
         if number == batches:
             statements.append("DELETE FROM t")
         native.sql(*statements)
-        monkeypatch.setattr(small_tables, "TINY_BYTES", chance.choice([0, 1 << 20]))
+        monkeypatch.setattr(local_tables, "TINY_BYTES", chance.choice([0, 1 << 20]))
         native.capture()
         native.apply_all()
         with by_spark():
@@ -216,7 +216,7 @@ def test_files_and_columns_of_others_are_told(
     mysql9: Server, tmp_path: Path, database: Database, ways: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only files with rows that go are written anew, and what Spark alone knows is left to it."""
-    monkeypatch.setattr(small_tables, "TINY_BYTES", 0)
+    monkeypatch.setattr(local_tables, "TINY_BYTES", 0)
     loop = Loop(tmp_path, mysql9, database(mysql9))
     run(loop, SIMPLE, simple(range(100), "a"))
     run(loop, simple(range(100, 150), "b"))
@@ -242,17 +242,17 @@ def test_files_and_columns_of_others_are_told(
 def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[str]:
     """Lets something happen once, after the new rows were written and before their commit. Returns the number of times
     that rows were written, as a list that grows."""
-    write = SmallTable._write
+    write = LocalTable.write
     writes: list[str] = []
 
-    def acting(self: SmallTable, rows: pa.Table) -> dict[str, Any]:
+    def acting(self: LocalTable, rows: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
         added = write(self, rows)
         writes.append("written")
         if len(writes) == 1:
             act()
         return added
 
-    monkeypatch.setattr(SmallTable, "_write", acting)
+    monkeypatch.setattr(LocalTable, "write", acting)
     return writes
 
 
@@ -268,7 +268,7 @@ def test_another_writer_commits_between_reading_and_commit(
     other: str,
 ) -> None:
     """The commit is refused by Delta, and the table is merged again on top of the other one's."""
-    monkeypatch.setattr(small_tables, "TINY_BYTES", 0)  # two files, which OPTIMIZE joins
+    monkeypatch.setattr(local_tables, "TINY_BYTES", 0)  # two files, which OPTIMIZE joins
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=f"DB.t: {{mode: {mode}}}")
     loop.sql(SIMPLE, simple(range(50), "a"), simple(range(50, 60), "a"))
     loop.capture()

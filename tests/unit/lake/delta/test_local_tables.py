@@ -13,17 +13,21 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as t
 
-from cdc.lake.delta import small_tables
+from cdc.lake.delta import local_tables
+from cdc.lake.delta.keyed_rows import FewRows, KeyNumbers, WrittenRows
+from cdc.lake.delta.local_tables import LeftToSparkError, LocalTable
 from cdc.lake.delta.row_replacement import Replaced
-from cdc.lake.delta.small_tables import FewRows, KeyNumbers, LeftToSparkError, SmallTable
 from cdc.lake.rows.split_reader import arrow_schema
+from cdc.lake.rows.table_format import TableFormat
 
 FIELDS = t.StructType([t.StructField("id", t.LongType()), t.StructField("at", t.TimestampType())])
+FORMAT = TableFormat(arrow_schema(FIELDS), "snappy", "4.2.0")
 SPARK = {"org.apache.spark.version": "4.2.0"}
 
 
@@ -75,7 +79,7 @@ def read(folder: Path, table: pa.Table, *, rows: int | None = None, facts: Any =
         writer.write_table(table)
     add = {"path": "file.parquet", "size": 1, "stats": json.dumps({"numRecords": len(table) if rows is None else rows})}
     none = cast(Any, SimpleNamespace())
-    return SmallTable(none, none, none, FIELDS, arrow_schema(FIELDS), folder, [add], "snappy").read(add)
+    return LocalTable(none, none, none, FORMAT, folder, [add], has_vectors=False).read(add)
 
 
 MOMENTS = pa.array(
@@ -119,7 +123,7 @@ def test_damaged_files_are_left_to_spark(tmp_path: Path) -> None:
     (tmp_path / "file.parquet").write_bytes(b"PAR1")
     add = {"path": "file.parquet", "size": 1, "stats": json.dumps({"numRecords": 3})}
     none = cast(Any, SimpleNamespace())
-    table = SmallTable(none, none, none, FIELDS, arrow_schema(FIELDS), tmp_path, [add], "snappy")
+    table = LocalTable(none, none, none, FORMAT, tmp_path, [add], has_vectors=False)
     with pytest.raises(LeftToSparkError, match="cannot be read"):
         table.read(add)
     with pytest.raises(LeftToSparkError, match="cannot be read"):
@@ -130,24 +134,33 @@ VALUES = t.StructType([t.StructField("id", t.LongType()), t.StructField("v", t.S
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_rows_are_replaced_as_in_a_model(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("are_written", [False, True])
+def test_rows_are_replaced_as_in_a_model(
+    seed: int, are_written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(small_tables, "TINY_BYTES", chance.choice([0, 1 << 20]))
+    monkeypatch.setattr(local_tables, "TINY_BYTES", chance.choice([0, 1 << 20]))
     ids = chance.sample(range(30), 20)
     rows = {number: f"old {number}" for number in ids}
     files: list[dict[str, Any]] = []
+    none = cast(Any, SimpleNamespace())
     for part in (ids[:8], ids[8:12], ids[12:]):
         path = f"part{len(files)}.parquet"
         with pq.ParquetWriter(tmp_path / path, arrow_schema(VALUES), store_schema=False) as writer:
             writer.add_key_value_metadata(SPARK)
             writer.write_table(pa.table({"id": part, "v": [rows[i] for i in part]}, schema=arrow_schema(VALUES)))
         files.append({"path": path, "size": 1000, "stats": json.dumps({"numRecords": len(part)})})
-    none = cast(Any, SimpleNamespace())
-    table = SmallTable(none, none, none, VALUES, arrow_schema(VALUES), tmp_path, files, "snappy")
+    state = cast(Any, SimpleNamespace(schema_json=VALUES.json(), stored={}))
+    form = TableFormat(arrow_schema(VALUES), "snappy", "4.2.0")
+    table = LocalTable(none, none, state, form, tmp_path, files, has_vectors=False)
     changed = chance.sample(range(35), chance.randrange(1, 12))
     deletes, replaces = (np.array([chance.random() < 0.4 for _ in changed]) for _ in range(2))
     new = pa.table({"_op": [0] * len(changed), "v": [f"new {i}" for i in changed], "id": changed})
-    change = FewRows(new, ["id"], deletes, replaces, ([], [])).replace(table)
+    if are_written:
+        replaces[:] = False
+        change = written(new, deletes, form, tmp_path).replace(table)
+    else:
+        change = FewRows(new, ["id"], deletes, replaces, ([], [])).replace(table)
 
     expected, counts = dict(rows), Counter[str]()
     for number, is_delete, only_replaces in zip(changed, deletes, replaces, strict=True):
@@ -159,16 +172,26 @@ def test_rows_are_replaced_as_in_a_model(seed: int, tmp_path: Path, monkeypatch:
             expected[number] = f"new {number}"
     removed = {add["path"] for add in change.removed}
     kept = [table.read(add) for add in files if add["path"] not in removed]
-    rows_after = [(r["id"], r["v"]) for part in (*kept, change.rows) for r in part.to_pylist()]
+    added = [table.read(add) for add in change.added]
+    rows_after = [(r["id"], r["v"]) for part in (*kept, *added) for r in part.to_pylist()]
     assert sorted(rows_after) == sorted(expected.items())
     assert change.replaced == Replaced(counts["inserted"], counts["updated"], counts["deleted"])
-    assert change.copied == len(change.rows) - counts["inserted"] - counts["updated"]
+    assert change.copied == sum(map(len, added)) - counts["inserted"] - counts["updated"]
+
+
+def written(rows: pa.Table, deletes: npt.NDArray[np.bool_], form: TableFormat, folder: Path) -> WrittenRows:
+    """Returns the rows in files of another folder."""
+    (folder / "scratch").mkdir()
+    files = [form.write(folder / "scratch", part.to_batches()) for part in (rows.filter(pa.array(~deletes)),)]
+    keys = [rows.filter(pa.array(kind)).select(["id"]) for kind in (~deletes, deletes)]
+    present = [file for file in files if file is not None]
+    return WrittenRows(present, lambda: (keys[0], keys[1]), ["id"], len(rows), ([], []))
 
 
 def test_too_much_is_left_to_spark(tmp_path: Path) -> None:
     none = cast(Any, SimpleNamespace())
     files = [{"path": str(number), "size": 5 << 20, "stats": '{"numRecords": 7}'} for number in range(2)]
-    table = SmallTable(none, none, none, FIELDS, arrow_schema(FIELDS), tmp_path, files, "snappy")
+    table = LocalTable(none, none, none, FORMAT, tmp_path, files, has_vectors=False)
     assert table.rewritten(files[:1]) == files[:1]
     with pytest.raises(LeftToSparkError, match="2 files with 10485760 bytes and 14 rows"):
         table.rewritten(files)
@@ -177,6 +200,6 @@ def test_too_much_is_left_to_spark(tmp_path: Path) -> None:
 
 
 def test_a_small_file_with_large_texts_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_tables, "MOST_MEMORY", 20)
+    monkeypatch.setattr(local_tables, "MOST_MEMORY", 20)
     with pytest.raises(LeftToSparkError, match="memory"):
         read(tmp_path, TABLE)
