@@ -30,6 +30,7 @@ VECTORS = "DB.t: {deletion_vectors: true}"
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of any size are large."""
     monkeypatch.setattr(files, "SCATTERED_BYTES", 1)
+    monkeypatch.setattr(files, "SMALL_BYTES", 0)
 
 
 def made(folder: Path) -> Path:
@@ -97,6 +98,7 @@ def test_without_the_setting_or_in_small_tables_files_are_rewritten(
     small.require_equal("t")
     assert (marked(small), reader(small)) == (0, PLAIN_READER)
     monkeypatch.setattr(files, "SCATTERED_BYTES", 1)
+    monkeypatch.setattr(files, "SMALL_BYTES", 0)
     plain = filled(Loop(made(tmp_path / "b"), mysql9, database(mysql9)))
     plain.sql(update)
     plain.capture()

@@ -203,3 +203,23 @@ def test_a_small_file_with_large_texts_is_left_to_spark(tmp_path: Path, monkeypa
     monkeypatch.setattr(local_tables, "MOST_MEMORY", 20)
     with pytest.raises(LeftToSparkError, match="memory"):
         read(tmp_path, TABLE)
+
+
+@pytest.mark.parametrize(("codec", "suffix"), [("zstd", ".zstd.parquet"), ("gzip", ".gz.parquet"), ("lz4", None)])
+def test_files_are_compressed_as_the_session_says(codec: str, suffix: str | None, tmp_path: Path) -> None:
+    settings = {"spark.sql.parquet.compression.codec": codec}
+    spark = SimpleNamespace(
+        conf=SimpleNamespace(get=lambda name, default: settings.get(name, default)), version="4.2.0"
+    )
+    state = SimpleNamespace(schema_json=VALUES.json())
+    form = local_tables.table_format(cast(Any, SimpleNamespace(spark=spark)), cast(Any, state))
+    if suffix is None:
+        assert form is None
+        return
+    assert form is not None
+    file = form.write(tmp_path, [pa.record_batch({"id": [1], "v": ["a"], "_op": [1]})])
+    assert file is not None and file.path.name.endswith(suffix)
+    assert file.footer.row_group(0).column(0).compression == codec.upper()
+    assert (file.footer.metadata or {}) == {b"org.apache.spark.version": b"4.2.0"}
+    assert form.write(tmp_path, []) is None
+    assert list(tmp_path.iterdir()) == [file.path]
