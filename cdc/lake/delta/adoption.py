@@ -301,7 +301,7 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
             return None
         files = pa.table(delta.get_add_actions())
     sizes = dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
-    is_complete = has_files(snapshot, len(sizes), sum(sizes.values()))
+    is_complete = has_files(replacement.path, snapshot, len(sizes), sum(sizes.values()))
     return sizes if is_complete and all(PLAIN_NAME.fullmatch(name) for name in sizes) else None
 
 

@@ -75,6 +75,8 @@ _VECTORS = "deletionVectors"
 _GREGORIAN_SINCE = (3, 1)
 """The version of Spark since which files say whether they have dates of the old calendar."""
 _OLD_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_GREGORIAN_WRITERS = ("delta-rs", "parquet-rs", "parquet-cpp-arrow")
+"""Writers of files that know no other calendar."""
 _rewriting = threading.BoundedSemaphore(os.cpu_count() or 1)
 """Held while rows are changed: more tables at a time than cores would only take more memory."""
 _log = get_logger(__name__)
@@ -186,7 +188,7 @@ def _begin(jvm: DriverJvm, logged_table: LoggedTable, file_format: TableFormat) 
     features = features_of(transaction.txn)
     if unknown := features - _FEATURES - ({_VECTORS} if not adds else set()):
         _leave(f"its table feature {min(unknown)}")
-    if not has_files(snapshot, files.count, files.size_bytes):
+    if not has_files(state.path, snapshot, files.count, files.size_bytes):
         _leave("Delta's checksum has another number of files or bytes")
     return LocalTable(jvm, transaction, state, file_format, folder, adds, _VECTORS in features)
 
@@ -310,6 +312,8 @@ def _column(batch: pa.RecordBatch, field: pa.Field, old: Container[str], path: s
     column = batch.column(field.name)
     if field.name in old and field.type == pa.timestamp("us", "UTC"):
         column = column.cast(field.type)
+    if column.type in (pa.string_view(), pa.binary_view(), pa.large_string(), pa.large_binary()):
+        column = column.cast(pa.string() if "string" in str(column.type) else pa.binary())
     if column.type != field.type:
         _leave(f"the file {path} has {field.name} as {column.type}")
     return column
@@ -332,8 +336,11 @@ def _moments_of_old(file: pq.ParquetFile) -> set[str]:
     LeftToSparkError if Spark would read dates or moments of another calendar."""
     facts = file.metadata.metadata or {}
     version = re.match(rb"(\d+)\.(\d+)\.", facts.get(SPARK_VERSION.encode(), b""))
-    is_old = version is None or (int(version[1]), int(version[2])) < _GREGORIAN_SINCE
+    if version is None:
+        is_old = not (file.metadata.created_by or "").startswith(_GREGORIAN_WRITERS)
+    else:
+        is_old = (int(version[1]), int(version[2])) < _GREGORIAN_SINCE
     if is_old or any(key in facts for key in _OLD_CALENDAR):
-        _leave("a file was not written by Spark, or with dates of another calendar")
+        _leave("a file was written by an unknown program, or with dates of another calendar")
     columns = (file.schema.column(number) for number in range(len(file.schema)))
     return {column.name for column in columns if column.physical_type == "INT96"}

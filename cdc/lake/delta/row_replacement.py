@@ -208,7 +208,7 @@ def _listed(
     of rows, or Delta's checksum of the version has another number of files or bytes. ``has_vectors``: files may have
     deletion vectors, which only Delta knows; its list of all files takes one job."""
     files = logged_table.files
-    if files is None or not has_files(snapshot, files.count, files.size_bytes):
+    if files is None or not has_files(logged_table.state.path, snapshot, files.count, files.size_bytes):
         return None, 0
     adds = files.adds(logged_table.keys)
     if len(adds) > _MOST_LISTED or not all(PLAIN_NAME.fullmatch(add["path"]) for add in adds):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from cdc.base.log import get_logger
+from cdc.base.targets import LOG_FOLDER, has_percent_sign, local_path
 from cdc.lake.runtime.phases import in_phase
 from cdc.lake.runtime.private_pyspark import java_class
 from cdc.lake.runtime.session import APP_ID, VERSION
@@ -45,6 +46,8 @@ _METRICS = (
     "executionTimeMs",
 )
 """The metrics of a MERGE."""
+_MOST_COUNTED = 200
+"""Commits since a checksum that are read."""
 _log = get_logger(__name__)
 
 
@@ -99,13 +102,38 @@ def features_of(versioned: Any) -> set[str]:
     return {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
 
 
-def has_files(snapshot: Any, count: int, size_bytes: int) -> bool:
-    """Whether Delta's checksum of a version says that it has so many files, of so many bytes together. A list of files
-    that somebody else has read from the log may then replace the one that Delta finds by jobs of Spark."""
+def has_files(path: str, snapshot: Any, count: int, size_bytes: int) -> bool:
+    """Whether a version of the table at ``path`` has so many files, of so many bytes together, by what Delta's
+    checksums say. A list of files that somebody else has read from the log may then replace the one that Delta finds by
+    jobs of Spark."""
     checksum = snapshot.checksumOpt()
     if checksum.isEmpty():
-        return False
+        return _counted(path, int(snapshot.version())) == (count, size_bytes)
     return bool((checksum.get().numFiles(), checksum.get().tableSizeBytes()) == (count, size_bytes))
+
+
+def _counted(path: str, version: int) -> tuple[int, int] | None:
+    """Returns the number of files of a version and their bytes, by the newest checksum before it and the commits since
+    then: other writers than Spark leave no checksums. Returns None if the log does not tell."""
+    folder = local_path(path)
+    if folder is None or has_percent_sign(path):
+        return None
+    count = size_bytes = 0
+    for number in range(version, max(-1, version - _MOST_COUNTED), -1):
+        stem = folder / LOG_FOLDER / f"{number:020}"
+        try:
+            if (file := stem.with_suffix(".crc")).exists():
+                checksum = json.loads(file.read_bytes())
+                return count + int(checksum["numFiles"]), size_bytes + int(checksum["tableSizeBytes"])
+            for line in stem.with_suffix(".json").read_bytes().splitlines():
+                action = json.loads(line)
+                for kind, sign in (("add", 1), ("remove", -1)):
+                    if kind in action:
+                        count += sign
+                        size_bytes += sign * int(action[kind]["size"])
+        except (OSError, ValueError, KeyError, TypeError):  # no such commit any more, or one of an unknown form
+            return None
+    return (count, size_bytes) if version < _MOST_COUNTED else None
 
 
 # --- transactions that carry a position ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as t
 
 from cdc.lake.delta import local_tables
@@ -102,7 +103,6 @@ def test_files_are_read_in_the_types_of_the_table(tmp_path: Path) -> None:
     ("table", "options"),
     [
         (TABLE, {"rows": 4}),
-        (TABLE, {"facts": {"written": "by another program"}}),
         (TABLE, {"facts": {"org.apache.spark.version": "3.0.3"}}),
         (TABLE, {"facts": {"org.apache.spark.version": "2.4.8"}}),
         (TABLE, {"facts": SPARK | {"org.apache.spark.legacyDateTime": ""}}),
@@ -116,6 +116,29 @@ def test_files_are_read_in_the_types_of_the_table(tmp_path: Path) -> None:
 def test_other_files_are_left_to_spark(tmp_path: Path, table: pa.Table, options: dict[str, Any]) -> None:
     with pytest.raises(LeftToSparkError):
         read(tmp_path, table, **options)
+
+
+def test_files_of_writers_that_know_one_calendar_are_read(tmp_path: Path) -> None:
+    assert read(tmp_path, TABLE, facts={}) == TABLE
+    file = tmp_path / "file.parquet"
+    file.write_bytes(file.read_bytes().replace(b"parquet-cpp-arrow", b"somebody's writer"))
+    add = {"path": "file.parquet", "size": 1, "stats": json.dumps({"numRecords": 3})}
+    none = cast(Any, SimpleNamespace())
+    with pytest.raises(LeftToSparkError, match="unknown program"):
+        LocalTable(none, none, none, FORMAT, tmp_path, [add], has_vectors=False).read(add)
+
+
+def test_texts_of_delta_rs_are_read(tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["a", None]})
+    write_deltalake(tmp_path, rows)
+    merge = DeltaTable(tmp_path).merge(rows, "s.id = t.id", "s", "t")
+    merge.when_matched_update_all().execute()
+    (uri,) = DeltaTable(tmp_path).file_uris()
+    add = {"path": Path(uri).name, "size": 1, "stats": json.dumps({"numRecords": 2})}
+    none = cast(Any, SimpleNamespace())
+    form = TableFormat(arrow_schema(VALUES), "snappy", "4.2.0")
+    table = LocalTable(none, none, none, form, Path(uri.removeprefix("file://")).parent, [add], has_vectors=False)
+    assert table.read(add).to_pylist() == rows.to_pylist()
 
 
 def test_damaged_files_are_left_to_spark(tmp_path: Path) -> None:
