@@ -46,7 +46,9 @@ _current = _Current()
 def _noting(execute: Callable[..., commit.MergeStats]) -> Callable[..., commit.MergeStats]:
     """Lets Spark's statements note their kinds, and the transactions that replace rows instead of them."""
 
-    def noted(self: commit.Commit, statement: str, *instead: Any) -> commit.MergeStats:
+    def noted(self: commit.Commit, statement: str | None, *instead: Any) -> commit.MergeStats:
+        if statement is None:  # only the position is committed
+            return execute(self, statement, *instead)
         changing = "rewrites files" if self.use_vectors is not True else "marks rows"
         _current.kind = changing if " WHEN MATCHED " in statement else "inserts"
         try:
