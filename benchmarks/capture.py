@@ -173,7 +173,10 @@ def lines(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
         with filled(kind, rows) as (server, file), tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
             ours = TowpathCapture(server, Path(folder), None)
             ours.once()  # kernels compiled, caches warm
-            pairs = [(ours.once(), peer.read(server, file, rows).whole) for _ in range(options.rounds)]
+            pairs, least = [], []
+            for _ in range(options.rounds):
+                pairs.append((ours.once(), peer.read(server, file, rows).whole))
+                least.append(_receive(server, Path(folder), file) + run([sys.executable, "-c", _LIBRARIES]).seconds)
         mine, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         yield Measurement(
             name,
@@ -182,8 +185,22 @@ def lines(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
             other_s=statistics.median(span.seconds for span in theirs),
             cpu_s=statistics.median(span.cpu_s for span in mine),
             peak_mb=max(span.peak_mb for span in mine),
+            floor=statistics.median(span.seconds for span in theirs) / statistics.median(least),
             note=f"{rows:,} row changes",
         )
+
+
+_LIBRARIES = "import numpy, pydantic, pymysql, structlog, typer, yaml"
+
+
+def _receive(server: Server, folder: Path, file: str) -> float:
+    """Returns the seconds in which the C program of the server receives a binlog file, and keeps it as it is."""
+    tool = [
+        *client_tool("mariadb10", "mariadb-binlog"), "--no-defaults", "--read-from-remote-server", "--raw",
+        f"--host={HOST}", f"--port={server.port}", f"--user={USER}", f"--password={PASSWORD}",
+        f"--result-file={folder}/raw-", file,
+    ]  # fmt: skip
+    return run(tool).seconds
 
 
 def main() -> None:

@@ -85,13 +85,13 @@ def inserts_cold(options: Options, _: Collection[str]) -> Iterator[Measurement]:
             files.mkdir()
             for uri in DeltaTable(delta).file_uris():
                 shutil.copy(uri, files)
-            return _bare(options, "write", files, work.lake(number) / "own")
+            return bare_spark(options, "write", files, work.lake(number) / "own")
 
         ours, bare = _cold_runs(work, options.rounds, options.rows, beside=written)
     yield _ratio("inserts-cold", ours, bare)
 
 
-def _bare(options: Options, *words: str | Path) -> list[str]:
+def bare_spark(options: Options, *words: object) -> list[str]:
     """Returns the command of a bare Spark process; ``words`` are its work, see its program."""
     jars = ",".join(map(str, delta_jars()))
     return [sys.executable, str(PROGRAMS / "bare_spark.py"), str(options.cores), jars, *map(str, words)]
@@ -153,7 +153,10 @@ def ten_tables(options: Options, chosen: Collection[str]) -> Iterator[Measuremen
         work.fill(tables, changes)
         if {"ten-cold", "ten-cold-memory"} & set(chosen):
             runs = _cold_runs(
-                work, options.rounds, 2 * TABLES * EACH, beside=lambda n: _bare(options, "query", work.lake(n) / "t0")
+                work,
+                options.rounds,
+                2 * TABLES * EACH,
+                beside=lambda n: bare_spark(options, "query", work.lake(n) / "t0"),
             )
             ratio = _ratio("ten-cold", *runs)
             assert ratio.peak_mb is not None

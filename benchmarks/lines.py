@@ -138,6 +138,8 @@ class Measurement:
     """CPU seconds of Towpath's whole tree of processes in one round."""
     peak_mb: float | None = None
     """The most memory (PSS) of that tree."""
+    floor: float | None = None
+    """The figure of a program that does only what the line cannot do without; see the page."""
     note: str = ""
     skipped: str | None = None
     """Why this machine has no figure, as a sentence."""

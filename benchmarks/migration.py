@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accounting import Run, compile_sources, run
-from benchmarks.cold import CDC
+from benchmarks.cold import CDC, bare_spark
 from benchmarks.lines import Measurement, Options
 from benchmarks.workload import COLUMNS, capture, configure
 from cdc.testing.servers import PASSWORD, Server
@@ -64,12 +64,15 @@ def apply_cold(tables: int, rows: int, cores: int, mode: str) -> tuple[Run, int]
 def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
     """The line ``migration``, in one round: 150 tables with three rows each, whatever ``rows`` is."""
     applied, batches = apply_cold(150, 3, options.cores, "upsert")
+    with TemporaryDirectory(prefix="towpath-bench-") as folder:
+        bare = run(bare_spark(options, "tables", folder, 150))
     yield Measurement(
         "migration",
         value=applied.seconds,
         ours_s=applied.seconds,
         cpu_s=applied.cpu_s,
         peak_mb=applied.peak_mb,
+        floor=bare.seconds,
         note=f"{batches} batches, one round",
     )
 

@@ -37,6 +37,11 @@ _HOW = """\
   are dropped. Its time is from the first to the last row, without the start of its JVM.
 - *connector-java* is the library below Debezium and many others. It counts rows and writes nothing; `cdc capture`
   verifies checksums, indexes transactions and syncs its store. Both are whole processes.
+- *Floor* is the figure of a program that does only what the line cannot do without, in the same rounds. For capture it
+  imports the libraries that `cdc capture` needs, and the server's own C program receives the binlog. For a snapshot,
+  Towpath's reader receives the rows over as many connections, and drops them. For `cdc verify` it is the source's side
+  alone, for the migration a bare Spark process that creates the tables and fills each by one statement. Where the floor
+  is not what is wanted, the line cannot be, on this machine.
 - CPU seconds are those of all processes of Towpath together, Python workers and JVM included, the database excluded.
   {accounting}
 - Peak memory is the sum over these processes of their proportional set sizes (PSS): a page that several processes share
@@ -90,8 +95,8 @@ def markdown(results: Results) -> str:
         ),
         "",
         *_pace(results),
-        "| line | work | this run | wanted | held | ours, s | other, s | CPU, s | peak, MB |",
-        "|---|---|---:|---:|---|---:|---:|---:|---:|",
+        "| line | work | this run | wanted | floor | held | ours, s | other, s | CPU, s | peak, MB |",
+        "|---|---|---:|---:|---:|---|---:|---:|---:|---:|",
         *(_row(line, measurements[line.name], results.rows) for line in lines_here),
         "",
         *_notes(measurements),
@@ -135,6 +140,7 @@ def _row(line: Line, measurement: Measurement, rows: int) -> str:
         line.title(rows),
         "–" if measurement.value is None else shown(measurement.value, line.unit),
         line.goal(),
+        "" if measurement.floor is None else shown(measurement.floor, line.unit),
         verdict(line, measurement),
         *(
             "" if value is None else f"{value:.2f}"

@@ -4,6 +4,7 @@ same table.
 - *into Delta*: ``cdc snapshot`` as a whole. It finds borders, reads chunks over several connections, writes and syncs
   Parquet files, waits for capture, and replaces the Delta table by them. The session is warm.
 - *files*: its first part, up to the synced Parquet files.
+- *received*: the rows are received over as many connections, and dropped.
 - *mysqldump* (mariadb-dump, ``--single-transaction``): writes SQL into a file that is not synced.
 - *JDBC* (with ``--jdbc``): Spark reads the table by as many connections, with the server's own driver, and writes
   a Delta table. The driver comes from Maven Central.
@@ -24,7 +25,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -40,6 +42,8 @@ from cdc.config import DestinationConfig
 from cdc.lake import pipeline
 from cdc.lake.runtime.jars import delta_packages
 from cdc.source import snapshot
+from cdc.source.snapshot.result_set import ResultSet
+from cdc.source.snapshot.session import open_session
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 from tests.support.snapshots import identity, write_config
 
@@ -57,15 +61,19 @@ def fill(server: Server, rows: int) -> None:
     server.execute("ANALYZE TABLE bench.orders")
 
 
+def _largest(server: Server) -> int:
+    """Returns the greatest id of the table."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT MAX(id) FROM bench.orders")
+        return int(cursor.fetchall()[0][0])
+
+
 def read_by_jdbc(config: DestinationConfig, server: Server, parallel: int, folder: Path) -> None:
     """Reads the table with Spark's JDBC source into a Delta table."""
     from cdc.lake.runtime.session import acquire
 
     spark = acquire(config.spark).spark
     driver, more = JDBC[server.kind.name]
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT MAX(id) FROM bench.orders")
-        (largest,) = cursor.fetchall()[0]
     rows = spark.read.format("jdbc").options(
         url=f"jdbc:mysql://{HOST}:{server.port}/bench?{more}",
         driver=driver,
@@ -75,7 +83,7 @@ def read_by_jdbc(config: DestinationConfig, server: Server, parallel: int, folde
         fetchsize="10000" if server.kind.name == "mariadb11" else str(-(2**31)),
         partitionColumn="id",
         lowerBound="1",
-        upperBound=str(largest),
+        upperBound=str(_largest(server)),
         numPartitions=str(parallel),
     )
     rows.load().write.format("delta").mode("overwrite").save(str(folder / "jdbc"))
@@ -150,12 +158,24 @@ def _ways(config: DestinationConfig, server: Server, setup: Setup, folder: Path)
             cursor.execute("SELECT * FROM bench.orders")
             assert len(cursor.fetchall()) == setup.rows
 
-    ways: dict[str, Callable[[], None]] = {"into Delta": into_delta, "files": files}
+    def received() -> None:
+        step = -(-_largest(server) // setup.parallel)
+        with ThreadPoolExecutor(setup.parallel) as pool:
+            assert sum(pool.map(lambda part: _received(config, part * step, step), range(setup.parallel))) == setup.rows
+
+    ways: dict[str, Callable[[], None]] = {"into Delta": into_delta, "files": files, "received": received}
     if setup.server == "mariadb11":
         ways["mariadb-dump"] = dump
     if setup.jdbc:
         ways["JDBC"] = lambda: read_by_jdbc(config, server, setup.parallel, folder)
     return ways | {"PyMySQL": cursor}
+
+
+def _received(config: DestinationConfig, after: int, step: int) -> int:
+    """Receives the rows with ids of this range by one connection, and drops them. Returns their number."""
+    query = f"SELECT * FROM bench.orders WHERE id > {after} AND id <= {after + step}"
+    with closing(open_session(config.source)) as connection:
+        return sum(block.rows for block in ResultSet(connection, query))
 
 
 def _in_turn(ways: dict[str, Callable[[], None]], tree: Tree, rounds: int) -> dict[str, list[Span]]:
@@ -184,8 +204,8 @@ def jdbc_lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
 
 def _against(line: str, other: str, setup: Setup, rounds: int) -> Measurement:
     with Server(setup.server, options=_SERVER) as server, Tree(join=True) as tree, ready(setup, server) as ways:
-        spans = _in_turn({name: ways[name] for name in ("into Delta", other)}, tree, rounds)
-        ours, theirs = spans["into Delta"], spans[other]
+        spans = _in_turn({name: ways[name] for name in ("into Delta", other, "received")}, tree, rounds)
+        ours, theirs, received = spans["into Delta"], spans[other], spans["received"]
         return Measurement(
             line,
             value=median(span.seconds / own.seconds for own, span in zip(ours, theirs, strict=True)),
@@ -193,6 +213,7 @@ def _against(line: str, other: str, setup: Setup, rounds: int) -> Measurement:
             other_s=median(span.seconds for span in theirs),
             cpu_s=median(span.cpu_s for span in ours),
             peak_mb=tree.peak_mb(*ours),
+            floor=median(span.seconds / own.seconds for own, span in zip(received, theirs, strict=True)),
             note=f"{setup.parallel} connections",
         )
 

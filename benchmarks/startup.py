@@ -153,9 +153,9 @@ def captured() -> Iterator[tuple[Server, Path, Path]]:
 def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
     """The line ``first-start``: the least of the rounds."""
     with captured() as (server, conf, segment):
-        case = next(case for case in cases(conf, segment) if case.fresh)
-        cost = least(case, options.rounds, server)
-        yield Measurement("first-start", value=cost.wall_s, ours_s=cost.wall_s, cpu_s=cost.cpu_s)
+        warm, fresh = (least(case, options.rounds, server) for case in cases(conf, segment) if case.until_dump)
+        note = f"from a checkout; {warm.wall_s:.2f} s with kernels that are there, as in a wheel"
+        yield Measurement("first-start", value=fresh.wall_s, ours_s=fresh.wall_s, cpu_s=fresh.cpu_s, note=note)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
     python bare_spark.py CORES JARS query DELTA     counts the rows of a Delta table
     python bare_spark.py CORES JARS write PARQUET DELTA     writes Parquet files into a new Delta table
+    python bare_spark.py CORES JARS tables FOLDER COUNT     creates Delta tables, with one statement that fills each
 
 JARS are Delta's, separated by commas, so that nothing is resolved.
 """
@@ -22,6 +23,12 @@ spark = (
 )
 if work == "query":
     print(spark.read.format("delta").load(source).count())
+elif work == "tables":
+    columns = "id BIGINT, customer INT, status STRING, total DECIMAL(12, 2), items INT, note STRING, code STRING"
+    for number in range(int(into[0])):
+        table = f"delta.`{source}/{number}`"
+        spark.sql(f"CREATE TABLE {table} ({columns}) USING delta")
+        spark.sql(f"INSERT INTO {table} SELECT id, 1, 'paid', 1.5, 1, 'note', NULL FROM range(3)")
 else:
     spark.read.parquet(source).write.format("delta").save(into[0])
 spark.stop()
