@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from cdc.lake import pipeline
 from cdc.lake.apply import table_changes
 from cdc.lake.delta import local_tables
+from cdc.lake.delta.local_tables import Change, LocalTable
 from cdc.lake.rows import changes, key_plan
 from cdc.lake.runtime.session import acquire
 from cdc.testing.servers import Server
@@ -150,6 +152,37 @@ def test_batches_follow_small_ones_of_delta_rs(
     assert here == [True] * 3
     writers = [pq.read_metadata(path).created_by for path in loop.path("t").glob("*.parquet")]
     assert {writer.split()[0] for writer in writers} == {"parquet-rs", "parquet-cpp-arrow"}
+
+
+@pytest.mark.parametrize("other", ["delete", "optimize", pytest.param("orphan", marks=pytest.mark.long)])
+def test_another_writer_commits_between_reading_and_commit(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """The commit is refused by Delta, and the table is merged again on top of the other one's."""
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    run(loop, SIMPLE, simple(range(50), "a"))
+    run(loop, simple(range(50, 110), "a"))
+    loop.sql("UPDATE t SET v = 'x' WHERE a < 3", simple(range(200, 230), "b"), "DELETE FROM t WHERE a = 4")
+    loop.capture()
+    lease, commit, tries = loop.fetch(), LocalTable.commit, 0
+
+    def acting(table: LocalTable, change: Change) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            if other == "delete":
+                DeltaTable(str(loop.path("t"))).delete("b = 'k7'")
+            elif other == "optimize":
+                DeltaTable(str(loop.path("t"))).optimize.compact()
+            else:
+                pipeline.merge(loop.config, lease)
+        commit(table, change)
+
+    monkeypatch.setattr(LocalTable, "commit", acting)
+    version = loop.version("t")
+    pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+    assert (loop.version("t"), tries) == (version + (1 if other == "orphan" else 2), 2)
+    loop.require_equal("t", "1, 2")  # a row that the other has deleted comes back with the batch
 
 
 KILLED = """

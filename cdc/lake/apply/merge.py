@@ -201,12 +201,8 @@ def _marks(merge: TableMerge) -> bool:
 
 def _own_format(merge: TableMerge, state: DeltaState, columns: SourceColumns) -> TableFormat | None:
     """Returns the form of the table's files if the rows of a batch may become such files."""
-    apply = merge.target.apply
-    if (
-        apply.mode != "upsert"
-        or apply.shared
-        or not may_write(state, {field.name: field.dataType for field in columns.fields})
-    ):
+    apply, kinds = merge.target.apply, {field.name: field.dataType for field in columns.fields}
+    if apply.mode != "upsert" or apply.shared or not may_write(state, kinds):
         return None
     return table_format(merge.session, state)
 
@@ -301,7 +297,14 @@ def _take_files(
     files = plan.files
     if not isinstance(files, TableRowFiles) or commit.use_vectors or not may_change(table, keys.names, fields):
         return None
-    written = WrittenRows(files.written, lambda: files.keys(keys.names, fields), keys.names, plan.rows, _UPSERT_CLAUSES)
+    written = WrittenRows(
+        files=files.written,
+        read_keys=lambda: files.keys(keys.names, fields),
+        keys=keys.names,
+        rows=plan.rows,
+        upserts=plan.upserts(seen=False),
+        clauses=_UPSERT_CLAUSES,
+    )
     return commit.change_here(table, written.replace)
 
 

@@ -29,6 +29,7 @@ from cdc.base.targets import LOG_FOLDER, local_path
 from cdc.lake.delta.log import TRANSACTION_RETENTION, open_delta
 from cdc.lake.delta.stats import INDEXED_PROPERTY, added_file, has_statistics
 from cdc.lake.delta.transaction import (
+    ENCRYPTION,
     PLAIN_NAME,
     delta_action,
     delta_log,
@@ -230,7 +231,7 @@ def _is_plain(replacement: Replacement) -> bool:
 def _begin(jvm: DriverJvm, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
     conf = _hadoop(jvm)
     path = java_class(jvm.view, _PATH)(replacement.path)
-    if path.getFileSystem(conf).getUri().getScheme() != "file":
+    if path.getFileSystem(conf).getUri().getScheme() != "file" or conf.get(ENCRYPTION) is not None:
         return None
     parquet_schema = _common_schema(jvm.view, files, replacement.schema, conf)
     if parquet_schema is None:

@@ -137,13 +137,16 @@ class WrittenRows:
     keys: Sequence[str]
     rows: int
     """The number of all rows."""
+    upserts: int
+    """Those of them that do not delete."""
     clauses: Clauses
 
     def replace(self, table: LocalTable) -> Change:
         """Returns the change of a table that these rows make: its files without rows that stay go, others are written
-        anew. Raises LeftToSparkError if there are other rows than :attr:`rows`."""
-        kept = sum(file.footer.num_rows for file in self.files)
-        replaced, removed, rewritten = Replaced(kept, 0, 0), [], []
+        anew. Raises LeftToSparkError if the files have other numbers of rows."""
+        if (written := sum(file.footer.num_rows for file in self.files)) != self.upserts:
+            raise LeftToSparkError(f"{written} instead of {self.upserts} rows were written")
+        replaced, removed, rewritten = Replaced(self.upserts, 0, 0), [], []
         with ThreadPoolExecutor(os.cpu_count() or 1, "replace") as pool:
             if table.files:
                 matches, is_deleted = self._matches(table, pool)

@@ -30,6 +30,7 @@ from cdc.lake.delta.row_replacement import FEATURES, LoggedTable, Replaced, are_
 from cdc.lake.delta.stats import added_file
 from cdc.lake.delta.tables import LARGE_PROPERTY, schema_of
 from cdc.lake.delta.transaction import (
+    ENCRYPTION,
     PLAIN_NAME,
     PositionedTransaction,
     delta_action,
@@ -57,6 +58,8 @@ MOST_BYTES, MOST_ROWS = 8 << 20, 200_000
 """Up to these numbers, files are written anew for a few rows: above them Spark is as fast, by all of its cores."""
 MOST_FILES = 100
 """Files in which a few rows are looked for."""
+_MOST_CANDIDATES = 1_000
+"""Files in which many rows are looked for."""
 MOST_MEMORY = 256 << 20
 """Bytes of one file's rows in memory."""
 _TYPES = (
@@ -75,7 +78,7 @@ _VECTORS = "deletionVectors"
 _GREGORIAN_SINCE = (3, 1)
 """The version of Spark since which files say whether they have dates of the old calendar."""
 _OLD_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-_GREGORIAN_WRITERS = ("delta-rs", "parquet-rs", "parquet-cpp-arrow")
+_GREGORIAN_WRITERS = ("delta-rs", "datafusion", "parquet-rs", "parquet-cpp-arrow")
 """Writers of files that know no other calendar."""
 _rewriting = threading.BoundedSemaphore(os.cpu_count() or 1)
 """Held while rows are changed: more tables at a time than cores would only take more memory."""
@@ -140,6 +143,8 @@ def table_format(session: TableSession, state: DeltaState) -> TableFormat | None
     codec = conf.get("spark.sql.parquet.compression.codec", "snappy")
     if codec not in CODECS or conf.get("spark.databricks.delta.stats.collect", "true") != "true":
         return None
+    if any(conf.get(f"{prefix}{ENCRYPTION}", None) for prefix in ("", "spark.hadoop.")):
+        return None
     return TableFormat(arrow_schema(schema_of(state)), codec, session.spark.version)
 
 
@@ -179,6 +184,8 @@ def _begin(jvm: DriverJvm, logged_table: LoggedTable, file_format: TableFormat) 
     folder = local_path(state.path)
     assert files is not None and folder is not None  # may_change has looked
     adds = files.adds(logged_table.keys)
+    if len(adds) > _MOST_CANDIDATES:
+        _leave(f"{len(adds)} files may have one of the keys")
     if not all(PLAIN_NAME.fullmatch(add["path"]) for add in adds):
         _leave("its files have unusual names")
     transaction = PositionedTransaction.begin(jvm, state)

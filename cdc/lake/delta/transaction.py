@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 """Names of files that no action of Delta's protocol has to encode."""
+ENCRYPTION = "parquet.crypto.factory.class"
+"""Hadoop setting of a session whose Parquet files Spark encrypts: no other program may write them in clear."""
 _OPERATIONS = "org.apache.spark.sql.delta.DeltaOperations"
 _METRICS = (
     "numSourceRows",

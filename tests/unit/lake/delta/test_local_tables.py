@@ -208,7 +208,7 @@ def written(rows: pa.Table, deletes: npt.NDArray[np.bool_], form: TableFormat, f
     files = [form.write(folder / "scratch", part.to_batches()) for part in (rows.filter(pa.array(~deletes)),)]
     keys = [rows.filter(pa.array(kind)).select(["id"]) for kind in (~deletes, deletes)]
     present = [file for file in files if file is not None]
-    return WrittenRows(present, lambda: (keys[0], keys[1]), ["id"], len(rows), ([], []))
+    return WrittenRows(present, lambda: (keys[0], keys[1]), ["id"], len(rows), len(keys[0]), ([], []))
 
 
 def test_too_much_is_left_to_spark(tmp_path: Path) -> None:
@@ -245,4 +245,8 @@ def test_files_are_compressed_as_the_session_says(codec: str, suffix: str | None
     assert file.footer.row_group(0).column(0).compression == codec.upper()
     assert (file.footer.metadata or {}) == {b"org.apache.spark.version": b"4.2.0"}
     assert form.write(tmp_path, []) is None
+    for setting in ("parquet.crypto.factory.class", "spark.hadoop.parquet.crypto.factory.class"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(settings, setting, "org.example.Factory")
+            assert local_tables.table_format(cast(Any, SimpleNamespace(spark=spark)), cast(Any, state)) is None
     assert list(tmp_path.iterdir()) == [file.path]
