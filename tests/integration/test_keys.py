@@ -20,9 +20,18 @@ MANY = int(os.environ.get("TOWPATH_KEYS") or 0)
 """More changes of each table, in more batches, with keys of one column as well."""
 
 
+@pytest.fixture(params=["small", "large"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether batches are merged as small or as large ones."""
+    if request.param == "large":
+        monkeypatch.setattr("cdc.lake.rows.changes.SMALL_BYTES", 0)
+    return str(request.param)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [pytest.param("mysql9", marks=pytest.mark.long), "mariadb11"])
+@pytest.mark.usefixtures("size")
 def test_keys_by_the_hundred(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Server], str], seed: int
 ) -> None:
@@ -61,6 +70,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.usefixtures("size")
 def test_no_text_of_the_source_is_read_as_sql(
     mysql9: Server, tmp_path: Path, database: Callable[[Server], str]
 ) -> None:
