@@ -2,8 +2,14 @@
 
 import dlt
 from dlt.sources.sql_database import sql_table
-from sqlalchemy import Double
-from sqlalchemy.dialects.mysql import DOUBLE
+from sqlalchemy import Double, Table
+
+
+def read_doubles_as_floats(table: Table) -> None:
+    for column in table.columns:
+        if isinstance(column.type, Double):
+            column.type = Double(asdecimal=False)
+
 
 pipeline = dlt.pipeline(
     pipeline_name="orders",
@@ -17,6 +23,6 @@ orders = sql_table(
     backend="pyarrow",
     chunk_size=50_000,
     reflection_level="full_with_precision",
-    type_adapter_callback=lambda kind: Double() if isinstance(kind, DOUBLE) else kind,
+    table_adapter_callback=read_doubles_as_floats,
 )
 pipeline.run(orders, write_disposition="replace", table_format="delta", loader_file_format="parquet")
