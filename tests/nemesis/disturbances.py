@@ -240,8 +240,7 @@ def unmounted_both(env: Environment) -> None:
 
 def optimised(env: Environment) -> None:
     """Another user compacts a table."""
-    env.catch_up()
-    table = env.any_table()
+    table = env.filled_table()
     if env.rng.random() < 0.5:
         env.log(f"OPTIMIZE {table} by Spark")
         env.sql(f"OPTIMIZE delta.`{env.table(table)}`")
@@ -252,24 +251,21 @@ def optimised(env: Environment) -> None:
 
 def vacuumed(env: Environment) -> None:
     """Another user deletes the files of former versions."""
-    env.catch_up()
-    table = env.any_table()
+    table = env.filled_table()
     env.log(f"vacuum {table} without retention")
     DeltaTable(env.table(table)).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
 def foreign_property(env: Environment) -> None:
     """Another user sets a property of a table."""
-    env.catch_up()
-    table = env.any_table()
+    table = env.filled_table()
     env.log(f"a property of {table} is set")
     env.sql(f"ALTER TABLE delta.`{env.table(table)}` SET TBLPROPERTIES ('owner.team' = 'billing')")
 
 
 def pruned_log(env: Environment) -> None:
     """A table's log loses its first entries, as Delta's cleanup deletes them."""
-    env.catch_up()
-    table = env.any_table()
+    table = env.filled_table()
     env.log(f"the log of {table} is pruned to a checkpoint")
     delta = DeltaTable(env.table(table))
     delta.create_checkpoint()

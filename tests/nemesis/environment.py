@@ -191,6 +191,13 @@ class Environment:
         self.capture()
         self.apply()
 
+    def filled_table(self) -> str:
+        """Captures and applies a change of every table, and returns one of those that every scenario has. A table is
+        made with the first batch."""
+        self.source.workload.touch()
+        self.catch_up()
+        return self.any_table()
+
     def settle(self) -> None:
         """Changes every table, captures and applies that, and checks that the lake equals the source."""
         self.work()

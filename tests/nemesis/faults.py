@@ -360,7 +360,7 @@ _NEW_HISTORY = (
 _GAP = (Refusal(CutOffError, r"the store begins at .* behind the cursor .*: transactions committed between the two"),)
 _UNPROVED = (Refusal(TargetError, r"nothing proves that there are none in between"),)
 _NOT_ACKED = (
-    Refusal(IdentityError, r"history is not the one whose changes were acked"),
+    Refusal(IdentityError, r"history is not the one whose changes were read"),
     Refusal(StorageError, r"the store is empty, but the cursor is at"),
 )
 _NO_STORE = (Refusal(StorageError, r"this folder has no store, but the meta .* knows of one"),)
