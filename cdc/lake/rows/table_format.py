@@ -57,7 +57,9 @@ class TableFormat:
                         continue
                     if writer is None:
                         notes = {SPARK_VERSION: self.spark_version}
-                        writer = RowGroupWriter(path, self.schema, codec=self.codec, limits=_LIMITS, notes=notes)
+                        writer = RowGroupWriter(
+                            path, self.schema, codec=self.codec, limits=_LIMITS, notes=notes, has_dictionaries=True
+                        )
                     writer.add(batch.select(names).cast(self.schema))
             finally:
                 if writer is not None:
