@@ -356,6 +356,7 @@ def foreign_column(env: Environment) -> None:
 _NEW_HISTORY = (
     Refusal(IdentityError, r"history is not the one that the store was captured from"),
     Refusal(IdentityError, r"belongs to a source with UUID"),
+    Refusal(IdentityError, r"another server answers, and it has none of the store's transactions"),
 )
 _GAP = (Refusal(CutOffError, r"the store begins at .* behind the cursor .*: transactions committed between the two"),)
 _UNPROVED = (Refusal(TargetError, r"nothing proves that there are none in between"),)
