@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cdc.base.targets import MODE_COLUMNS
 from cdc.decode.layout import DELETE
 from cdc.lake.delta.keyed_rows import KeyNumbers, columns_of
-from cdc.lake.delta.local_tables import MOST_FILES, Change, LeftToSparkError
+from cdc.lake.delta.local_tables import Change, LeftToSparkError
 from cdc.lake.delta.row_replacement import Replaced
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class FewChanges:
 
         if self.rows.column("_commit_time").null_count:
             raise LeftToSparkError("a commit has no time")
-        if len(table.files) > MOST_FILES:
-            raise LeftToSparkError(f"it has {len(table.files)} files")
+        table.require_few_files()
         numbers = KeyNumbers.of(columns_of(self.rows, self.keys))
         codes = numbers.find(columns_of(self.rows, self.keys))
         parts = {add["path"]: _read(table, add, self.keys, numbers) for add in table.files}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cdc.lake.delta.local_tables import MOST_FILES, Change, LeftToSparkError, rows_of
+from cdc.lake.delta.local_tables import Change, LeftToSparkError, rows_of
 from cdc.lake.delta.row_replacement import Replaced
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ class FewRows:
         that somebody has damaged may have several."""
         import pyarrow as pa
 
-        if len(table.files) > MOST_FILES:
-            raise LeftToSparkError(f"it has {len(table.files)} files")
+        table.require_few_files()
         keys = columns_of(self.rows, self.keys)
         matches = _Matches.among(table, self.keys, KeyNumbers.of(keys), len(self.rows))
         replaced_rows = matches.counts[matches.numbers.find(keys)]
@@ -138,7 +137,7 @@ class WrittenRows:
     rows: int
     """The number of all rows."""
     upserts: int
-    """Those of them that do not delete."""
+    """The number of rows that do not delete."""
     clauses: Clauses
 
     def replace(self, table: LocalTable) -> Change:

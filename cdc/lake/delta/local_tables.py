@@ -267,6 +267,11 @@ class LocalTable:
 
         return self.schema if names is None else pa.schema([field for field in self.schema if field.name in names])
 
+    def require_few_files(self) -> None:
+        """Raises LeftToSparkError if there are more than :data:`MOST_FILES` to look into."""
+        if len(self.files) > MOST_FILES:
+            _leave(f"it has {len(self.files)} files")
+
     def rewritten(self, touched: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns the files to write anew if these have rows that go: all of them, if that keeps a tiny table in one
         file. Raises LeftToSparkError if they are too many."""
